@@ -41,6 +41,7 @@ from xp.tasks.manifest import Count, Manifest
 
 pytestmark = pytest.mark.scorecard(43)
 
+KEY = "0" * 20
 NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 2**70, 1e308, float("nan"), float("inf"), "", "..", "../../x", "/etc/passwd", "a\0b", "\x1b[2J",
     "--help", "-rf", "x" * 5000, [], {}, [[]], {"": {}}, ["../x"], {"..": 1}, "\ud800", "2026-13-01", "${oc.env:HOME}",
@@ -150,7 +151,7 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
         "submitted.json": Kind(f"{train}/submitted.json", submitted(), lambda file: read_launches(file.parent)),
         "job.json": Kind(f"{train}/job.json", order(), lambda file: config_of(file, JobSpec.from_json)),
         "prepare.json": Kind(f"{begun}/prepare.json", told, lambda file: config_of(file, PrepareConfig.from_json)),
-        "manifest.json": Kind("tasks/k/manifest.json", manifest(), task_set, 1000, signed),
+        "manifest.json": Kind(f"tasks/{KEY}/manifest.json", manifest(), task_set, 1000, signed),
         "eval.json": Kind("evaluations/e/eval.json", json.dumps(SUMMARISED), lambda _: listed(outputs)),
         "metrics of a report": Kind("runs/run/metrics.jsonl", METRICS, judged, 40),
         "evaluation of a report": Kind(f"{begun}/evaluate/evaluation.json", evaluation(), judged, 40),
@@ -193,7 +194,7 @@ def manifest() -> str:
     """Manifest of a task set."""
     request = {"format": 1, "members": {}}
     return Manifest(
-        "k", request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}
+        KEY, request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}
     ).to_json()
 
 

@@ -27,7 +27,7 @@ SECONDS = 20
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
 EVALUATION = "runs/bad/attempt_1/evaluate/evaluation.json"
 EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
-SUMMARY, MANIFEST = "evaluations/bad/eval.json", "tasks/bad/manifest.json"
+SUMMARY, MANIFEST = "evaluations/bad/eval.json", f"tasks/{'bad0' * 5}/manifest.json"
 SPECIAL = {
     "fifo": lambda file: os.mkfifo(file),
     "zero": lambda file: file.symlink_to("/dev/zero"),
@@ -137,10 +137,10 @@ def test_a_file_that_is_no_plain_file_is_refused(
 def test_a_link_to_a_directory_of_another_place_is_not_walked(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    link, other = outputs / "tasks/link", outputs / "other"
+    link, other = outputs / "tasks" / ("11cc" * 5), outputs / "other"
     link.symlink_to("/")
     told = run_all(outputs, capsys, (("tasks", "list"), ("tasks", "verify"), ("tasks", "prune")))
-    assert "link\tdamaged" in told["tasks list"]
+    assert f"{link.name}\tdamaged" in told["tasks list"]
     link.unlink()
     (other / "kept").mkdir(parents=True)
     link.symlink_to(other)

@@ -29,15 +29,16 @@ def task_set(tmp_path: Path) -> TaskSet:
 def test_list_names_every_set_and_what_is_no_set(
     tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tasks" / "0a.work").mkdir()
-    (tmp_path / "tasks" / "0b.corrupt-1").mkdir()
-    (tmp_path / "tasks" / "0c").mkdir()
+    a, b, c = (letter * 20 for letter in "abc")
+    for name in (f"{a}.work", f"{b}.corrupt-1", c, "other"):
+        (tmp_path / "tasks" / name).mkdir()
     assert main(["list"], tmp_path) == 0
     assert {item.path.name: item.state for item in list_sets(tmp_path / "tasks")} == {
         task_set.key: "whole",
-        "0a.work": "unfinished",
-        "0b.corrupt-1": "set aside",
-        "0c": "damaged",
+        f"{a}.work": "unfinished",
+        f"{b}.corrupt-1": "set aside",
+        c: "damaged",
+        "other": "not of xp",
     }
     assert task_set.key in capsys.readouterr().out
 
@@ -78,6 +79,31 @@ def test_prune_removes_only_what_is_not_kept_and_only_when_told(tmp_path: Path, 
     main(["prune", "--keep", task_set.key[:8], "--yes"], tmp_path)
     assert not aside.exists()
     assert task_set.path.exists()
+    main(["prune", "--yes"], tmp_path)
+    assert list_sets(tmp_path / "tasks") == []
+
+
+@pytest.mark.parametrize("name", ["harbor_task_1", "x.work", "x.tokens", "x.corrupt-1", "A" * 20, "a" * 21, "a" * 19])
+def test_a_directory_that_xp_did_not_make_is_no_task_set_and_stays(
+    tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    file = tmp_path / "tasks" / name / "tests/solve.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("years of work")
+    assert task_set.path.exists()
+    assert main(["verify"], tmp_path) == 0
+    assert main(["prune", "--yes"], tmp_path) == 0
+    assert f"xp did not make them: {name}\n" in capsys.readouterr().out
+    assert file.read_text() == "years of work"
+    assert [path.name for path in (tmp_path / "tasks").iterdir() if path.is_dir()] == [name]
+    assert not (tmp_path / "tasks" / f".{name}.lock").exists()
+    with pytest.raises(XpError, match="no task set whose key"):
+        main(["show", name], tmp_path)
+
+
+@pytest.mark.parametrize("name", [".work", ".corrupt-2", ".corrupt-2.work", ".tokens", ".tokens.work"])
+def test_every_directory_that_xp_leaves_is_pruned(tmp_path: Path, task_set: TaskSet, name: str) -> None:
+    (tmp_path / "tasks" / f"{task_set.key}{name}").mkdir()
     main(["prune", "--yes"], tmp_path)
     assert list_sets(tmp_path / "tasks") == []
 

@@ -14,7 +14,7 @@ from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.security.terminal import shown
 from xp.tasks.config import Purpose
-from xp.tasks.inspect import Listed, find_set, list_sets, prune, show_tasks, verify_set
+from xp.tasks.inspect import OTHER, Listed, find_set, list_sets, prune, show_tasks, verify_set
 from xp.tasks.row import TaskRow
 
 STORE = "tasks"
@@ -49,12 +49,15 @@ def tasks_command(asked: Namespace) -> int:
         keys = asked.keys or [item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")]
         return _verify(store, keys, as_json=asked.json)
     else:
+        others = [item.path.name for item in list_sets(store) if item.state == OTHER]
         rows = [_row(item) for item in prune(store, asked.keep, is_dry=not asked.yes)]
         if asked.json:
             print(json.dumps([row | {"removed": asked.yes} for row in rows], indent=2))
             return ExitCode.OK
         print("removed" if asked.yes else "would be removed (add --yes to do it)")
         show_table(COLUMNS, rows)
+        if others:
+            print(shown(f"left alone, since xp did not make them: {', '.join(others)}"))
     return ExitCode.OK
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
@@ -22,6 +24,10 @@ from xp.tasks.token_counts import SUFFIX, place_of, read_counts
 
 COUNTS = "counts"
 """State of a directory with prompt lengths, beside a set."""
+OTHER: Final = "not of xp"
+"""State of a directory whose name xp gives to none; it is listed and left alone."""
+_OWN: Final = re.compile(r"[0-9a-f]{20}(\.tokens|\.corrupt-[0-9]+)?(\.work)?")
+"""Names that xp gives: the key of a request, with suffixes (see `store.py`)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Listed:
 
     path: Path
     manifest: Manifest | None
-    """The manifest; None: the directory is work in progress, left over, set aside, or damaged (see `state`)."""
+    """The manifest; None: the directory is work in progress, set aside, damaged, or not of xp (see `state`)."""
     state: str
     """State of the directory; `whole` is about the manifest only, `verify` also reads the files."""
     num_bytes: int
@@ -47,7 +53,9 @@ def list_sets(store: Path) -> list[Listed]:
 def _look_at(path: Path) -> Listed:
     num_bytes = _size_of(path)
     manifest, state = None, "damaged"
-    if path.suffix == ".work":
+    if not _OWN.fullmatch(path.name):
+        state = OTHER
+    elif path.suffix == ".work":
         state = "unfinished"
     elif ".corrupt-" in path.name:
         state = "set aside"
@@ -118,7 +126,7 @@ def verify_hashes(path: Path) -> TaskSet:
 
 
 def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed]:
-    """Removes directories that no kept key needs, except sets that are being built; returns the removed ones.
+    """Removes directories of xp's that no kept key needs, except sets that are being built; returns the removed ones.
 
     Args:
         store: path of the store.
@@ -127,6 +135,8 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
     """
     removed = []
     for listed in list_sets(store):
+        if listed.state == OTHER:
+            continue
         key = listed.path.name.partition(".")[0]
         is_kept = any(key.startswith(wanted) for wanted in keep)
         if is_kept and listed.state in ("whole", "unfinished", COUNTS):
