@@ -24,17 +24,26 @@ MAX_COUNT: Final = 2**53
 Config = TypeVar("Config")
 
 
-def opened(file: Path, code: ExitCode, *, follows_link: bool = True) -> BinaryIO:
+def check_below(file: Path, root: Path, code: ExitCode) -> None:
+    """Raises XpError if a file, links resolved, is not below a directory; the directory itself may be a link."""
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root)):
+        raise XpError(f"{file} leads out of {root}, and such a link is not followed", code)
+
+
+def opened(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path | None = None) -> BinaryIO:
     """A regular file, open for reading; the caller closes it. Opening never waits.
 
     Args:
         file: to be read; no pipe and no device, which could be read for ever.
         code: exit code of the XpError.
         follows_link: whether it may be a link to a regular file.
+        below: directory that the file must be in, links resolved; None: it may be anywhere.
 
     Raises:
-        XpError: it is absent, not readable or no regular file.
+        XpError: it is absent, not readable, no regular file or not below that directory.
     """
+    if below is not None:
+        check_below(file, below, code)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
     try:
         descriptor = os.open(file, flags)
@@ -49,7 +58,13 @@ def opened(file: Path, code: ExitCode, *, follows_link: bool = True) -> BinaryIO
 
 
 def lines_of(
-    file: Path, code: ExitCode, *, max_line: int = MAX_LINE, max_bytes: int | None = None, follows_link: bool = True
+    file: Path,
+    code: ExitCode,
+    *,
+    max_line: int = MAX_LINE,
+    max_bytes: int | None = None,
+    follows_link: bool = True,
+    below: Path | None = None,
 ) -> Iterator[bytes]:
     """The lines of a regular file one by one, with their ends; the last one may be without.
 
@@ -59,11 +74,12 @@ def lines_of(
         max_line: bytes of the longest line.
         max_bytes: of the whole file; None: any size.
         follows_link: whether it may be a link to a regular file.
+        below: as in `opened`.
 
     Raises:
         XpError: as `opened`, or the file or a line is too large.
     """
-    with opened(file, code, follows_link=follows_link) as lines:
+    with opened(file, code, follows_link=follows_link, below=below) as lines:
         size = os.fstat(lines.fileno()).st_size
         if max_bytes is not None and size > max_bytes:
             raise XpError(f"{file} has {size:,} bytes; expected at most {max_bytes:,}", code)
@@ -86,19 +102,20 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
 
 
-def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> str:
+def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES, *, below: Path | None = None) -> str:
     """The text of a regular file.
 
     Args:
         file: to be read; no pipe and no device, which could be read for ever.
         code: of the fault.
         max_bytes: a larger file is refused unread.
+        below: as in `opened`.
 
     Raises:
-        XpError: it is absent, no regular file, too large or not UTF-8.
+        XpError: as `opened`, or it is too large or not UTF-8.
     """
     try:
-        with opened(file, code) as found:
+        with opened(file, code, below=below) as found:
             size = os.fstat(found.fileno()).st_size
             if size > max_bytes:
                 raise XpError(f"{file} has {size:,} bytes; expected at most {max_bytes:,}", code)
@@ -109,9 +126,9 @@ def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> str:
         raise XpError(f"{file} is not UTF-8 text", code) from None
 
 
-def json_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES) -> Any:
+def json_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES, *, below: Path | None = None) -> Any:
     """The value of a JSON file; raises XpError as `text_of` does, and for what is no JSON."""
-    text = text_of(file, code, max_bytes)
+    text = text_of(file, code, max_bytes, below=below)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -301,6 +301,55 @@ def test_a_config_of_a_model_that_nests_too_deep_is_no_config(
         run_all(outputs, capsys, (("plan", f"model.path={place}"),))
 
 
+PRIVATE = "the private prompt"
+READING = (
+    ("runs", "list"), ("runs", "show", "bad"), ("runs", "logs", "bad"), ("runs", "episode", "bad"), ("report", "bad"),
+    ("runs", "diagnose", "bad"), ("runs", "compare"), ("runs", "compare", "--paired", "good", "bad"),
+)  # fmt: skip
+
+
+def leave_private(outputs: Path) -> None:
+    """Private words in the episodes and the log of the run `bad`."""
+    told = EPISODE | {"messages": [{"role": "user", "content": PRIVATE}]}
+    (outputs / EPISODES).write_text(json.dumps(told) + "\n")
+    (outputs / LOG).write_text(PRIVATE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("run.json", "spec.yaml", "metrics.jsonl", "attempt_1", "attempt_1/train", "attempt_1/train/trajectories"),
+        *("attempt_1/train/log.txt", "attempt_1/evaluate", "attempt_1/evaluate/evaluation.json"),
+    ],
+)
+def test_a_link_to_another_run_is_not_read(outputs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    leave_private(outputs)
+    private, link = outputs / "runs/secret", outputs / "runs/bad" / name
+    shutil.copytree(outputs / "runs/bad", private)
+    for file in (EPISODES, LOG):
+        (outputs / file).write_text("")
+    shutil.rmtree(link) if link.is_dir() else link.unlink()
+    link.symlink_to(private / name)
+    told = "".join(run_all(outputs, capsys, READING).values())
+    assert "leads out of" in told
+    assert PRIVATE not in told + "".join(page.read_text() for page in outputs.rglob("report.html"))
+
+
+def test_links_within_a_run_and_a_link_to_the_outputs_are_followed(
+    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_private(outputs)
+    run, other = outputs / "runs/bad", tmp_path / "other"
+    for name in ("metrics.jsonl", "attempt_1/train/trajectories", "attempt_1/evaluate"):
+        (run / name).rename(run / f"kept-{Path(name).name}")
+        (run / name).symlink_to(run / f"kept-{Path(name).name}")
+    other.symlink_to(outputs)
+    told = run_all(other, capsys, READING)
+    assert "leads out of" not in "".join(told.values())
+    assert PRIVATE in told["runs logs bad"]
+    assert PRIVATE in told["runs episode bad"]
+
+
 def test_a_file_that_grows_is_read_to_where_it_is_whole(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "stage": "train", "x": 1}\n{"step": 2, "stage": "train", "x": 1e400}\n{"step": 3, "st')

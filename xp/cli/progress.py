@@ -102,7 +102,7 @@ def _last_words(run: Path, stage: StageRecord) -> str:
     if stage.log is None:
         return "no log"
     try:
-        with opened(inside(run.parent.parent, stage.log), ExitCode.RUN_DIR) as log:
+        with opened(inside(run.parent.parent, stage.log), ExitCode.RUN_DIR, below=run) as log:
             log.seek(max(0, log.seek(0, 2) - LAST_BYTES))
             lines = log.read(LAST_BYTES).decode("utf-8", "replace").split("\n")
     except (OSError, XpError):

@@ -17,6 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
+from xp.reading import check_below
 from xp.runs import detached
 from xp.runs.held_out import NAMES, held_out
 from xp.runs.origin import is_ours, mark
@@ -227,8 +228,10 @@ def status(run: Path, record: RunRecord) -> str:
 
 
 def _logs(outputs: Path, record: RunRecord) -> list[Path]:
-    """Logs of all started stages, in order."""
+    """Logs of all started stages, in order; raises XpError(RUN_DIR) for a link that leads out of the run."""
     named = [inside(outputs, stage.log) for attempt in record.attempts for stage in attempt.stages if stage.log]
+    for file in named:
+        check_below(file, outputs / "runs" / record.run_id, ExitCode.RUN_DIR)
     return [file for file in named if file.exists()]
 
 

@@ -73,7 +73,7 @@ def validated(container: dict[str, Any], run: str) -> RunSpec:
 
 def raw_spec(file: Path) -> dict[str, Any]:
     """The same without the fields that were added since."""
-    text = text_of(file, ExitCode.RUN_DIR, MAX_BYTES)
+    text = text_of(file, ExitCode.RUN_DIR, MAX_BYTES, below=file.parent)
     try:
         fault = _fault(text)
         value = None if fault else yaml.load(text, Loader=_LOADER)

@@ -70,11 +70,11 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a file in order; none if there is no file.
 
     Raises:
-        XpError: (RUN_DIR) it is not a regular file, not readable or too large.
+        XpError: (RUN_DIR) it is not a regular file of this directory, not readable or too large.
     """
     if not os.path.lexists(path):
         return
-    for text in lines_of(path, ExitCode.RUN_DIR, max_line=MAX_LINE, max_bytes=MAX_BYTES):
+    for text in lines_of(path, ExitCode.RUN_DIR, max_line=MAX_LINE, max_bytes=MAX_BYTES, below=path.parent):
         if (line := _line(text)) is not None:
             yield line
 
@@ -106,7 +106,7 @@ def last_step(path: Path) -> int | None:
     """
     if not os.path.lexists(path):
         return None
-    with opened(path, ExitCode.RUN_DIR) as file:
+    with opened(path, ExitCode.RUN_DIR, below=path.parent) as file:
         size = file.seek(0, os.SEEK_END)
         if size > MAX_BYTES:
             raise XpError(f"{path} has {size:,} bytes; expected at most {MAX_BYTES:,}", ExitCode.RUN_DIR)

@@ -166,7 +166,7 @@ def read_summary(file: Path) -> Mapping[str, Any]:
     """The content of an eval.json; raises XpError(RUN_DIR) for another file."""
     from xp.evaluation.summary_check import check_summary
 
-    value = json_of(file, ExitCode.RUN_DIR)
+    value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
     if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
         raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
     try:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from xp.episode.trajectory import READABLE
 from xp.errors import ExitCode, XpError
-from xp.reading import MAX_LINE, is_count, is_finite
+from xp.reading import MAX_LINE, check_below, is_count, is_finite
 from xp.reading import opened as opened_file
 from xp.runs.tool_use import ToolCount
 
@@ -63,10 +63,11 @@ class EpisodeIndex:
         """Reads new lines since the last call; an incomplete line is left for the next call.
 
         Raises:
-            XpError: (RUN_DIR) a line is longer than `MAX_LINE`.
+            XpError: (RUN_DIR) a line is longer than `MAX_LINE`, or a link leads out of the run.
         """
         files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
         for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
+            check_below(file, self._run, ExitCode.RUN_DIR)
             if not file.is_symlink() and file.is_file():
                 self._read_on(file)
 

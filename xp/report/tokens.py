@@ -57,7 +57,8 @@ class TokenReader:
         if size > MAX_CHARACTERS:
             return no_tokens(f"The episode has {size:,} characters; tokens are shown up to {MAX_CHARACTERS:,}.")
         digest = str(record.get(TOOLS) or "")
-        tools = text_of(file.parent / TOOLS / f"{digest}.json", ExitCode.RUN_DIR) if _DIGEST.fullmatch(digest) else "[]"
+        named = file.parent / TOOLS / f"{digest}.json"
+        tools = text_of(named, ExitCode.RUN_DIR, below=file.parent) if _DIGEST.fullmatch(digest) else "[]"
         try:
             pieces = list(islice(_pieces(self._chat, record, tools), MAX_TOKENS))
         except (TypeError, ValueError, LookupError) as error:  # for example a lone surrogate, which tokenizers refuse

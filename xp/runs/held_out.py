@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.reading import LARGEST, is_count, is_finite, json_of
+from xp.reading import LARGEST, check_below, is_count, is_finite, json_of
 from xp.runs.record import RunRecord, read_record
 from xp.tasks.held_out import overlap_label
 
@@ -125,6 +125,9 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     """Every evaluation.json of a run; those of attempts that trained come last, since they are the run's result.
 
     An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks, or an earlier checkpoint.
+
+    Raises:
+        XpError: (RUN_DIR) a link leads out of the run.
     """
     try:
         record = record or read_record(run)
@@ -133,7 +136,9 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     else:
         attempts = [one for one in record.attempts if any(stage.name == "train" for stage in one.stages)]
         trained = {f"attempt_{one.number}" for one in attempts}
-    files = run.glob("attempt_*/evaluate/evaluation.json")
+    files = list(run.glob("attempt_*/evaluate/evaluation.json"))
+    for file in files:
+        check_below(file, run, ExitCode.RUN_DIR)
     return sorted(files, key=lambda file: (file.parents[1].name in trained, file.lstat().st_mtime))
 
 

@@ -152,7 +152,7 @@ def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
 
     plan = directory / f"attempt_{attempt}" / "plan.json"
     with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
-        spec = json_of(plan, ExitCode.RUN_DIR)["spec"]
+        spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
         if "env" in spec:
             return spec, fill(spec)
     spec = raw_spec(directory / "spec.yaml")

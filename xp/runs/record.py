@@ -85,7 +85,7 @@ def read_record(directory: Path) -> RunRecord:
     file = directory / FILE
     if not file.exists():
         raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
-    value = json_of(file, ExitCode.RUN_DIR)
+    value = json_of(file, ExitCode.RUN_DIR, below=directory)
     try:
         record = record_of(value)
     except (ValueError, RecursionError) as error:
@@ -120,7 +120,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000))
+        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000, below=directory))
     except (XpError, ValueError):
         return record
     return with_last(record, replace(last, training=found))

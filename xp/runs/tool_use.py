@@ -54,14 +54,14 @@ def tool_use(run: Path) -> ToolUse | None:
     """Use of tools in all trajectories of a run's training; None: there are none. Raises XpError as `lines_of` does."""
     count = ToolCount()
     for file in sorted(run.glob(f"attempt_*/{STAGE}/trajectories/*.jsonl")):
-        for record in _records(file):
+        for record in _records(file, run):
             count.add(file, record)
     return count.result()
 
 
-def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+def _records(file: Path, run: Path) -> Iterator[Mapping[str, Any]]:
     """The records of a file; an incomplete line is skipped."""
-    for line in lines_of(file, ExitCode.RUN_DIR, follows_link=False):
+    for line in lines_of(file, ExitCode.RUN_DIR, follows_link=False, below=run):
         try:
             yield json.loads(line)
         except (ValueError, RecursionError):
@@ -74,6 +74,6 @@ def _tools(place: Path, digest: str) -> list[str]:
     if not is_name(digest) or not file.is_file():
         return []
     try:
-        return [str(one["function"]["name"]) for one in json_of(file, ExitCode.RUN_DIR)]
+        return [str(one["function"]["name"]) for one in json_of(file, ExitCode.RUN_DIR, below=place)]
     except (XpError, LookupError, TypeError):
         return []

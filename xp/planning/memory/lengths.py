@@ -129,7 +129,7 @@ def _episodes(run: Path) -> Iterator[float]:
     for file in sorted(run.glob("attempt_*/train/trajectories/*.jsonl"), key=_time, reverse=True):
         totals: deque[float] = deque(maxlen=MAX_EPISODES)
         try:
-            totals.extend(filter(None, map(_tokens, lines_of(file, ExitCode.RUN_DIR))))
+            totals.extend(filter(None, map(_tokens, lines_of(file, ExitCode.RUN_DIR, below=run))))
         except XpError:
             continue
         yield from reversed(totals)
