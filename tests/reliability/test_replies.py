@@ -6,6 +6,8 @@ import json
 import math
 import random
 import resource
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -74,6 +76,40 @@ def test_18_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: 
     names = [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
     assert (outcome.void_reason or "").partition(":")[0] in names
     assert world.effects.count("inc") == 1
+
+
+CUT = "cut \ud83d"
+"""A lone surrogate, as a JavaScript server sends for half an emoji."""
+
+
+def _failing(exchange: faults.Exchange) -> Coroutine[Any, Any, None]:
+    return exchange.answer(500, json.dumps({"detail": CUT}).encode())
+
+
+@pytest.mark.scorecard(18)
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("/call", output(blocks=[{"type": "text", "text": CUT}], reward=0.5, finished=False)),
+        ("/call", faults.streamed(json.dumps({"ok": False, "error": CUT, "reason": "not_found"}))),
+        ("/call", _failing),
+    ],
+)
+def test_18_a_lone_surrogate_is_replaced_in_every_text_of_a_server(world: World, path: str, fault: Fault) -> None:
+    world.proxy.inject(path, fault, times=99)
+    episode = world.episode()
+    reply = episode.step(call("inc"))
+    said = "".join(message["content"] for message in reply.messages) + (episode.settle().void_reason or "")
+    assert "cut \ufffd" in said
+    said.encode()
+
+
+@pytest.mark.scorecard(18)
+def test_18_a_tool_with_a_lone_surrogate_has_a_name_that_can_be_sent(world: World) -> None:
+    tools = {"tools": [{"name": CUT, "description": CUT, "input_schema": {}}]}
+    world.proxy.inject("/task_tools", faults.replied(json.dumps(tools).encode()))
+    (tool,) = world.session().tools()
+    assert (tool.name, tool.description) == ("cut \ufffd", "cut \ufffd")
 
 
 @pytest.mark.scorecard(18)

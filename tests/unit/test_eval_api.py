@@ -194,7 +194,7 @@ def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost() -> None:
         ({}, ""),
         ({"content": None, "tool_calls": None}, ""),
         ({"content": ["parts"], "tool_calls": "none"}, ""),
-        ({"content": "half \ud800"}, "half ?"),
+        ({"content": "half \ud800"}, "half \ufffd"),
         ({"tool_calls": [{"function": {"name": 3}}, "x", {"function": None}]}, ""),
     ],
 )

@@ -55,6 +55,17 @@ def test_an_error_nested_without_end_is_shown_as_text() -> None:
         asked(url)
 
 
+def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
+    call = {"id": "\ud83d", "function": {"name": "\ud83d", "arguments": "{}"}}
+    with raw_server(lambda: whole(said({"content": "cut \ud83d", "tool_calls": [call]}))) as url:
+        message = asked(url).message
+    assert message["content"] == "cut \ufffd"
+    assert message["tool_calls"] == [{"id": "\ufffd", "function": {"name": "\ufffd", "arguments": "{}"}}]
+    refusal = json.dumps({"error": {"message": "cut \ud83d"}}).encode()
+    with raw_server(lambda: whole(refusal, "500 X")) as url, pytest.raises(Unavailable, match="HTTP 500: cut \ufffd"):
+        asked(url)
+
+
 def test_a_message_that_could_not_be_written_again_breaks_the_protocol() -> None:
     deep: Any = "x"
     for _ in range(300):

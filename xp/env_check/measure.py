@@ -17,6 +17,7 @@ from xp.envs.config import Dialect, EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import opening_messages, tool_schemas
+from xp.valid_text import valid_value
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ class Measured:
 
     def schemas(self, dialect: Dialect | str) -> str:
         """The tools that a chat template gets; none for a dialect that writes calls as text."""
-        return json.dumps(tool_schemas(() if dialect is Dialect.ACTION else self.tools))
+        return json.dumps(valid_value(tool_schemas(() if dialect is Dialect.ACTION else self.tools)))
 
 
 def measure(
@@ -218,7 +219,7 @@ def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str |
             found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
         finally:
             _timed(found, "close", session.close)
-    found.prompts.append(opening_messages(system_prompt, seen[0], found.tools) if seen else [])
+    found.prompts.append(valid_value(opening_messages(system_prompt, seen[0], found.tools)) if seen else [])
     found.is_prompt_stable &= len(seen) < 2 or seen[0] == seen[1]
 
 

@@ -24,6 +24,7 @@ from xp.envs.base import (
 from xp.envs.retry import Refused, Unreachable, retry_after_s
 from xp.envs.target import origin
 from xp.errors import XpError
+from xp.valid_text import valid_text
 
 MAX_ERROR_BYTES: Final = 4096
 GATEWAY: Final = (502, 503, 504)
@@ -114,4 +115,4 @@ def _detail(body: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     detail = value.get("detail") if isinstance(value, dict) else None
-    return str(detail)[:300] if detail is not None else ""
+    return valid_text(str(detail))[:300] if detail is not None else ""

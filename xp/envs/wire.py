@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
+from xp.valid_text import valid_value
 
 CALL_ERRORS = ("not_found", "input_validation", None)
 """Error types of a rejected call that are the model's fault; servers before 0.1.150 send none."""
@@ -17,6 +19,8 @@ ROLES = ("system", "user", "assistant")
 
 LARGE: Final = 256 * 1024
 """Length of JSON, in characters or bytes, above which it is parsed in a thread instead of on the event loop."""
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+"""A surrogate of JSON text, as an escape or as itself; most answers have none, and need no second pass."""
 
 
 async def parsed(text: str | bytes, what: str) -> Any:
@@ -27,8 +31,12 @@ async def parsed(text: str | bytes, what: str) -> Any:
 
 
 def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] | None = None) -> Any:
+    """The value of a JSON text, without lone surrogates; raises ProtocolError."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_hook=object_hook)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        value = json.loads(text, parse_constant=_refuse_constant, object_hook=object_hook)
+        return valid_value(value) if _SURROGATE.search(text) else value
     except RecursionError:
         raise ProtocolError(f"{what}: JSON nested too deeply") from None
     except ValueError as error:

@@ -16,6 +16,7 @@ from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
 from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
+from xp.valid_text import valid_text
 
 UNREAD: Final = "tool"
 """Name of the tool for a call that could not be parsed."""
@@ -153,7 +154,7 @@ class Episode:
             if taken:
                 self._take_calls(taken, results, messages)
             else:
-                self._take_plain(_sendable(syntax.plain(text).strip()), results, messages)
+                self._take_plain(valid_text(syntax.plain(text).strip()), results, messages)
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
@@ -217,7 +218,7 @@ class Episode:
 
     def _void(self, fault: EnvFault) -> None:
         self._status = EpisodeStatus.VOID
-        self._void_reason = f"{type(fault).__name__}: {fault}"
+        self._void_reason = valid_text(f"{type(fault).__name__}: {fault}")
 
     def _bounded(self, outcome: EpisodeResult) -> EpisodeResult:
         """The result, made void if its reward is out of bounds."""
@@ -273,8 +274,3 @@ class Episode:
 def _judges(used: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     """Sums over the results, by name."""
     return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
-
-
-def _sendable(text: str) -> str:
-    """The text without lone surrogates, which cannot be encoded as UTF-8."""
-    return text.encode("utf-8", "replace").decode()

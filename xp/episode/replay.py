@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Session, StateScorer, ToolResult, ToolSpec, UnsafeOrigin
 from xp.envs.retry import backoff_s
 from xp.episode.tool_calls import ToolCall
+from xp.valid_text import valid_text
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class Attempt:
 
     def leave(self, deadline: float) -> ToolResult | None:
         """The score of the episode's final state; None: the environment does not score states."""
-        return self._persist(lambda session: session.leave() if isinstance(session, StateScorer) else None, deadline)
+        return self._persist(_leave, deadline)
 
     def takes_answer(self) -> bool:
         return self._persist(lambda session: session.takes_answer, float("inf"))
@@ -97,8 +98,18 @@ class Attempt:
 
 def _perform(session: Session, call: Call) -> ToolResult:
     if isinstance(call.what, ToolCall):
-        return session.call(call.what.name, call.what.arguments)
-    return session.answer(call.what)
+        return _valid(session.call(call.what.name, call.what.arguments))
+    return _valid(session.answer(call.what))
+
+
+def _leave(session: Session) -> ToolResult | None:
+    return _valid(session.leave()) if isinstance(session, StateScorer) else None
+
+
+def _valid(result: ToolResult) -> ToolResult:
+    """The result with a text that can be encoded; a provider of the user's may give any."""
+    text = valid_text(result.text)
+    return result if text == result.text else replace(result, text=text)
 
 
 def _as_fault(act: Callable[[], T]) -> T:

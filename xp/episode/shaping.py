@@ -13,6 +13,7 @@ from typing import Any, Final
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.load import load_object
+from xp.valid_text import valid_text
 
 REWARD: Final = "reward"
 """Key of the reward in a dictionary that a function returns; every other entry is a metric."""
@@ -60,7 +61,7 @@ def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, 
         try:
             given, entries = _numbers(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
-            reason = f"reward_fn {shape.name}: {type(error).__name__}: {error}"
+            reason = valid_text(f"reward_fn {shape.name}: {type(error).__name__}: {error}")
             return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
         reward += shape.weight * given
         metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], given, entries)

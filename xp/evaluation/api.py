@@ -19,6 +19,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import Endpoint
 from xp.exchange import post
 from xp.security.secrets import Redactor
+from xp.valid_text import valid_text, valid_value
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 MOST_WAIT_S: Final = 300.0
@@ -212,7 +213,7 @@ class Api:
             text = str(error["message"] if isinstance(error, dict) else error)
         except (ValueError, KeyError, TypeError, RecursionError):
             text = reply.decode("utf-8", "replace")
-        text = self._redactor.redact(" ".join(text.split()))
+        text = self._redactor.redact(" ".join(valid_text(text).split()))
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
     def _answer(self, reply: bytes) -> Answer:
@@ -231,7 +232,7 @@ class Api:
             ) from None
         usage = value.get("usage")
         usage = usage if isinstance(usage, dict) else {}
-        return Answer(message, _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+        return Answer(valid_value(message), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
 def _count(value: Any) -> int | None:

@@ -17,6 +17,7 @@ from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.evaluation.api import Answer, DialogueFails, TooLong, is_deep
 from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
+from xp.valid_text import valid_text
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Dialogue:
     def written(self, message: Mapping[str, Any]) -> str:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
         text = message.get("content")
-        parts = [_plain(text)] if isinstance(text, str) and text else []
+        parts = [valid_text(text)] if isinstance(text, str) and text else []
         for call in self._calls(message):
             function = call["function"]
             parts.append(syntax_of(self.rules.dialect).write(function["name"], _arguments(function.get("arguments"))))
@@ -95,7 +96,7 @@ class Dialogue:
         answers = [one for one in reply.messages if one["role"] == "tool"]
         taken = calls[: len(answers)]
         text = message.get("content")
-        said: dict[str, Any] = {"role": "assistant", "content": _plain(text) if isinstance(text, str) else ""}
+        said: dict[str, Any] = {"role": "assistant", "content": valid_text(text) if isinstance(text, str) else ""}
         if self.is_native and taken and len(taken) == len(answers):
             said["tool_calls"] = taken
             results = [
@@ -185,8 +186,3 @@ def _arguments(value: Any) -> Any:
 
 def _text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments if isinstance(arguments, dict) else {})
-
-
-def _plain(text: str) -> str:
-    """The text without lone surrogates, which cannot be encoded as UTF-8."""
-    return text.encode("utf-8", "replace").decode()

@@ -16,6 +16,7 @@ from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig
 from xp.tasks.shards import ShardEntry
+from xp.valid_text import valid_text, valid_value
 
 Answer = TypeVar("Answer")
 
@@ -98,13 +99,10 @@ def entry_of(
     messages = opening_messages(member.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
-    clean = tuple(Message(role=_valid(message["role"]), content=_valid(message["content"])) for message in messages)
+    clean = tuple(
+        Message(role=valid_text(message["role"]), content=valid_text(message["content"])) for message in messages
+    )
     # A chat template with tools would instruct the model to write calls in the template's own format.
     shown = () if member.env.dialect is Dialect.ACTION else tools
-    schemas = json.dumps(tool_schemas(shown), sort_keys=True, ensure_ascii=True)
+    schemas = json.dumps(valid_value(tool_schemas(shown)), sort_keys=True, ensure_ascii=True)
     return ShardEntry(task.index, task_hash, clean, schemas)
-
-
-def _valid(text: str) -> str:
-    """The text; raises ValueError for a lone surrogate, which JSON allows, but not Parquet and tokenizers."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from xp.envs.base import Message
 from xp.tasks.config import Purpose
+from xp.valid_text import valid_value
 
 ROWS_PER_GROUP = 1024
 
@@ -98,4 +100,18 @@ def read_rows(path: Path, purpose: Purpose | str | None = None) -> Iterator[Task
 
 
 def _row(value: dict[str, Any]) -> TaskRow:
-    return TaskRow(**value | {"purpose": Purpose(value["purpose"]), "messages": tuple(value["messages"])})
+    purpose, messages, tools = Purpose(value["purpose"]), tuple(value["messages"]), _tools(value["tools"])
+    return TaskRow(**value | {"purpose": purpose, "messages": messages, "tools": tools})
+
+
+@lru_cache(maxsize=256)
+def _tools(text: str) -> str:
+    """The tools of a row; an older xp kept lone surrogates in them."""
+    if "\\ud" not in text:
+        return text
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        return text
+    valid = valid_value(stored)
+    return text if valid == stored else json.dumps(valid, sort_keys=True)

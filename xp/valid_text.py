@@ -1,0 +1,23 @@
+"""Replaces lone surrogates, which JSON allows, but UTF-8, Parquet and tokenizers do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def valid_text(text: str) -> str:
+    """The text as Unicode: two surrogates of one character are joined, a lone one becomes U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def valid_value(value: Any) -> Any:
+    """A JSON value with `valid_text` of all its texts, keys included; raises RecursionError for deep nesting."""
+    match value:
+        case str():
+            return valid_text(value)
+        case dict():
+            return {valid_value(key): valid_value(one) for key, one in value.items()}
+        case list():
+            return [valid_value(one) for one in value]
+        case _:
+            return value
