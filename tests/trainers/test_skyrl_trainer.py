@@ -184,6 +184,28 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     assert [step for _, _, step in recorded.records] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("loaded", "step"), [((2, "c"), 2), ((3, "c", {"a", "b", "c", "d"}, set(), 0), 2), ((0, None), 0)]
+)
+def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
+    tmp_path: Path, loaded: tuple[Any, ...], step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
+    from skyrl.train.trainer import RayPPOTrainer
+
+    from xp.backends.skyrl.worker.ahead import AheadTrainer
+    from xp.backends.skyrl.worker.trainer import XpTrainer
+
+    kind, native_kind = (XpTrainer, RayPPOTrainer) if len(loaded) == 2 else (AheadTrainer, FullyAsyncRayPPOTrainer)
+    monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
+    found = object.__new__(kind)
+    found.tracker, _ = step_log(tmp_path)
+    found.cfg = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2))
+    assert found.load_checkpoints() == (step, *loaded[1:])
+    lines = read_metrics(tmp_path / "metrics.jsonl", "train")
+    assert [line["step"] for line in lines] == ([step] if step else [])
+
+
 @pytest.mark.parametrize("network", ["policy", "critic"])
 def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_path: Path, network: str) -> None:
     log, _ = step_log(tmp_path)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +21,11 @@ from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.checkpoints import SEAL, latest_checkpoint, seal
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.train import settled_reward
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.train import _train, settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
-from xp.episode.metrics_file import MetricsFile
+from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
@@ -147,6 +149,21 @@ def step_log(tmp_path: Path, *overrides: str) -> Any:
     from xp.backends.trl.worker.steps import TRLStepLog
 
     return TRLStepLog(train_config(*overrides), MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
+
+
+@pytest.mark.parametrize(("updates", "step"), [(1, 4), (2, 2)])
+def test_a_resumed_training_without_a_step_to_do_has_its_metrics_file_again(
+    tmp_path: Path, updates: int, step: int
+) -> None:
+    checkpoint = tmp_path / "checkpoints/checkpoint-4"
+    checkpoint.mkdir(parents=True)
+    seal(checkpoint)
+    log = step_log(tmp_path, f"training.updates_per_step={updates}")
+    resumed: list[str] = []
+    trainer = SimpleNamespace(train=lambda resume_from_checkpoint: resumed.append(resume_from_checkpoint))
+    _train(trainer, checkpoint.parent, log, None, Ranks())
+    assert resumed == [str(checkpoint)]
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [step]
 
 
 def played(reward: float | None) -> Played:

@@ -9,7 +9,7 @@ import pytest
 
 from xp.episode.evaluation import evaluation_result
 from xp.episode.metrics import Played, check_health, episode_metrics
-from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
@@ -89,6 +89,33 @@ def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) ->
         (2, 2, 1),
         (3, 30.0, 2),
     ]
+
+
+@pytest.mark.parametrize("content", [None, "", '{"step": 2, "sta', '{"step": 0, "stage": "evaluate"}\n'])
+def test_a_training_that_goes_on_without_its_earlier_lines_says_so_and_has_the_file_again(
+    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    if content is not None:
+        path.write_text(content)
+    MetricsFile(path, "train", 2).continue_after(3)
+    assert [(line["step"], line["attempt"]) for line in read_metrics(path, "train")] == [(3, 2)]
+    assert last_step(path) == 3
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the metrics of steps 1 to 3 are lost" in said
+
+
+def test_a_training_that_goes_on_with_its_lines_or_begins_adds_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, "train", 1).continue_after(0)
+    assert not path.exists()
+    MetricsFile(path, "train", 1).write(1, {"training/loss": 0.5})
+    before = path.read_text()
+    MetricsFile(path, "train", 2).continue_after(3)
+    assert path.read_text() == before
+    assert capsys.readouterr().err == ""
 
 
 def test_a_value_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from xp.backends.slime.worker.rollout_process import Worker, write_played
 from xp.backends.slime.worker.steps import log_evaluation
 from xp.compose import compose
 from xp.episode.metrics import Played
+from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.worker.best import BestRule, EarlyStop
 
@@ -116,6 +117,8 @@ def test_the_last_step_of_a_stopped_training_is_its_newest_whole_checkpoint_and_
     assert train.train(config, tmp_path, None) == 5
     assert train.train(config, tmp_path, 5) == 5
     assert runs == [1]
+    lines = read_metrics(tmp_path / config.common.metrics, "train")
+    assert [line["step"] for line in lines] == [6], "this run's file was lost, so the stage writes it again"
 
 
 def whole_checkpoint(checkpoints: Path, rollout_id: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,6 +51,21 @@ class MetricsFile:
             file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def continue_after(self, step: int) -> None:
+        """Called by a training that goes on after a rollout step, 0 for none: an attempt without a step to do must
+        leave a file too.
+
+        If the file has no line of the training any more, the step gets one without metrics, and stderr says so.
+
+        Raises:
+            XpError: as `last_step` does.
+        """
+        if step < 1 or last_step(self._path) is not None:
+            return
+        steps = "step 1" if step == 1 else f"steps 1 to {step}"
+        print(f"xp: {self._path} has no step of this training: the metrics of {steps} are lost", file=sys.stderr)
+        self.write(step, {})
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -38,6 +38,11 @@ class StepLog:
         self._watch = None if symptoms is None else SymptomWatch(symptoms, root / common.metrics)
         self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
 
+    def continue_after(self, step: int) -> None:
+        """Begins the log of a training that goes on after a rollout step; see MetricsFile."""
+        if self._file is not None:
+            self._file.continue_after(step)
+
     def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
         """Returns whether all numbers of an update are finite; raises XpError(DIVERGED) if the run must stop."""
         return self._finite.are_finite(step, values)

@@ -57,9 +57,10 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
 
     def load_checkpoints(self) -> Any:
         """Counts the steps by the trained tasks, since SkyRL's last checkpoint has one step too many."""
-        step, path, consumed, *rest = super().load_checkpoints()
+        step, path, consumed, *rest = super(XpTrainer, self).load_checkpoints()
         if consumed is not None:
             step = len(consumed) // self.cfg.trainer.train_batch_size
+        self.tracker.continue_after(step)
         return step, path, consumed, *rest
 
     async def _collect_generation_mini_batch(

@@ -59,6 +59,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             num_workers=0,
         )
 
+    def load_checkpoints(self) -> Any:
+        found = super().load_checkpoints()
+        self.tracker.continue_after(found[0])
+        return found
+
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
         """SkyRL's method, with xp's own workers under FSDP."""
         if self.cfg.trainer.strategy == "fsdp":

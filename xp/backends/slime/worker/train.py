@@ -22,6 +22,7 @@ from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.backends.slime.worker.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
+from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.tasks.length import settle
@@ -64,6 +65,8 @@ def main(argv: Sequence[str]) -> None:
 
 def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
     """Runs the rest of the training after the checkpoint `latest`; returns the rollout id of its last step."""
+    if latest is not None:
+        MetricsFile(root / config.common.metrics, "train", config.common.attempt).continue_after(latest + 1)
     keeper = None if config.best is None else BestKeeper(config.best, root)
     stop = None if keeper is None or latest is None else keeper.stop(latest + 1)
     if stop is None and latest is not None and latest + 1 >= config.num_steps:

@@ -28,10 +28,14 @@ def seal(checkpoint: Path) -> None:
     write_atomically(checkpoint / SEAL, json.dumps(files, indent=1) + "\n")
 
 
+def step_of(checkpoint: Path) -> int:
+    """Number of the optimizer update after which a checkpoint was written, from its name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest intact checkpoint; newer damaged ones are named on stderr and skipped."""
-    found = sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
-    for checkpoint in found:
+    for checkpoint in sorted(directory.glob("checkpoint-*"), key=step_of, reverse=True):
         fault = broken(checkpoint)
         if fault is None:
             return checkpoint

@@ -50,6 +50,10 @@ class TRLStepLog(StepLog):
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
         self._episodes = {**metrics, **(more or {}), "time/rollout_s": rollout_s}
 
+    def continue_after_update(self, global_step: int) -> None:
+        """Begins the log of a training that goes on after an optimizer update."""
+        self.continue_after(global_step // self._config.updates_per_rollout)
+
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""
         step = global_step // self._config.updates_per_rollout + 1

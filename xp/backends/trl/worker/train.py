@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
         ahead = RolloutsAhead(order, *parts) if config.max_staleness else None
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts, chosen), hooks)
-        _train(trainer, Path(config.grpo["output_dir"]), ahead, ranks)
+        _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
     model = trained_model(trainer)
     if ranks.is_main:
@@ -96,13 +96,14 @@ def main(argv: Sequence[str]) -> None:
     leave_group(ranks)
 
 
-def _train(trainer: Any, checkpoints: Path, ahead: RolloutsAhead | None, ranks: Ranks) -> None:
+def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: RolloutsAhead | None, ranks: Ranks) -> None:
     """Trains from the last complete checkpoint, if there is one, to the last step or an early stop."""
-    from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint
+    from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint, step_of
 
     checkpoint = latest_checkpoint(checkpoints)
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
+        log.continue_after_update(step_of(checkpoint))
         if ahead is not None:
             ahead.go_on(checkpoint)
     try:
