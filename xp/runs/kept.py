@@ -75,11 +75,12 @@ def attempt_of(record: RunRecord, name: str) -> int | None:
 
 def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
     """The last attempt in which the same job succeeded and whose outputs still exist."""
+    run = f"runs/{plan.run_id}"
     for attempt in reversed(record.attempts[: plan.attempt - 1]):
         status = next((one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING)
         if status not in RAN:
             continue
-        directory = f"runs/{plan.run_id}/attempt_{attempt.number}"
+        directory = f"{run}/attempt_{attempt.number}"
         file = outputs / directory / "plan.json"
         recorded = _recorded(file, stage.name)
         is_same = recorded is not None and (
@@ -89,8 +90,8 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
             assert recorded is not None
             return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
-        # unchanged.
-        if any(not name.startswith(f"{directory}/") for name in _promised(recorded)):
+        # unchanged. So are those outside the run, which runs share: they are named by their content.
+        if recorded is None or any(_is_replaced(name, run, directory) for name in recorded["job"]["outputs"]):
             return None
     return None
 
@@ -127,9 +128,9 @@ def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:
     return any(_content(asdict(one)) == _content(asdict(stage)) for one in then.stages if one.name == stage.name)
 
 
-def _promised(recorded: Mapping[str, Any] | None) -> list[str]:
-    """Declared outputs of a recorded stage. An unreadable record counts as any file."""
-    return [""] if recorded is None else list(recorded["job"]["outputs"])
+def _is_replaced(output: str, run: str, attempt: str) -> bool:
+    """Returns whether an attempt's output replaces that of an earlier one; both directories are of the outputs root."""
+    return output.startswith(f"{run}/") and not output.startswith(f"{attempt}/")
 
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
