@@ -221,6 +221,47 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert "checkpoint-10 is passed over" in capsys.readouterr().err
 
 
+NOT_OURS = ("checkpoint-3.bad", "checkpoint-03", "checkpoint-", "checkpoint-x", "checkpoint-old-2", "my-checkpoint-9")
+
+
+def checkpoints_and_others(place: Path) -> None:
+    for name in ("checkpoint-1", "checkpoint-2", *NOT_OURS):
+        (place / name).mkdir(parents=True)
+        (place / name / "model").write_text(name)
+        seal(place / name)
+    (place / "checkpoint-7").write_text("a file")
+
+
+def test_a_directory_of_another_name_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints_and_others(tmp_path)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    (tmp_path / "checkpoint-2" / SEAL).unlink()
+    (tmp_path / "checkpoint-2" / SEAL).mkdir()
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
+
+
+def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.trainer_utils import rotate_checkpoints
+    from trl import GRPOTrainer
+
+    from xp.backends.trl.worker.guard import GuardedTrainer
+
+    def native(self: Any, model: Any, trial: Any) -> None:
+        del model, trial
+        (tmp_path / "checkpoint-4").mkdir()
+        rotate_checkpoints(self.args.output_dir, self.args.save_total_limit, use_mtime=True)
+
+    checkpoints_and_others(tmp_path)
+    monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", native)
+    trainer = object.__new__(GuardedTrainer)
+    trainer.args = SimpleNamespace(output_dir=str(tmp_path), save_total_limit=2, should_save=True)
+    trainer._save_checkpoint(None, None)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-7", *NOT_OURS}
+    assert trainer.args.save_total_limit == 2
+
+
 @pytest.mark.scorecard(34)
 def test_nothing_of_a_checkpoint_is_unpickled_but_tensors(tmp_path: Path) -> None:
     """What TRL's Trainer loads, it loads by weights_only or from safetensors."""

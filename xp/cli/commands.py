@@ -62,7 +62,7 @@ def evaluate(asked: Namespace) -> int:
         points = points_of(asked)
         plans = [build_model_evaluation(point.spec, new_run_id(point.spec)) for point in points]
         return run_plans(plans, [point.name for point in points])
-    if step is not None and not step.isdigit():
+    if step is not None and not (step.isascii() and step.isdigit()):
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     if step is not None and int(step) == 0:
         raise XpError(f"checkpoint=0: for the model before training, python -m xp eval run={given['run']}@0")

@@ -10,6 +10,7 @@ from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_mo
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
+from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.kept_servers import KeptServers
@@ -43,6 +44,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
     ):
+        hide_other_directories()
+        choose_latest(Path(cfg.trainer.ckpt_path))
         log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
         experiment = XpTraining(cfg, config, mix, log)
         experiment.run()

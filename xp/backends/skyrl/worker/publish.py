@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.backends.skyrl.worker.adapters import merge_adapter
+from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.worker.publish import publish
+from xp.worker.step_directories import step_directories
 
 
 def publish_model(save: Callable[[Path], None], target: Path) -> None:
@@ -32,6 +34,6 @@ def prune_exports(exports: Path, checkpoints: Path) -> None:
         exports: directory with one `global_step_<n>` for each model.
         checkpoints: directory with one `global_step_<n>` for each remaining checkpoint.
     """
-    for export in exports.glob("global_step_*"):
+    for export in step_directories(exports, FORM).values():
         if not (checkpoints / export.name).exists():
             shutil.rmtree(export)

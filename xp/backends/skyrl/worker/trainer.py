@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 
 from xp.backends.skyrl.worker.adapters import merge_adapter
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
+from xp.backends.skyrl.worker.checkpoints import FORM, prune
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.publish import prune_exports
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
@@ -34,6 +35,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     """
 
     tracker: SkyRLStepLog
+    _node_ids: list[str] | None
 
     def __init__(self, rule: AdvantageFn | None, keeper: BestKeeper | None, **parts: Any) -> None:
         self._rule, self._keeper = rule, keeper
@@ -75,10 +77,17 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self.generator.kept is not None and not self.cfg.trainer.fully_async.enabled:
             self.generator.kept.join(self.dispatch)
 
+    def _cleanup_old_checkpoints(self) -> None:
+        """SkyRL's method, with xp's own rule of which directories are checkpoints."""
+        self._node_ids = self._node_ids or self.dispatch.get_node_ids()
+        place, keep = self.cfg.trainer.ckpt_path, self.cfg.trainer.max_ckpts_to_keep
+        run_on_each_node(self._node_ids, prune, place, keep)
+        prune(place, keep)
+
     def save_models(self) -> None:
         """Save a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""
         exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
-        policy = exports / f"global_step_{self.global_step}" / "policy"
+        policy = exports / FORM.format(self.global_step) / "policy"
         self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
         merge_adapter(policy)
         prune_exports(exports, checkpoints)

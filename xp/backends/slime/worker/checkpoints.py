@@ -8,11 +8,13 @@ separate directory, is written before the position.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from xp.atomic import replacing, write_atomically
+from xp.worker.step_directories import step_directories
 
+FORM = "iter_{:07d}"
+"""Megatron's name of the directory of a checkpoint."""
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron's file with the iteration that a restart loads."""
 
@@ -42,7 +44,7 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
     for rollout_id in known[: max(0, len(known) - keep)]:
         # The position is removed first, so that an interrupted removal leaves an incomplete checkpoint.
         _position(checkpoints, rollout_id).unlink(missing_ok=True)
-        name = f"iter_{rollout_id:07d}"
+        name = FORM.format(rollout_id)
         for folder in (checkpoints / name, exports / str(rollout_id), *([] if critic is None else [critic / name])):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -65,14 +67,8 @@ def put_position(checkpoints: Path, rollout_id: int, prompts_per_step: int, grou
 
 
 def _written(checkpoints: Path) -> set[int]:
-    return {rollout_id for rollout_id, folder in _iterations(checkpoints) if (folder / "metadata.json").is_file()}
-
-
-def _iterations(checkpoints: Path) -> Iterator[tuple[int, Path]]:
-    for folder in checkpoints.glob("iter_*"):
-        number = folder.name.removeprefix("iter_")
-        if number.isdigit():
-            yield int(number), folder
+    known = step_directories(checkpoints, FORM)
+    return {rollout_id for rollout_id, folder in known.items() if (folder / "metadata.json").is_file()}
 
 
 def _position(checkpoints: Path, rollout_id: int) -> Path:

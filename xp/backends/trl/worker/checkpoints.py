@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from xp.atomic import write_atomically
 from xp.backends.trl.worker.ranks import Ranks
 from xp.digest import file_digest
 from xp.security.names import is_inner_path
+from xp.worker.step_directories import step_directories
 
+FORM = "checkpoint-{}"
+"""Trainer's name of the directory of a checkpoint, by the number of optimizer updates."""
 SEAL = "sealed.json"
 """File in a checkpoint, written last, with each file's size and sha256."""
 
@@ -35,12 +39,25 @@ def step_of(checkpoint: Path) -> int:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest intact checkpoint; newer damaged ones are named on stderr and skipped."""
-    for checkpoint in sorted(directory.glob("checkpoint-*"), key=step_of, reverse=True):
+    known = step_directories(directory, FORM)
+    for step in sorted(known, reverse=True):
+        checkpoint = known[step]
         fault = broken(checkpoint)
         if fault is None:
             return checkpoint
         print(f"{checkpoint} is passed over: {fault}", file=sys.stderr, flush=True)
     return None
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Removes all but the `keep` checkpoints that were written last.
+
+    After a damaged one was passed over, the checkpoint with the largest number may be an older one.
+    """
+    known = step_directories(directory, FORM)
+    by_time = sorted(known, key=lambda step: (known[step].stat().st_mtime_ns, step))
+    for step in by_time[: max(0, len(known) - keep)]:
+        shutil.rmtree(known[step], ignore_errors=True)
 
 
 def broken(checkpoint: Path) -> str | None:
@@ -55,14 +72,14 @@ def broken(checkpoint: Path) -> str | None:
                 return f"{name} is not what was saved"
     except FileNotFoundError:
         return "it was never finished"
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return f"its {SEAL} cannot be read"
     return None
 
 
 def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
     """Writes a checkpoint of the training's state, unless it exists; every rank must call it."""
-    here = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+    here = Path(trainer.args.output_dir) / FORM.format(trainer.state.global_step)
     (is_whole,) = ranks.gather([broken(here) is None])[0]
     if not is_whole:
         trainer._save_checkpoint(trainer.model, trial=None)
@@ -78,4 +95,4 @@ class Seal(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._ranks.wait()
         if self._ranks.is_main:
-            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            seal(Path(args.output_dir) / FORM.format(state.global_step))
