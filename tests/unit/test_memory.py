@@ -14,7 +14,7 @@ from xp.planning.memory import MemoryVerdict, fit, memory_json, memory_lines, me
 from xp.planning.memory.estimate import estimate, shape_of
 from xp.planning.memory.fit import headroom
 from xp.planning.plan import build_plan
-from xp.tasks.token_counts import place_of
+from xp.tasks.token_counts import keep_counts, place_of
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")
 SLIME = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b", "backend=slime")
@@ -181,9 +181,9 @@ def test_lengths_of_an_earlier_run_are_the_expected_ones(tmp_path: Path) -> None
 
 def test_prompts_that_the_store_has_counted_are_the_expected_ones(tmp_path: Path) -> None:
     spec = compose(GSM8K)
-    counts = place_of(tmp_path / task_set_place(spec))
-    counts.mkdir(parents=True)
-    (counts / "digest.json").write_text(json.dumps({"a": 100, "b": 140}))
+    file = place_of(tmp_path / task_set_place(spec)) / "digest.json"
+    file.parent.mkdir(parents=True)
+    keep_counts(file, {"a": 100, "b": 140})
     found = fit(spec, tmp_path)
     assert found.lengths.mean == 120 + 0.25 * 1024
     assert "2 counted in the prepared set" in found.lengths.source

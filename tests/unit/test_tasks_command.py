@@ -135,9 +135,13 @@ def test_token_counts_beside_a_set_are_known_to_every_command(
     assert main(["show", task_set.key], tmp_path) == 0
     assert main(["prune", "--keep", task_set.key, "--yes"], tmp_path) == 0
     assert counts.is_dir()
-    (counts / "tokenizer.json").write_text("[")
-    assert main(["verify"], tmp_path) == ExitCode.TASKS
-    assert "token counts" in capsys.readouterr().out
+    stored = (counts / "tokenizer.json").read_text()
+    for damaged in ("[", stored.replace("5,", "905,", 1)):
+        (counts / "tokenizer.json").write_text(damaged)
+        assert main(["verify"], tmp_path) == ExitCode.TASKS
+        assert "token counts" in capsys.readouterr().out
+    (counts / "tokenizer.json").write_text('{"of/an older/xp": 5}')
+    assert main(["verify"], tmp_path) == 0
     assert main(["prune", "--yes"], tmp_path) == 0
     assert not counts.exists()
     assert not task_set.path.exists()

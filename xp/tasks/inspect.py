@@ -20,7 +20,7 @@ from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.row import TaskRow
 from xp.tasks.shards import try_lock
 from xp.tasks.store import Broken, TaskSet, prove
-from xp.tasks.token_counts import SUFFIX, place_of, read_counts
+from xp.tasks.token_counts import SUFFIX, fault_of_counts, place_of
 
 COUNTS = "counts"
 """State of a directory with prompt lengths, beside a set."""
@@ -102,8 +102,10 @@ def verify_set(path: Path) -> TaskSet:
     if num_rows != num_counted:
         raise XpError(f"the task set {path} has {num_rows} rows, its manifest {num_counted}", ExitCode.TASKS)
     for file in sorted(place_of(path).glob("*.json")):
-        if read_counts(file) is None:
-            raise XpError(f"the token counts {file} are damaged: delete the file, it is made again", ExitCode.TASKS)
+        if (fault := fault_of_counts(file)) is not None:
+            raise XpError(
+                f"the token counts {file} are damaged: {fault}\ndelete the file, it is made again", ExitCode.TASKS
+            )
     return found
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from xp.atomic import replacing
+from xp.digest import digest_of
 from xp.errors import ExitCode, XpError
 from xp.reading import is_count, json_of
 from xp.tasks.row import TaskRow
 
 SUFFIX: Final = ".tokens"
+FORMAT: Final = 2
+"""Version of the file: 1 had the counts alone, without their digest."""
 MAX_BYTES: Final = 1_000_000_000
 """Largest size, in bytes, of a file of counts, which has a line for each task."""
 
@@ -34,11 +37,13 @@ def count_tokens(
     """
     file = place_of(task_set) / f"{tokenizer}.json"
     known = read_counts(file) or {}
+    if not known and file.exists() and (fault := fault_of_counts(file)) is not None:
+        print(f"the token counts {file} are damaged and are counted again: {fault}", flush=True)
     counted = {row.task_id: count(row) for row in rows if row.task_id not in known}
     fresh = {task_id: number for task_id, number in counted.items() if number is not None}
     if fresh:
         known |= fresh
-        _keep(file, known)
+        keep_counts(file, known)
     return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
 
 
@@ -48,20 +53,42 @@ def place_of(task_set: Path) -> Path:
 
 
 def read_counts(file: Path) -> dict[str, int] | None:
-    """Task id -> tokens; None if the file is absent or not a file of counts."""
+    """Task id -> tokens; None if the file is absent, damaged, or of an older xp, which stored no digest."""
     try:
-        known = json_of(file, ExitCode.TASKS, MAX_BYTES)
-    except XpError:
+        return _counts(json_of(file, ExitCode.TASKS, MAX_BYTES))
+    except (XpError, ValueError):
         return None
-    is_whole = isinstance(known, dict) and all(is_count(number) for number in known.values())
-    return known if is_whole else None
 
 
-def _keep(file: Path, known: Mapping[str, int]) -> None:
+def fault_of_counts(file: Path) -> str | None:
+    """The fault of a file of counts; None if it is whole, or of an older xp, so that its counts are not used."""
+    try:
+        _counts(json_of(file, ExitCode.TASKS, MAX_BYTES))
+    except (XpError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _counts(stored: object) -> dict[str, int] | None:
+    """The counts in the content of a file; None for an older xp's. Raises ValueError for any other content."""
+    if not isinstance(stored, dict):
+        raise ValueError("it holds no object")
+    if "format" not in stored and all(is_count(number) for number in stored.values()):
+        return None
+    counts = stored.get("counts")
+    if stored.get("format") != FORMAT or not isinstance(counts, dict):
+        raise ValueError(f"it is not a file of counts of format {FORMAT}")
+    if not all(is_count(number) for number in counts.values()) or stored.get("sha256") != digest_of(counts):
+        raise ValueError("its counts do not match their sha256")
+    return counts
+
+
+def keep_counts(file: Path, known: Mapping[str, int]) -> None:
     """Stores the counts; with a read-only store they are counted again each time."""
     try:
         file.parent.mkdir(exist_ok=True)
         with replacing(file) as temporary:
-            temporary.write_text(json.dumps(known, sort_keys=True))
+            stored = {"format": FORMAT, "sha256": digest_of(known), "counts": known}
+            temporary.write_text(json.dumps(stored, sort_keys=True))
     except OSError as error:
         print(f"token counts are not kept: {file.parent}: {error.strerror}", flush=True)
