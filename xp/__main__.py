@@ -27,6 +27,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
         from xp.cli.parser import parse
 
         asked = parse(arguments)
+        _check_directory()
         return HANDLERS[asked.command](asked)
     except XpError as error:
         if "--debug" in arguments:
@@ -42,6 +43,17 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return int(ExitCode.OK)
+
+
+def _check_directory() -> None:
+    """Raises XpError(RESOURCE) if the working directory was deleted or cannot be read."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise XpError(
+            f"the working directory cannot be used: {error.strerror}; it may have been deleted: change to another one",
+            ExitCode.RESOURCE,
+        ) from None
 
 
 if __name__ == "__main__":

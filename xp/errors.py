@@ -49,7 +49,7 @@ class ExitCode(IntEnum):
     INCOMPLETE = 24
     """`runs diagnose`: the run has not ended, or has no evaluation before and after training."""
     RESOURCE = 74
-    """Disk full, quota reached or no permission to write."""
+    """Disk full, quota reached, no permission to write, or the working directory is gone."""
     INTERRUPTED = 130
     TERMINATED = 143
 

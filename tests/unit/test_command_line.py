@@ -14,7 +14,7 @@ from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import parse
 from xp.cli.table import Column, fitted, plain, wrapped
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
 ROWS = [
@@ -26,6 +26,18 @@ NESTED = [
     *(f"tasks {word}" for word in ("list", "show", "verify", "prune")),
     *(f"env {word}" for word in ("check", "new", "list")),
 ]
+
+
+@pytest.mark.parametrize("words", ["plan", "env.train.num_tasks=3", "runs list", "-m seed=1,2", "tasks verify"])
+def test_a_working_directory_that_was_deleted_is_one_clear_message(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(words.split()) == ExitCode.RESOURCE
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the working directory" in said
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, *NESTED])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
 from xp.planning.plan import Plan
-from xp.runs.record import RunStatus
+from xp.runs.record import RunStatus, read_record
 from xp.tracking.places import tracked_places
 
 
@@ -117,7 +119,8 @@ def run_plan(
     except XpError as error:
         run = outputs / "runs" / one.run_id
         is_in_a_hurry = error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-        for line in (*tracked_places(one.spec.tracking, run), *(() if is_in_a_hurry else places_of_failed(run))):
+        places = places_of_failed(run) if _is_own(run, one.attempt) and not is_in_a_hurry else ()
+        for line in (*tracked_places(one.spec.tracking, run), *places):
             console(stderr=True).print(f"xp: {line}", markup=False, soft_wrap=True)
         raise
     if record.status is RunStatus.RUNNING:
@@ -125,3 +128,14 @@ def run_plan(
         console().print(f"{shows}; its report: python -m xp report {one.run_id}", markup=False, soft_wrap=True)
     elif is_whole:
         show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
+
+
+def _is_own(run: Path, number: int) -> bool:
+    """Returns whether this process began the attempt or a later one: else another may hold the run, and writes its
+    report."""
+    try:
+        attempts = read_record(run).attempts
+    except XpError:
+        return False
+    own = (os.getpid(), platform.node())
+    return len(attempts) >= number and (attempts[-1].supervisor, attempts[-1].host) == own
