@@ -19,7 +19,7 @@ from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
-from xp.backends.trl.worker.checkpoints import SEAL, latest_checkpoint, seal
+from xp.backends.trl.worker.checkpoints import SEAL, Seal, latest_checkpoint, seal
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
@@ -251,6 +251,7 @@ def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     def native(self: Any, model: Any, trial: Any) -> None:
         del model, trial
         (tmp_path / "checkpoint-4").mkdir()
+        (tmp_path / "checkpoint-4" / "model").write_text("new")
         rotate_checkpoints(self.args.output_dir, self.args.save_total_limit, use_mtime=True)
 
     checkpoints_and_others(tmp_path)
@@ -258,6 +259,10 @@ def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     trainer = object.__new__(GuardedTrainer)
     trainer.args = SimpleNamespace(output_dir=str(tmp_path), save_total_limit=2, should_save=True)
     trainer._save_checkpoint(None, None)
+    assert (tmp_path / "checkpoint-1").is_dir(), "an old one goes when the new one is sealed, and not before"
+    ranks: Any = SimpleNamespace(wait=lambda: None, is_main=True)
+    Seal(ranks).on_save(trainer.args, SimpleNamespace(global_step=4), None)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-7", *NOT_OURS}
     assert trainer.args.save_total_limit == 2
 

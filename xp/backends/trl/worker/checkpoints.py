@@ -87,7 +87,7 @@ def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
 
 
 class Seal(TrainerCallback):  # type: ignore[misc]
-    """Seals each checkpoint when all ranks have written their parts."""
+    """Seals each checkpoint when all ranks have written their parts, and removes old ones."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -96,3 +96,5 @@ class Seal(TrainerCallback):  # type: ignore[misc]
         self._ranks.wait()
         if self._ranks.is_main:
             seal(Path(args.output_dir) / FORM.format(state.global_step))
+            if args.save_total_limit:
+                prune(Path(args.output_dir), args.save_total_limit)

@@ -6,14 +6,12 @@ Its means are over the tokens and episodes of an update (xp.backends.trl.worker.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 
 from xp.backends.trl.worker.attention_masks import without_padding_mask
-from xp.backends.trl.worker.checkpoints import prune
 from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
@@ -53,14 +51,15 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return super()._generate(prompts)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Trainer's method; it would count, and remove, each directory whose name begins as a checkpoint's."""
+        """Trainer's method without its removal of old checkpoints, which takes directories of similar names.
+
+        xp.backends.trl.worker.checkpoints.Seal removes them, once the new one is sealed.
+        """
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(model, trial)
         finally:
             self.args.save_total_limit = keep
-        if self.args.should_save and keep:
-            prune(Path(self.args.output_dir), keep)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """xp's schedules, whose warm-up begins above 0; transformers' own for another schedule from an override."""
