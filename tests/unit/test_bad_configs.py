@@ -102,6 +102,20 @@ def test_25_what_is_no_text_file_is_refused(
     assert expected in capsys.readouterr().err
 
 
+def test_references_of_a_value_that_another_file_replaces_are_not_expanded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay(next(file for file in FILES if file.stem == "interpolation_bomb"), tmp_path)
+    (tmp_path / "recipes").mkdir()
+    replaces = "".join(f"    a{number}: y\n" for number in range(3, 10))
+    recipe = f"# @package _global_\ndefaults:\n  - override /env: mine\nenv:\n  options:\n{replaces}"
+    (tmp_path / "recipes" / "quiet.yaml").write_text(recipe)
+    assert main(["plan", "recipes=quiet", "--config-dir", str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert "has no options" in message
+    assert "expands" not in message
+
+
 AUDITED = """
 import resource, sys
 seen = []

@@ -136,6 +136,42 @@ def test_faults_in_a_users_file_are_named(tmp_path: Path, text: str, expected: s
     assert expected in message("env=mine", config_dirs=(tmp_path,))
 
 
+REFERENCES = """
+provider: my_pkg.envs:Env
+options:
+  a: 3
+  whole: ${env.options.a}
+  part: x${env.options.a}${.whole}
+  list: [1, "${..part}"]
+  section: {b: "${.c}", c: true}
+  copy: ${.section}
+  through: ${.copy.c}
+  outside: ${seed}
+  escaped: \\${a}
+"""
+
+
+def test_references_take_the_value_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "mine.yaml").write_text(f"defaults: [_base, _self_]{REFERENCES}")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "later.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /env: mine\nenv: {options: {a: 5}}\n"
+    )
+    found = compose(["recipes=later", "seed=7"], [tmp_path]).env.members["mine"].options
+    assert found == {
+        "a": 5,
+        "whole": 5,
+        "part": "x55",
+        "list": [1, "x55"],
+        "section": {"b": True, "c": True},
+        "copy": {"b": True, "c": True},
+        "through": True,
+        "outside": 7,
+        "escaped": "${a}",
+    }
+
+
 def test_two_environments_make_a_mix(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "both.yaml").write_text(

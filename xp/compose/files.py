@@ -94,8 +94,8 @@ def interpolation_fault(text: str) -> str | None:
     for match in INTERPOLATION.finditer(text):
         if not PLAIN_INTERPOLATION.match(text, match.end() - 2):
             if "}" not in text[match.end() :]:
-                return f"{_short(text)!r} is not closed; a reference is ${{key.path}}"
-            return f"{_short(text)!r} uses a resolver; name secrets under env.secrets, write other values out"
+                return f"{short(text)!r} is not closed; a reference is ${{key.path}}"
+            return f"{short(text)!r} uses a resolver; name secrets under env.secrets, write other values out"
     return None
 
 
@@ -260,7 +260,8 @@ class _Walk:
         self.found.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """The text, cut for a message."""
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

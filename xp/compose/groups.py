@@ -14,6 +14,7 @@ from xp.compose.files import FileFault
 from xp.compose.known_names import option_alias
 from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
 from xp.compose.sources import OWN_FILES, USER_FILES, register_sources
+from xp.compose.values import with_references
 from xp.errors import XpError, nearest
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _merge(
         env_name = str(config.hydra.runtime.choices["env"])
         OmegaConf.set_struct(config, False)
         del config["hydra"]
-        container = cast("dict[str, Any]", OmegaConf.to_container(config, resolve=False))
+        container = cast("dict[str, Any]", with_references(OmegaConf.to_container(config, resolve=False)))
         if (nested := mix_in_mix(env_name, container["env"])) is not None:
             return [nested], None, ""
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AttributeError) as error:

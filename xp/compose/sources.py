@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.compose.files import FileFault, read_file
 from xp.compose.mixes import MIXED, SIGN, defaults_of, with_mixes_named
-from xp.compose.values import KEPT_MISSING, MISSING
+from xp.compose.values import KEPT_MISSING, KEPT_REFERENCE, MISSING
 
 OWN_FILES, USER_FILES = "xp-own", "xp-user"
 """Schemes of Hydra's search path."""
@@ -59,7 +59,9 @@ def register_sources(reads: list[FileFault]) -> None:
                 place = f"{self.scheme()}://{self.path}"
                 return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
             loaded = super().load_config(config_path)
-            loaded.config = OmegaConf.create(_kept_missing(OmegaConf.to_container(loaded.config)))
+            plain: Any = OmegaConf.to_container(loaded.config)
+            kept = {key: child if key == "defaults" else _kept(child) for key, child in plain.items()}
+            loaded.config = OmegaConf.create(kept)
             _name_mixes(loaded)
             return loaded
 
@@ -80,10 +82,15 @@ def _name_mixes(loaded: Any) -> None:
         loaded.config["defaults"] = with_mixes_named(plain["defaults"])
 
 
-def _kept_missing(node: Any) -> Any:
-    """Replaces `???` by a marker, since Hydra would keep the earlier file's value although one is required."""
+def _kept(node: Any) -> Any:
+    """Replaces `???` and `${` by markers, which Hydra leaves alone.
+
+    Hydra would keep the earlier file's value although one is required, and would expand references while it merges.
+    """
     if isinstance(node, dict):
-        return {key: _kept_missing(child) for key, child in node.items()}
+        return {key: _kept(child) for key, child in node.items()}
     if isinstance(node, list):
-        return [_kept_missing(child) for child in node]
-    return KEPT_MISSING if node == MISSING else node
+        return [_kept(child) for child in node]
+    if isinstance(node, str):
+        return KEPT_MISSING if node == MISSING else node.replace("${", KEPT_REFERENCE)
+    return node

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from xp.compose.faults import Fault, all_paths
-from xp.compose.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolation_fault
+from xp.compose.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolation_fault, short
+from xp.compose.references import References
 from xp.errors import nearest
 
 MISSING = "???"
 KEPT_MISSING = "????"
 """Marker for `???`, which Hydra would drop."""
+KEPT_REFERENCE = "$\0{"
+"""Marker for `${`, which Hydra would expand where one file replaces another one's value, before its size is known."""
+MAX_GUESSES = 40
+"""Faults of references that get a nearest key; finding one compares all keys."""
 
 
 def resolve_values(container: dict[str, Any]) -> list[Fault]:
@@ -22,7 +27,10 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
         return faults
     import copy
 
+    from omegaconf import OmegaConf
+
     raw = copy.deepcopy(container)
+    config, references = OmegaConf.create(raw), References(raw)
     for path, holder, key in open_values:
         text = holder[key]
         holder[key] = None
@@ -30,11 +38,22 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
             faults.append(Fault(path, f"{path}: has no value (???); set it"))
         elif reason := interpolation_fault(text):
             faults.append(Fault(path, f"{path}: {reason}"))
+        elif reason := references.fault(tuple(path.split("."))):
+            faults.append(Fault(path, f"{path}: {short(text)!r} {reason}"))
         else:
-            value, fault = _resolved(raw, path)
+            value, fault = _resolved(config, raw, path, with_guess=len(faults) < MAX_GUESSES)
             holder[key] = value
-            faults += [Fault(path, f"{path}: {text!r} {fault}")] if fault else []
+            faults += [Fault(path, f"{path}: {short(text)!r} {fault}")] if fault else []
     return faults
+
+
+def with_references(node: Any) -> Any:
+    """The value with `${` in place of its marker."""
+    if isinstance(node, dict):
+        return {key: with_references(child) for key, child in node.items()}
+    if isinstance(node, list):
+        return [with_references(child) for child in node]
+    return node.replace(KEPT_REFERENCE, "${") if isinstance(node, str) else node
 
 
 def _is_open(text: str) -> bool:
@@ -52,12 +71,19 @@ def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
             yield below, node, key
 
 
-def _resolved(raw: dict[str, Any], path: str) -> tuple[Any, str]:
-    """The value of a reference, or why there is none."""
+def _resolved(config: Any, raw: dict[str, Any], path: str, *, with_guess: bool) -> tuple[Any, str]:
+    """The value of a reference, or why there is none.
+
+    Args:
+        config: the configuration as OmegaConf has it.
+        raw: the same as plain data.
+        path: of the text with the reference.
+        with_guess: whether a reference to nothing is answered by the nearest key.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    node: Any = OmegaConf.create(raw)
+    node = config
     try:
         *parents, last = path.split(".")
         for part in parents:
@@ -72,7 +98,7 @@ def _resolved(raw: dict[str, Any], path: str) -> tuple[Any, str]:
         if "recursion" in str(error).lower() or _is_circle(path, raw):
             return None, "points at itself, in a circle"
         wanted = _target(path, raw)
-        guess = nearest(wanted, all_paths(raw)) if wanted else ""
+        guess = nearest(wanted, all_paths(raw)) if wanted and with_guess else ""
         return None, f"points at nothing{guess}" if wanted else f"does not resolve: {str(error).splitlines()[0]}"
 
 
