@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from xp.__main__ import main
 from xp.episode.metrics_file import read_metrics
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.scorecard(43)
 
 RECORDED = Path(__file__).parents[1] / "recorded/planted/runs/good_short"
 SECONDS = 20
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
 EVALUATION = "runs/bad/attempt_1/evaluate/evaluation.json"
 EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
@@ -289,6 +291,33 @@ def test_a_damaged_run_is_one_row_of_the_comparison(outputs: Path, capsys: pytes
     shutil.copytree(outputs / "runs/good", outputs / "runs/a b")
     assert "unreadable" in run_all(outputs, capsys, (("runs", "compare"),))["runs compare"]
     assert "unreadable" in run_all(outputs, capsys, (("runs", "compare", "--csv"),))["runs compare --csv"]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1e-3
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+HUGE: dict[str, Callable[[], Any]] = {
+    "deep": lambda: nested(900),
+    "wide": lambda: list(range(30_000)),
+    "long": lambda: "x" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("shape", HUGE)
+@pytest.mark.parametrize("name", ["runs/bad/attempt_1/plan.json", "runs/bad/spec.yaml"])
+def test_a_spec_that_is_none_of_xps_is_one_row_of_the_comparison(
+    shape: str, name: str, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = yaml.load((outputs / "runs/bad/spec.yaml").read_text(), Loader=LOADER)
+    spec["training"]["learning_rate"] = HUGE[shape]()
+    (outputs / name).write_text(json.dumps({"spec": spec} if name.endswith("plan.json") else spec))
+    told = run_all(outputs, capsys, (("runs", "compare"), ("runs", "diagnose", "bad"), ("report", "bad")))
+    assert "unreadable" in told["runs compare"]
+    assert len("".join(told.values())) < 20_000
 
 
 def test_a_config_of_a_model_that_nests_too_deep_is_no_config(

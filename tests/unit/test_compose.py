@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import GROUPS, ROOT, compose, compose_sweep, options, to_yaml
+from xp.compose import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
 from xp.errors import ExitCode, XpError
 
 
@@ -170,6 +170,20 @@ def test_references_take_the_value_that_they_name(tmp_path: Path) -> None:
         "outside": 7,
         "escaped": "${a}",
     }
+
+
+def test_a_configuration_that_could_not_be_read_back_is_refused() -> None:
+    container = compose([]).model_dump(mode="json")
+    nested: object = 1
+    for _ in range(900):
+        nested = [nested]
+    for value, fault in (
+        (nested, "nested more than 32 deep"),
+        (list(range(20_000)), "more than 20,000 values"),
+        ("x" * 600_000, "expected at most 500,000"),
+    ):
+        with pytest.raises(XpError, match=f"the configuration is too large: .*{fault}"):
+            from_container({**container, "backend": {"overrides": {"x": value}}})
 
 
 def test_two_environments_make_a_mix(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from xp.compose.invalid import explain_invalid
 from xp.compose.model import complete_model
 from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
+from xp.compose.recorded import MAX_BYTES, excess
 from xp.compose.values import resolve_values
 from xp.errors import XpError
 
@@ -95,6 +96,9 @@ def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]
     is_mix = isinstance(env, dict) and "members" in env
     if isinstance(env, dict) and not is_mix:
         container["env"] = {"members": {env_name: env}}
+    # Half of what is read back, since YAML indents.
+    if (fault := excess(container, MAX_BYTES // 2)) is not None:
+        return [Fault("", f"the configuration is too large: {fault}; put long texts and lists into files")]
     try:
         return RunSpec.model_validate_json(json.dumps(container))
     except ValidationError as error:

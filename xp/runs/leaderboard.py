@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
-from xp.runs.differences import differing, text
+from xp.runs.differences import brief, differing, text
 from xp.runs.held_out import held_out
 from xp.runs.named import named_runs
 from xp.runs.record import RunRecord, read_record
@@ -113,21 +113,21 @@ def as_csv(lines: Sequence[RunRow]) -> str:
 
 
 def as_markdown(lines: Sequence[RunRow]) -> str:
-    """Markdown table; numbers are rounded."""
+    """Markdown table; numbers are rounded, and long values cut."""
     names = head(lines)
     rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
-    """Cells of a row under these columns, rounded."""
+    """Cells of a row under these columns, rounded and cut."""
     return [_readable(value) for value in _values(line, names)]
 
 
 def _readable(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{value:.3f}" if isinstance(value, float) else brief(str(value))
 
 
 def head(lines: Sequence[RunRow]) -> list[str]:
@@ -148,13 +148,15 @@ def spec_of(directory: Path, attempt: int) -> Any:
 def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
     """The spec, and the fields in it that xp gained after the run."""
     from xp.compose.added_fields import fill
-    from xp.compose.recorded import raw_spec
+    from xp.compose.recorded import excess, raw_spec
 
-    plan = directory / f"attempt_{attempt}" / "plan.json"
+    plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
     with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
         spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
-        if "env" in spec:
-            return spec, fill(spec)
+    if isinstance(spec, dict) and "env" in spec:
+        if (fault := excess(spec)) is not None:
+            raise XpError(f"{plan} has no spec of xp's: {fault}", ExitCode.RUN_DIR)
+        return spec, fill(spec)
     spec = raw_spec(directory / "spec.yaml")
     return spec, fill(spec)
 
