@@ -99,3 +99,14 @@ def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: 
 def test_the_fields_of_another_option_are_no_differences_of_their_own() -> None:
     algorithms = [spec(Path("o"), f"algorithm={name}").model_dump(mode="json") for name in ("grpo", "dapo")]
     assert differing(algorithms) == [{}, {}]
+
+
+def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = "be brief " * 1000
+    leave(tmp_path, "a", 0.9)
+    leave(tmp_path, "b", 0.1, f"env.system_prompt='{prompt}'")
+    for words in ([], ["--markdown"]):
+        text = "\n".join(shown(capsys, *words, f"outputs={tmp_path}"))
+        assert "be brief be brief" in text
+        assert len(text) < 2000
+    assert prompt.strip() in "\n".join(shown(capsys, "--csv", f"outputs={tmp_path}"))

@@ -10,7 +10,7 @@ from typing import Final
 
 from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence
-from xp.runs.differences import text
+from xp.runs.differences import brief, text
 from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
 
 RANKS: Final = {
@@ -67,6 +67,7 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
             *(Column(name, 2 + len(keys) + RANKS[name]) for name in plain),
         ]
         rows = [{**asdict(line), **{key: text(value) for key, value in line.differs.items()}} for line in own]
+        rows = [{key: brief(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
         show_table(columns, rows)
         if (told := sentence(outputs, own)) is not None:
             print(wrapped(told))

@@ -13,7 +13,7 @@ from xp.errors import XpError
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import interval, student
-from xp.runs.differences import words_of
+from xp.runs.differences import brief, words_of
 from xp.runs.leaderboard import RunRow
 
 OPTIONS: Final = ("model", "algorithm", "backend")
@@ -64,7 +64,7 @@ def _points(rows: Sequence[RunRow]) -> list[ComparedSpec]:
         words = words_of({**{name: getattr(row, name) for name in varied}, **row.differs})
         groups.setdefault(words, []).append(row)
     return [
-        ComparedSpec(words or own[0].run, tuple(own), tuple(row.after for row in own if row.after is not None))
+        ComparedSpec(brief(words) or own[0].run, tuple(own), tuple(row.after for row in own if row.after is not None))
         for words, own in groups.items()
     ]
 

@@ -26,6 +26,15 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
 
 
+MAX_SHOWN: Final = 200
+"""Largest number of a value's characters in a table."""
+
+
+def brief(value: str) -> str:
+    """A value as a table shows it: a long one is cut."""
+    return value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 3]}..."
+
+
 def words_of(values: Mapping[str, Any]) -> str:
     """Overrides (`key=value`) that set these values."""
     return " ".join(f"{key}={text(value)}" for key, value in values.items())
