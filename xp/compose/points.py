@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.alternatives import give_way, settle_files, with_value
+from xp.compose.bounds import MAX_BYTES, excess
 from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault
 from xp.compose.groups import Composed, compose_groups, with_plugins
@@ -19,7 +20,6 @@ from xp.compose.invalid import explain_invalid
 from xp.compose.model import complete_model
 from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
-from xp.compose.recorded import MAX_BYTES, excess
 from xp.compose.values import resolve_values
 from xp.errors import XpError
 

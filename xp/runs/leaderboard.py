@@ -148,7 +148,8 @@ def spec_of(directory: Path, attempt: int) -> Any:
 def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
     """The spec, and the fields in it that xp gained after the run."""
     from xp.compose.added_fields import fill
-    from xp.compose.recorded import excess, raw_spec
+    from xp.compose.bounds import excess
+    from xp.compose.recorded import raw_spec
 
     plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
     with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
