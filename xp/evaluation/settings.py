@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from xp.compose import ROOT
 from xp.errors import XpError
 from xp.security.secret_shapes import SHAPE
-from xp.spec.section import WITHOUT_USER, Count, EnvVarName, Seconds, Section, check_plain_url, user_in_url
+from xp.spec.section import Count, EnvVarName, Seconds, Section, check_plain_url, secret_below
 
 
 class ToolCalls(StrEnum):
@@ -125,8 +125,8 @@ def settings(given: Mapping[str, Any]) -> Settings:
     content = defaults()
     for path, value in given.items():
         section, _, key = path.partition(".")
-        if user_in_url(value) is not None:
-            raise XpError(f"{path}: {WITHOUT_USER}")
+        if path != "model.key" and (fault := secret_below(value)) is not None:
+            raise XpError(f"{path}: {fault}")
         content[section][key] = value
     try:
         return Settings.model_validate(content, strict=False)

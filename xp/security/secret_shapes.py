@@ -34,6 +34,11 @@ SHAPE: Final = re.compile(
 URL_PASSWORD: Final = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
 """`user:password` of a URL."""
 _KEY_BLOCK: Final = "PRIVATE KEY-----"
+_WORDLIKE: Final = re.compile(r"(?:sk|pypi|ak|as)-|hf_")
+"""Prefixes that names have too (`sk-learn-...`, `hf_AutoModelForCausalLM`)."""
+_RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
+_LONG_RUN: Final = 30
+"""Length from which a run of letters alone is random, if it has capital and small ones."""
 
 
 def is_telling_name(name: str) -> bool:
@@ -47,6 +52,25 @@ def is_telling_name(name: str) -> bool:
 def is_telling_value(value: str) -> bool:
     """Returns whether a value is secret by its shape alone."""
     return bool(SHAPE.search(value) or URL_PASSWORD.search(value)) or _KEY_BLOCK in value
+
+
+def holds_token(text: str) -> bool:
+    """Returns whether a text has a token in it: stricter than `SHAPE`, since it is refused and not only masked."""
+    return _KEY_BLOCK in text or any(_is_random(match[0]) for match in SHAPE.finditer(text))
+
+
+def _is_random(token: str) -> bool:
+    prefix = _WORDLIKE.match(token)
+    if prefix is None:
+        return True
+    runs = _RUN.findall(token[prefix.end() :])
+    is_of_hub = prefix[0] == "hf_"
+    return any(
+        len(run) >= _LONG_RUN and not run.islower() and not run.isupper()
+        if is_of_hub or run.isalpha()
+        else not run.isdecimal()
+        for run in runs
+    )
 
 
 def telling(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from xp.plugins import Kind
 from xp.spec.fields import Former
 from xp.spec.open_name import OpenName
-from xp.spec.section import Count, EnvVarName, ImagePlace, LocalPath, Section, check_urls_below
+from xp.spec.section import Count, EnvVarName, ImagePlace, LocalPath, Section, check_no_secret_below
 
 
 class BackendName(StrEnum):
@@ -152,5 +152,5 @@ class Backend(Section):
 
     @field_validator("overrides", mode="before")
     @classmethod
-    def _urls_of_overrides(cls, overrides: Any) -> Any:
-        return check_urls_below(overrides)
+    def _no_secret_in_overrides(cls, overrides: Any) -> Any:
+        return check_no_secret_below(overrides)

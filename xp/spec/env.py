@@ -22,8 +22,8 @@ from xp.spec.section import (
     RowsPath,
     Seconds,
     Section,
+    check_no_secret_below,
     check_plain_url,
-    check_urls_below,
 )
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
@@ -150,10 +150,10 @@ class EnvMember(Section):
     def _is_there(cls, provider: str) -> str:
         return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
 
-    @field_validator("options", mode="before")
+    @field_validator("options", "secrets", mode="before")
     @classmethod
-    def _urls_of_options(cls, options: Any) -> Any:
-        return check_urls_below(options)
+    def _no_secret_in_options(cls, options: Any) -> Any:
+        return check_no_secret_below(options)
 
     @field_validator("options", mode="after")
     @classmethod

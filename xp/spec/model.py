@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.fields import Former
 from xp.spec.open_name import DialectName
-from xp.spec.section import Count, Fraction, LocalPath, Name, Section, check_urls_below
+from xp.spec.section import Count, Fraction, LocalPath, Name, Section, check_no_secret_below
 
 
 class DType(StrEnum):
@@ -136,12 +136,12 @@ class Model(Section):
 
     @field_validator("name", "path", mode="before")
     @classmethod
-    def _url(cls, text: Any) -> Any:
-        return check_urls_below(text)
+    def _no_secret_in_names(cls, text: Any) -> Any:
+        return check_no_secret_below(text)
 
     @model_validator(mode="after")
-    def _urls(self) -> Model:
-        check_urls_below(self.model_dump())
+    def _no_secret(self) -> Model:
+        check_no_secret_below(self.model_dump())
         return self
 
     @model_validator(mode="after")

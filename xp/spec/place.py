@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from xp.plugins import Kind
 from xp.spec.fields import Former
 from xp.spec.open_name import OpenName, checked_options
-from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_plain_url, check_urls_below
+from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_no_secret_below, check_plain_url
 
 
 class Hardware(Section):
@@ -109,8 +109,8 @@ class LauncherSpec(Section):
 
     @field_validator("options", mode="before")
     @classmethod
-    def _urls_of_options(cls, options: Any) -> Any:
-        return check_urls_below(options)
+    def _no_secret_in_options(cls, options: Any) -> Any:
+        return check_no_secret_below(options)
 
     @field_validator("options", mode="after")
     @classmethod

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from xp.security.secret_shapes import holds_token
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Address of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""
@@ -28,6 +30,10 @@ USER_IN_URL = re.compile(r"://[^\s/?#]*@")
 WITHOUT_USER = (
     "a URL with a user or a password, which would be stored with the run; leave them out, put the secret into an"
     " environment variable, and give the name of the variable where one is taken (env.secrets, api_key_var, model.key)"
+)
+WITHOUT_TOKEN = (
+    "a text with the shape of a token or a private key, which would be stored with the run; put it into an environment"
+    " variable, and give the name of the variable where one is taken (env.secrets.NAME, api_key_var, model.key)"
 )
 
 
@@ -84,25 +90,38 @@ def user_in_url(value: Any, path: str = "") -> str | None:
         value: mappings, lists and texts.
         path: of the value, which is put before.
     """
+    return _first(value, path, lambda text: bool(USER_IN_URL.search(text)))
+
+
+def secret_below(value: Any) -> str | None:
+    """Describes, with its path, the first text below a value that holds a secret by its shape; None: there is none."""
+    for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, _first(value, "", holds_token))):
+        if place is not None:
+            return f"{place}: {reason}" if place else reason
+    return None
+
+
+def check_no_secret_below(value: Any) -> Any:
+    """Raise ValueError, with the path, where a text below the value holds a secret by its shape."""
+    if (fault := secret_below(value)) is not None:
+        raise ValueError(fault)
+    return value
+
+
+def _first(value: Any, path: str, is_wanted: Callable[[str], bool]) -> str | None:
+    """The path of the first text, or key, below a value that is wanted; None: there is none."""
     todo = [(path, value)]
     while todo:
         place, one = todo.pop()
-        if isinstance(one, str) and USER_IN_URL.search(one):
+        if isinstance(one, str) and is_wanted(one):
             return place
         if isinstance(one, Mapping):
-            if any(isinstance(key, str) and USER_IN_URL.search(key) for key in one):
+            if any(isinstance(key, str) and is_wanted(key) for key in one):
                 return place
             todo += [(f"{place}.{key}" if place else str(key), child) for key, child in one.items()]
         elif isinstance(one, (list, tuple)):
             todo += [(f"{place}.{number}" if place else str(number), child) for number, child in enumerate(one)]
     return None
-
-
-def check_urls_below(value: Any) -> Any:
-    """Raise ValueError, with the path, where a text below the value has a URL with a user or a password."""
-    if (path := user_in_url(value)) is not None:
-        raise ValueError(f"{path}: {WITHOUT_USER}" if path else WITHOUT_USER)
-    return value
 
 
 class Section(BaseModel):
