@@ -20,6 +20,7 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import read_summary
 from xp.evaluation.summary_check import check_summary
+from xp.evaluation.tables import markdown
 
 pytestmark = pytest.mark.scorecard(43)
 
@@ -291,6 +292,12 @@ def test_a_damaged_run_is_one_row_of_the_comparison(outputs: Path, capsys: pytes
     shutil.copytree(outputs / "runs/good", outputs / "runs/a b")
     assert "unreadable" in run_all(outputs, capsys, (("runs", "compare"),))["runs compare"]
     assert "unreadable" in run_all(outputs, capsys, (("runs", "compare", "--csv"),))["runs compare --csv"]
+
+
+def test_a_name_of_an_evaluation_forges_no_row_of_its_table() -> None:
+    lines = markdown([{**SUMMARISED, "env": "x\n| forged | 1.0 |<img src=x>"}]).splitlines()
+    assert len(lines) == 3
+    assert lines[2].startswith(r"| x \| forged \| 1.0 \|&lt;img src=x> | m |")
 
 
 def nested(depth: int) -> Any:

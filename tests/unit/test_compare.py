@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.runs.differences import differing
+from xp.runs.leaderboard import PLAIN
 from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
+from xp.security.cells import csv_cell
 
 RATE = "training.learning_rate"
 
@@ -110,3 +114,43 @@ def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(tmp_path: Path, capsys:
         assert "be brief be brief" in text
         assert len(text) < 2000
     assert prompt.strip() in "\n".join(shown(capsys, "--csv", f"outputs={tmp_path}"))
+
+
+FORGED = "x\n| forged | 1.0 |<img src=x>![a](http://b/c)\\| y"
+FORMULA = '=HYPERLINK("http://b/c")'
+
+
+def with_member(run: Path, name: str) -> None:
+    """Renames the environment in the plan of a run, as another hand could."""
+    value = spec(run.parent.parent).model_dump(mode="json")
+    value["env"]["members"] = dict.fromkeys([name], *value["env"]["members"].values())
+    (run / "attempt_1/plan.json").write_text(json.dumps({"spec": value}))
+
+
+def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_member(leave(tmp_path, "a", 0.9), FORGED)
+    with_member(leave(tmp_path, "b", 0.1), FORMULA)
+    markdown = shown(capsys, "--markdown", f"outputs={tmp_path}")
+    assert len(markdown) == 4
+    assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in markdown} == {len(PLAIN) + 1}
+    assert "<img" not in "".join(markdown)
+    assert "](" not in "".join(markdown)
+    table = list(csv.DictReader(shown(capsys, "--csv", f"outputs={tmp_path}")[-1:], fieldnames=PLAIN))
+    assert table[0]["env"] == f"'{FORMULA}"
+    plain = shown(capsys, f"outputs={tmp_path}")
+    assert [line for line in plain if line.startswith("|")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("-0.3", "-0.3"),
+        ("+1e-05", "+1e-05"),
+        ("-1+1", "'-1+1"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("\t=1", "'\t=1"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_numbers_stay_numbers_in_csv(text: str, cell: str) -> None:
+    assert csv_cell(text) == cell

@@ -12,6 +12,7 @@ from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence
 from xp.runs.differences import brief, text
 from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
+from xp.security.cells import one_line
 
 RANKS: Final = {
     name: rank
@@ -58,7 +59,7 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
     for env in envs:
         own = [line for line in lines if line.env == env]
         if len(envs) > 1:
-            print(f"{env or 'unreadable'}:")
+            print(f"{one_line(env) or 'unreadable'}:")
         keys = list(dict.fromkeys(key for line in own for key in line.differs))
         plain = [name for name in PLAIN if name not in ("run", "after", "env")]
         columns = [
@@ -70,6 +71,6 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         rows = [{key: brief(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
         show_table(columns, rows)
         if (told := sentence(outputs, own)) is not None:
-            print(wrapped(told))
+            print(wrapped(one_line(told)))
         if env != envs[-1]:
             print()

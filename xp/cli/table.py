@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from xp.security.cells import one_line
 from xp.security.terminal import shown
 
 GAP: Final = "  "
@@ -60,7 +61,7 @@ def wrapped(line: str) -> str:
 def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     """A header and one line for each row, cells separated by tabs."""
     lines = [[column.name for column in columns], *([_cell(column, row) for column in columns] for row in rows)]
-    return "".join("\t".join(cell.replace("\t", " ") for cell in line) + "\n" for line in lines)
+    return "".join("\t".join(map(one_line, line)) + "\n" for line in lines)
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: int) -> str:
@@ -73,7 +74,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
     while len(kept) > 1 and kept[-1].rank and _width(kept, widths) > width:
         kept.pop()
     shown_columns = [column for column in columns if column in kept]
-    lines = [[column.name for column in shown_columns]]
+    lines = [[one_line(column.name) for column in shown_columns]]
     lines += [[cells[column.name][index] for column in shown_columns] for index in range(len(rows))]
     text = "".join(
         GAP.join(cell.ljust(widths[c.name]) for cell, c in zip(line, shown_columns, strict=True)).rstrip() + "\n"

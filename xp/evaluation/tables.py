@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from xp.security.cells import markdown_cell
 from xp.security.terminal import shown
 
 Result = Mapping[str, Any]
@@ -26,7 +27,7 @@ def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 def markdown(results: Sequence[Result]) -> str:
     """Table in Markdown."""
     lines = [HEAD, ("---",) * len(HEAD), *rows(results)]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(markdown_cell, line))} |\n" for line in lines)
 
 
 def latex(results: Sequence[Result]) -> str:

@@ -17,6 +17,7 @@ from xp.runs.differences import brief, differing, text
 from xp.runs.held_out import held_out
 from xp.runs.named import named_runs
 from xp.runs.record import RunRecord, read_record
+from xp.security.cells import csv_cell, markdown_cell
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     """CSV with a header; numbers are not rounded."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head(lines))
-    writer.writerows([["" if value is None else value for value in _values(line, head(lines))] for line in lines])
+    names = head(lines)
+    writer.writerow(map(csv_cell, names))
+    writer.writerows([[_cell_of_csv(value) for value in _values(line, names)] for line in lines])
     return text.getvalue()
 
 
@@ -116,7 +118,11 @@ def as_markdown(lines: Sequence[RunRow]) -> str:
     """Markdown table; numbers are rounded, and long values cut."""
     names = head(lines)
     rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
+
+
+def _cell_of_csv(value: Any) -> Any:
+    return "" if value is None else csv_cell(value) if isinstance(value, str) else value
 
 
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
