@@ -87,3 +87,14 @@ def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("names", [("theirs/__init__.py",), ("__init__.py", "hydra_optuna_sweeper/__init__.py")])
+def test_a_working_directory_offers_hydra_no_plugin(place: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        file = place / "hydra_plugins" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(TRAP)
+    done = plan(place)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert not list(place.rglob("ran"))

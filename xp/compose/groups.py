@@ -13,6 +13,7 @@ from xp import plugins
 from xp.compose.files import FileFault
 from xp.compose.known_names import option_alias
 from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
+from xp.compose.own_plugins import hide_foreign_plugins
 from xp.compose.sources import OWN_FILES, USER_FILES, register_sources
 from xp.compose.values import with_references
 from xp.errors import XpError, nearest
@@ -100,6 +101,7 @@ def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ..
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
+    hide_foreign_plugins()
     with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         found = loader.compute_defaults_list("config", _lines(dict(chosen), config_dirs, []), RunMode.RUN)
@@ -183,6 +185,7 @@ def _merge(
 def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> Any:
     from hydra import compose, initialize_config_dir
 
+    hide_foreign_plugins()
     with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
         return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.groups import ROOT
+from xp.compose.own_plugins import hide_foreign_plugins
 from xp.compose.points import compose
 from xp.compose.sources import OWN_FILES, register_sources
 from xp.errors import ExitCode, XpError
@@ -46,6 +47,7 @@ def search(
     Raises:
         XpError: Optuna's sweeper is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
     """
+    hide_foreign_plugins()
     if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
         raise XpError(
             "a search needs Optuna's sweeper: make setup installs it (pyproject.toml, extra optuna)", ExitCode.RUNTIME
