@@ -46,6 +46,12 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
     return found
 
 
+def has_every_stage(plan: Plan, record: RunRecord) -> bool:
+    """Returns whether an attempt begins a run or resumes it, unlike an evaluation or a preparation of it."""
+    begun = {stage.name for stage in record.attempts[0].stages} if record.attempts else set()
+    return begun <= {stage.name for stage in plan.stages}
+
+
 def finished(plan: Plan, outputs: Path) -> str | None:
     """Returns why a run need not be resumed, and how to continue it anyway; None if there is work left."""
     if plan.attempt == 1:

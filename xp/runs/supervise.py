@@ -18,7 +18,7 @@ from xp.launchers.node.log import last_lines, write_to_screen
 from xp.launchers.node.outputs import State, missing, states
 from xp.launchers.signals import Signals
 from xp.runs.detached import live
-from xp.runs.kept import kept
+from xp.runs.kept import has_every_stage, kept
 from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
@@ -158,7 +158,7 @@ class _Attempt:
         for stage in plan.stages:
             record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
-            if _is_whole(plan, earlier):
+            if has_every_stage(plan, earlier):
                 # Of the last attempt, or the next resume would go back to the first one's; plan.json keeps each.
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
         self._save(record)
@@ -240,12 +240,6 @@ class _Attempt:
     def _save(self, record: RunRecord) -> None:
         self._record = record
         save_record(self._run, record)
-
-
-def _is_whole(plan: Plan, earlier: RunRecord) -> bool:
-    """Returns whether an attempt begins a run or resumes it, unlike an evaluation or a preparation of it."""
-    begun = {stage.name for stage in earlier.attempts[0].stages} if earlier.attempts else set()
-    return begun <= {stage.name for stage in plan.stages}
 
 
 def _earlier(run: Path, plan: Plan) -> RunRecord:
