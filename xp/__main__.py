@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
 from xp.errors import ExitCode, XpError
-from xp.security.terminal import guarded
+from xp.security.terminal import guarded, lost_output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,11 +25,14 @@ def _guarded(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         from xp.cli.commands import HANDLERS
-        from xp.cli.parser import parse
+        from xp.cli.parser import is_product, parse
 
-        asked = parse(arguments)
+        try:
+            asked = parse(arguments)
+        except SystemExit as end:  # --help or --version, which are printed
+            raise SystemExit(_with_output(int(end.code or 0), is_product=True)) from None
         _check_directory()
-        return HANDLERS[asked.command](asked)
+        return _with_output(HANDLERS[asked.command](asked), is_product=is_product(asked))
     except XpError as error:
         if "--debug" in arguments:
             raise
@@ -40,9 +44,18 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("xp: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return int(ExitCode.OK)
+
+
+def _with_output(code: int, *, is_product: bool) -> int:
+    """The exit code after the output was written. If it is lost, the code of the work remains, unless the output is
+    all that was asked for. A reader that closed its pipe has what it wanted."""
+    fault = lost_output()
+    if fault is None or (isinstance(fault, OSError) and fault.errno == errno.EPIPE):
+        return code
+    reason = fault.strerror if isinstance(fault, OSError) else fault
+    left = "the output is incomplete" if is_product else "the command went on without it"
+    print(f"xp: standard output: {reason}; {left}", file=sys.stderr)
+    return code or (int(ExitCode.RESOURCE) if is_product else code)
 
 
 def _check_directory() -> None:

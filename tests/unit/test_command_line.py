@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TextIO
 
 import pytest
+from filelock import FileLock
 
+from tests.foreign import leave_run, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import parse
 from xp.cli.table import Column, fitted, plain, wrapped
 from xp.errors import ExitCode, XpError
+from xp.planning.plan import Plan
+from xp.runs.origin import mark
+from xp.runs.record import LOCK
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
 ROWS = [
@@ -215,3 +224,107 @@ def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tm
 def test_a_shell_that_is_not_known_is_refused() -> None:
     with pytest.raises(XpError, match="invalid choice"):
         parse(["completion", "tcsh"])
+
+
+def lost_stream(kind: str) -> TextIO:
+    """A stream that takes no text: its reader is gone, its disk is full, or its terminal is gone."""
+    if kind == "disk":
+        return open("/dev/full", "w", encoding="utf-8")
+    reader, writer = os.pipe() if kind == "pipe" else pty.openpty()
+    os.close(reader)
+    return open(writer, "w", encoding="utf-8")
+
+
+LOST = ("pipe", "disk", "terminal")
+BIN = (sys.executable, "-m", "xp")
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_a_sweep_goes_on_without_its_output(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr("xp.cli.run_plans.run_plan", lambda one, **_: begun.append(one.spec.seed))
+    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
+    with lost_stream(kind) as stream, redirect_stdout(stream):
+        assert main(["prepare", "-m", "env=echo", "seed=1,2,3", f"outputs={tmp_path}"]) == 0
+    assert begun == [1, 2, 3]
+    assert ("the command went on without it" in capsys.readouterr().err) == (kind != "pipe")
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_the_code_of_the_work_remains_without_output(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(one: Plan, **_: object) -> None:
+        raise XpError(one.run_id, ExitCode.UNHEALTHY)
+
+    monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
+    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
+    with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
+        words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
+        assert main(words) == ExitCode.UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["plan"], ["plan", "--json"], ["plan", "--help"], ["--version"], ["runs", "list"], ["tasks", "prune", "--json"]],
+    ids=" ".join,
+)
+def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = {}
+    for kind in LOST:
+        with lost_stream(kind) as stream, redirect_stdout(stream):
+            try:
+                codes[kind] = main(words)
+            except SystemExit as ended:
+                codes[kind] = int(ended.code or 0)
+        said = capsys.readouterr().err
+        assert (said == "") == (kind == "pipe"), said
+        assert said.count("\n") <= 1
+    assert codes == {"pipe": 0, "disk": ExitCode.RESOURCE, "terminal": ExitCode.RESOURCE}
+
+
+def test_a_closed_output_is_no_output() -> None:
+    for closed in ("<&- >&-", "2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *BIN, "plan"], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, ""), closed
+
+
+def test_what_an_encoding_does_not_have_is_written_out() -> None:
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=60, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "whodunit_mini \\xb7 tiny" in done.stdout
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
+    program = " ".join(map(shlex.quote, BIN))
+    words = ["bash", "-c", f"set -o pipefail; {program} plan --files | head -1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "run", record("run", status="running"))
+    mark(run)
+    (run / "attempt_1/train/log.txt").write_text("a line\n")
+    with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
+        assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)
+
+
+def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nfrom xp.security.terminal import guarded\n"
+        f"with guarded():\n    file = open({str(tmp_path / 'file')!r}, 'w')\n"
+        "    os.system('echo from a child')\n    print('text')\n    sys.exit(file.fileno() < 3)"
+    )
+    words = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", program]
+    assert subprocess.run(words, timeout=60).returncode == 0
+    assert (tmp_path / "file").read_text() == ""

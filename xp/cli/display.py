@@ -42,10 +42,10 @@ class _Redrawn:
     """Standard output that allows colours and moves of the cursor, but no other control characters."""
 
     def __init__(self) -> None:
-        self._stream = getattr(sys.stdout, "stream", sys.stdout)
+        self._stream = sys.stdout
 
     def write(self, text: str) -> int:
-        self._stream.write(harmless(text))
+        getattr(self._stream, "send", self._stream.write)(harmless(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

@@ -16,6 +16,26 @@ from xp.errors import XpError, nearest
 _SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")
 _KEYS: Final = ("seed", "name", *_SECTIONS)
 """First words of keys, which are not commands."""
+_WORK: Final = frozenset(
+    [
+        "run",
+        "prepare",
+        "evaluate",
+        "eval",
+        "search",
+        "install",
+        "report",
+        "view",
+        "env new",
+        "tasks profile",
+        "tasks prune",
+        "runs fetch",
+        "runs cancel",
+        "runs trust",
+        "runs resume",
+    ]
+)
+"""Commands and actions that do more than print."""
 _LISTS: Final = ("words", "names", "keys", "runs", "overrides")
 """Arguments that take any number of words."""
 
@@ -51,6 +71,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _check_configuration(asked)
     asked.outputs = outputs
     return asked
+
+
+def is_product(asked: argparse.Namespace) -> bool:
+    """Returns whether the printed text is what the command is for, as in `plan` or with `--json`."""
+    action = getattr(asked, "action", None)
+    if getattr(asked, "json", False) or getattr(asked, "cfg", None):
+        return True
+    if asked.command == "eval" and asked.overrides[:1] == ["list"]:
+        return True
+    return (f"{asked.command} {action}" if action else asked.command) not in _WORK
 
 
 def outputs_of(words: Sequence[str]) -> Path:

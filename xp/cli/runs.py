@@ -23,7 +23,7 @@ from xp.runs.held_out import NAMES, held_out
 from xp.runs.origin import is_ours, mark
 from xp.runs.record import RunRecord, RunStatus, is_held, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
-from xp.security.terminal import shown
+from xp.security.terminal import is_read, shown
 
 RUNS: Final = (
     Column("run", 0),
@@ -153,10 +153,10 @@ def logs(outputs: Path, run: Path) -> None:
         detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
             write_to_screen(plain(tails.setdefault(file, Tail(file)).read()))
-        if is_over:
+        if is_over or not is_read():
             break
         asked = time.monotonic()
-        while time.monotonic() - asked < ASK_S:
+        while time.monotonic() - asked < ASK_S and is_read():
             time.sleep(LOOK_S)
             for tail in tails.values():
                 write_to_screen(plain(tail.read()))

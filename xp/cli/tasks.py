@@ -12,7 +12,7 @@ from typing import Any, Final
 from xp.cli.table import Column, show_table
 from xp.counted import counted
 from xp.errors import ExitCode, XpError
-from xp.security.terminal import shown
+from xp.security.terminal import is_read, shown
 from xp.tasks.config import Purpose
 from xp.tasks.inspect import OTHER, Listed, find_set, list_sets, prune, show_tasks, verify_set
 from xp.tasks.row import TaskRow
@@ -45,6 +45,8 @@ def tasks_command(asked: Namespace) -> int:
         purpose = None if asked.purpose is None else Purpose(asked.purpose)
         for row in show_tasks(find_set(store, asked.key), asked.num_tasks, purpose, asked.task):
             _print_task(row)
+            if not is_read():
+                break
     elif asked.action == "verify":
         keys = asked.keys or [item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")]
         return _verify(store, keys, as_json=asked.json)

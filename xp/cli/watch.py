@@ -15,7 +15,7 @@ from xp.errors import XpError
 from xp.runs import detached
 from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
-from xp.security.terminal import shown
+from xp.security.terminal import is_read, shown
 
 LOOK_S: Final = 1.0
 WIDTH: Final = 20
@@ -45,7 +45,7 @@ def watch(outputs: Path, names: Sequence[str], look_s: float = LOOK_S) -> None:
     from rich.live import Live
 
     with Live(_table(chosen), console=out, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
-        while any(_row(run)[1] == RunStatus.RUNNING.value for run in chosen):
+        while is_read() and any(_row(run)[1] == RunStatus.RUNNING.value for run in chosen):
             live.update(_table(chosen), refresh=True)
             time.sleep(look_s)
         live.update(_table(chosen), refresh=True)
@@ -62,7 +62,7 @@ def _lines(chosen: Sequence[Path], look_s: float) -> None:
             if before.get(run) != told:
                 before[run] = told
                 print("\t".join(row), flush=True)
-        if all(row[1] != RunStatus.RUNNING.value for row in rows.values()):
+        if not is_read() or all(row[1] != RunStatus.RUNNING.value for row in rows.values()):
             return
         time.sleep(look_s)
 

@@ -6,10 +6,11 @@ xp's own tables have them; sequences that move the cursor, set titles or hide te
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
 MAX_LINE: Final = 10_000
@@ -42,23 +43,58 @@ def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> s
 
 
 class Screen:
-    """Replaces standard output or error: every text passes `shown`."""
+    """Replaces standard output or error: every text passes `shown`, and no text ends the command.
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        """The original stream, for a job's progress bars, which xp.launchers.node.log has filtered."""
+    If the stream takes no more (a closed pipe, a full disk, a terminal that is gone), the rest goes to `os.devnull`.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream = _devnull() if stream is None else stream
+        self.fault: OSError | ValueError | None = None
+        """Error of the first write that failed; None: the whole output was written."""
 
     def write(self, text: str) -> int:
-        is_terminal = self.stream.isatty()
-        self.stream.write(shown(text, colours=is_terminal, max_line=MAX_LINE if is_terminal else None))
+        is_terminal = self.isatty()
+        self.send(shown(text, colours=is_terminal, max_line=MAX_LINE if is_terminal else None))
         return len(text)
+
+    def send(self, text: str) -> None:
+        """Writes a text that is harmless already, such as a job's progress bars, which xp.launchers.node.log has
+        filtered."""
+        try:
+            try:
+                self.stream.write(text)
+            except UnicodeEncodeError:
+                encoding = self.stream.encoding or "ascii"
+                self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        except (OSError, ValueError) as error:
+            self._leave(error)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
 
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except (OSError, ValueError) as error:
+            self._leave(error)
+
+    def isatty(self) -> bool:
+        try:
+            return self.stream.isatty()
+        except (OSError, ValueError):
+            return False
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+    def _leave(self, error: OSError | ValueError) -> None:
+        """Sends the rest to `os.devnull`, also what the stream still holds and what child processes write."""
+        self.fault = self.fault or error
+        lost, self.stream = self.stream, _devnull()
+        with suppress(OSError, ValueError):
+            os.dup2(self.stream.fileno(), lost.fileno())
 
 
 @contextmanager
@@ -68,11 +104,39 @@ def guarded() -> Iterator[None]:
     if isinstance(out, Screen):
         yield
         return
+    _open_standard_descriptors()
     sys.stdout, sys.stderr = Screen(out), Screen(err)
     try:
         yield
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         sys.stdout, sys.stderr = out, err
+
+
+def lost_output() -> OSError | ValueError | None:
+    """The error by which standard output was lost; None if everything so far was written."""
+    sys.stdout.flush()
+    return sys.stdout.fault if isinstance(sys.stdout, Screen) else None
+
+
+def is_read() -> bool:
+    """Returns whether standard output still takes text, for commands that print without end."""
+    return not isinstance(sys.stdout, Screen) or sys.stdout.fault is None
+
+
+def _devnull() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _open_standard_descriptors() -> None:
+    """Opens those of the descriptors 0 to 2 that are closed: the next files would get them, and children would write
+    there."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _written(character: str) -> str:

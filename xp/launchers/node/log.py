@@ -36,9 +36,11 @@ _REDRAW = re.compile(r"\x1b\[[0-9]*A")
 
 def write_to_screen(text: str) -> None:
     """The default echo; a closed pipe does not end the run."""
+    if (stream := sys.stdout) is None:
+        return
     try:
-        stream = getattr(sys.stdout, "stream", sys.stdout)  # for progress bars; other sequences are filtered here
-        stream.write(harmless(text))
+        # A Screen has `send` for progress bars; other sequences are filtered here.
+        getattr(stream, "send", stream.write)(harmless(text))
         stream.flush()
     except (OSError, ValueError):
         return
