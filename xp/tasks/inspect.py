@@ -109,15 +109,18 @@ def verify_set(path: Path) -> TaskSet:
     return found
 
 
-def show_tasks(path: Path, num_tasks: int, purpose: Purpose | None = None, task_id: str | None = None) -> list[TaskRow]:
-    """The first tasks of a set, or the task `task_id`."""
-    rows: Iterator[TaskRow] = verify_hashes(path).rows(purpose)
+def show_tasks(
+    path: Path, num_tasks: int, purpose: Purpose | None = None, task_id: str | None = None
+) -> Iterator[TaskRow]:
+    """The first tasks of a set, or the task `task_id`; reads what it returns."""
+    rows = verify_hashes(path).rows(purpose)
     if task_id is None:
-        return list(islice(rows, num_tasks))
-    chosen = [row for row in rows if row.task_id == task_id]
-    if not chosen:
+        yield from islice(rows, num_tasks)
+        return
+    chosen = next((row for row in rows if row.task_id == task_id), None)
+    if chosen is None:
         raise XpError(f"the task set {path} has no task {task_id!r}; a task id is member/split/index", ExitCode.TASKS)
-    return chosen
+    yield chosen
 
 
 def verify_hashes(path: Path) -> TaskSet:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.envs.base import Message
+from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
+from xp.tasks.table_check import GROUP_CHARACTERS, MAX_ROW_CHARACTERS, ROWS_PER_GROUP, check_table
 from xp.valid_text import valid_value
 
-ROWS_PER_GROUP = 1024
+TEXTS: Final = ("task_id", "env", "purpose", "split", "task_hash", "tools")
+NUMBERS: Final = ("index", "weight")
 
 
 @dataclass(frozen=True)
@@ -67,44 +71,103 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
 
 def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
     group: list[TaskRow] = []
+    num_characters = 0
     for row in rows:
         group.append(row)
-        if len(group) == ROWS_PER_GROUP:
+        size = _size(row)
+        if size > MAX_ROW_CHARACTERS:
+            raise XpError(
+                f"task {row.task_id[:200]}: its prompt and tools have {size} characters, and a task set takes at most"
+                f" {MAX_ROW_CHARACTERS} for a task; make them shorter, or select other tasks",
+                ExitCode.TASKS,
+            )
+        num_characters += size
+        if len(group) == ROWS_PER_GROUP or num_characters >= GROUP_CHARACTERS:
             yield group
-            group = []
+            group, num_characters = [], 0
     if group:
         yield group
 
 
+def _size(row: TaskRow) -> int:
+    """Number of characters of a task's texts."""
+    size = len(row.task_id) + len(row.env) + len(row.split) + len(row.task_hash) + len(row.tools)
+    for message in row.messages:
+        size += len(message["role"]) + len(message["content"])
+    return size
+
+
 def some_rows(path: Path, every: int) -> Iterator[TaskRow]:
     """Every n-th row of a `tasks.parquet`, beginning with the first; other rows are not converted to Python."""
-    import pyarrow.parquet as pq
-
     first = 0
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-            wanted = list(range(first, batch.num_rows, every))
+    with _reading(path):
+        for batch in _batches(path):
+            if wanted := list(range(first, batch.num_rows, every)):
+                yield from _rows(batch.take(wanted))
             first = (first - batch.num_rows) % every
-            yield from map(_row, batch.take(wanted).to_pylist() if wanted else [])
 
 
 def read_rows(path: Path, purpose: Purpose | str | None = None) -> Iterator[TaskRow]:
     """Streams the rows of a `tasks.parquet`; with a purpose, only its rows."""
+    with _reading(path):
+        for batch in _batches(path):
+            yield from (row for row in _rows(batch) if purpose is None or row.purpose == purpose)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Converts the faults of a damaged table to XpError(TASKS)."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise XpError(
+            f"{path} is damaged: {error}\nremove {path.parent} and run `python -m xp prepare` to build it again",
+            ExitCode.TASKS,
+        ) from error
+
+
+def _batches(path: Path) -> Iterator[Any]:
+    """The table in parts. Texts remain in dictionaries, so equal ones have the size of one, as in the file."""
     import pyarrow.parquet as pq
 
+    check_table(path)
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-            for value in batch.to_pylist():
-                if purpose is None or value["purpose"] == purpose:
-                    yield _row(value)
+        names = [file.schema.column(at).path for at in range(len(file.schema))]
+        if not file.schema_arrow.equals(schema()):
+            raise ValueError("its columns are not those of a task set")
+    texts = [name for name in names if name not in NUMBERS]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        for group in range(file.num_row_groups):  # a part of two groups would have two dictionaries
+            yield from file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=[group])
 
 
-def _row(value: dict[str, Any]) -> TaskRow:
-    purpose, messages, tools = Purpose(value["purpose"]), tuple(value["messages"]), _tools(value["tools"])
-    return TaskRow(**value | {"purpose": purpose, "messages": messages, "tools": tools})
+def _rows(batch: Any) -> Iterator[TaskRow]:
+    """The rows of a part; equal texts are one object. Raises ValueError for a row that is too large."""
+    columns = {name: _texts(batch[name]) for name in TEXTS} | {name: batch[name].to_pylist() for name in NUMBERS}
+    purposes = {text: Purpose(text) for text in set(columns["purpose"])}
+    tools = {text: _tools(text) for text in set(columns["tools"])}
+    columns["tools"] = [tools[text] for text in columns["tools"]]
+    columns["purpose"] = [purposes[text] for text in columns["purpose"]]
+    values, offsets = batch["messages"].values, batch["messages"].offsets.to_pylist()
+    contents = zip(*(_texts(values.field(name)) for name in ("role", "content")), strict=True)
+    messages = [{"role": role, "content": content} for role, content in contents]
+    columns["messages"] = [tuple(messages[one:end]) for one, end in pairwise(offsets)]
+    for row in map(TaskRow, *(columns[field.name] for field in fields(TaskRow))):
+        if (size := _size(row)) > MAX_ROW_CHARACTERS:
+            raise ValueError(f"a task has {size} characters; expected at most {MAX_ROW_CHARACTERS}")
+        yield row
 
 
-@lru_cache(maxsize=256)
+def _texts(column: Any) -> list[str]:
+    used = column.indices.unique()
+    words = dict(zip(used.to_pylist(), column.dictionary.take(used).to_pylist(), strict=True))
+    return [words[at] for at in column.indices.to_pylist()]
+
+
 def _tools(text: str) -> str:
     """The tools of a row; an older xp kept lone surrogates in them."""
     if "\\ud" not in text:
