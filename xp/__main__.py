@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from xp.errors import ExitCode, XpError
-from xp.security.terminal import guarded, lost_output
+from xp.security.terminal import guarded, lost_output, shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
         from xp.security.secrets import Redactor
 
         # A refused word is repeated in the message, and may be a URL with a password.
-        print(f"xp: {Redactor().redact(str(error))}", file=sys.stderr)
+        print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
     except KeyboardInterrupt:
         print("xp: interrupted", file=sys.stderr)

@@ -53,6 +53,7 @@ def test_a_terminal_shows_a_bar_with_running_mean_and_cost_and_a_pipe_plain_line
         assert main([*asked, "--again"]) == 0  # capfd takes its output as a file would
     states = re.findall(r"multiply / stub .*?(\d+)/40 reward (\d\.\d{3}), \$(\d\.\d{3})", shown)
     assert len(states) >= 2, shown
+    assert "\\u001b" not in shown
     for done, mean, cost in states:
         assert float(cost) == pytest.approx(0.007 * int(done), abs=0.0151)  # an episode's cost may be a moment ahead
         assert 0 <= float(mean) <= 1

@@ -6,9 +6,11 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ from tests.fake_provider import FakeWorld
 from tests.foreign import leave_run, record
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
+from tests.report_run import episode, write_episodes
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
+from xp.errors import ExitCode
 from xp.launchers.node.log import RESTORE, LogStream, harmless, plain
 from xp.runs.origin import mark
 from xp.security.secrets import Redactor
-from xp.security.terminal import MAX_LINE, Screen, shown
+from xp.security.terminal import MAX_LINE, RESET, Screen, shown
+from xp.spec.section import local_path
 from xp.tasks.prepare import prepare
 
 pytestmark = pytest.mark.scorecard(53)
@@ -57,11 +62,75 @@ def test_a_terminal_gets_colours_and_nothing_that_moves_hides_or_names() -> None
     assert "\x1b" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
 
 
-def test_a_long_line_is_cut_for_a_terminal_and_whole_in_a_pipe() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+CONCEALING = ("8", "31;8", ";8", "08", "0;008", "30;40", "7", "47;97", "38;5;0", "38;2;0;0;0", "48;5;1", "31;7;1", "37")
+
+
+@pytest.mark.parametrize("codes", CONCEALING)
+def test_no_colour_of_a_text_hides_what_follows(codes: str) -> None:
+    screen = Screen(Terminal())
+    screen.write(f"before\x1b[{codes}mhidden\nafter\n")
+    assert screen.stream.getvalue() == f"before\\u001b[{codes}mhidden\nafter\n"
+
+
+@pytest.mark.parametrize("codes", ["1", "0;1;32", "92", "2;3;4", "", "31;"])
+def test_colours_of_a_line_end_with_it(codes: str) -> None:
+    screen = Screen(Terminal())
+    for text in (f"a\x1b[{codes}mb", "c\nd\n", f"\x1b[{codes}mwhole\x1b[0m\n", "plain\n"):
+        screen.write(text)
+    assert screen.stream.getvalue() == f"a\x1b[{codes}mbc{RESET}\nd\n\x1b[{codes}mwhole\x1b[0m\nplain\n"
+
+
+def test_a_cut_line_leaves_no_half_of_a_colour() -> None:
+    screen = Screen(Terminal())
+    screen.write("x" * (MAX_LINE - 3) + "\x1b[31mred\nnext\n")
+    assert re.search(r"x\.\.\. \(\d+ more characters\)\nnext\n\Z", screen.stream.getvalue())
+
+
+@pytest.mark.parametrize("codes", ["8", "31;8", ";8", "08", "30;40", "7", "48;5;1", "38;5", "4:3"])
+def test_the_log_filter_hides_nothing_and_ends_colours_with_their_line(codes: str) -> None:
+    assert harmless(f"a\x1b[{codes}mb") == ("ab" if codes != "38;5" else "a\x1b[38;5mb")
+    assert harmless("a\x1b[1;38;5;197mb\x1b[38;2;249;38;114mc") == "a\x1b[1;38;5;197mb\x1b[38;2;249;38;114mc"
+    drawn = io.StringIO()
+    stream = LogStream(io.BytesIO(), Redactor(), drawn.write, on_screen=True)
+    stream.feed(b"a\x1b[31mred\nnext\n")
+    assert drawn.getvalue() == f"a\x1b[31mred{RESET}\nnext\n"
+
+
+def test_values_of_a_foreign_run_have_no_colours(tmp_path: Path) -> None:
+    red = "\x1b[31mred"
+    run = leave_run(tmp_path, "run", record("run", status="succeeded", name=f"train{red}"))
+    episodes = run / "attempt_1/train/trajectories/train.jsonl"
+    write_episodes(episodes, [episode("train", 0, 0, 0, 1.0)])
+    line = json.loads(episodes.read_text())
+    line["env"] = line["messages"][0]["content"] = red
+    episodes.write_text(json.dumps(line) + "\n")
+    for words in (["episode", "run"], ["episode", "run", "--phase", red], ["show", "run"], ["show", red]):
+        out, err = Terminal(), Terminal()
+        with redirect_stdout(out), redirect_stderr(err):
+            main(["runs", *words, f"outputs={tmp_path}"])
+        said = out.getvalue() + err.getvalue()
+        assert "[31mred" in said or "not a run record" in said, words
+        assert "\x1b[31m" not in said, words
+
+
+def test_a_path_of_a_spec_has_no_control_characters(tmp_path: Path) -> None:
+    err = Terminal()
+    with redirect_stdout(Terminal()), redirect_stderr(err):
+        words = ["plan", 'backend.runtime.python="/usr/bin/python3\x1b[31;8m"', f"outputs={tmp_path}"]
+        assert main(words) == ExitCode.CONFIG
+    assert "'/usr/bin/python3\\x1b[31;8m' has control characters" in err.getvalue()
+    for text in ("a\nb", "a\tb", "a\u202eb", "a\x9bb"):
+        with pytest.raises(ValueError, match="has control characters"):
+            local_path(text)
+    assert local_path("Modèle mit Leerzeichen/日本") == "Modèle mit Leerzeichen/日本"
+
+
+def test_a_long_line_is_cut_for_a_terminal_and_whole_in_a_pipe() -> None:
     for stream, length in ((Terminal(), MAX_LINE + 40), (io.StringIO(), 10 * MAX_LINE)):
         Screen(stream).write("x" * 10 * MAX_LINE + "\nnext")
         first, second = stream.getvalue().split("\n")

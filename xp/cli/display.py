@@ -14,8 +14,9 @@ from xp.cli.table import wrapped
 from xp.counted import counted
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
-from xp.launchers.node.log import harmless
+from xp.launchers.node.log import Redrawn
 from xp.runs.held_out import HeldOutResult, read_held_out
+from xp.security.terminal import shown
 from xp.tracking.places import tracked_places
 
 if TYPE_CHECKING:
@@ -25,31 +26,21 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Console for output: styled on a terminal, else plain text."""
+    """Console for output: styled on a terminal, else plain text. Texts have no colours of their own."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    class OfTexts(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **options)
+
+    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True)
 
 
 def live_console() -> Console:
     """Console for output that is redrawn: it allows moves of the cursor, which `console` escapes."""
     from rich.console import Console
 
-    return Console(file=_Redrawn(), highlight=False)  # type: ignore[arg-type]
-
-
-class _Redrawn:
-    """Standard output that allows colours and moves of the cursor, but no other control characters."""
-
-    def __init__(self) -> None:
-        self._stream = sys.stdout
-
-    def write(self, text: str) -> int:
-        getattr(self._stream, "send", self._stream.write)(harmless(text))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    return Console(file=Redrawn(sys.stdout), highlight=False)  # type: ignore[arg-type]
 
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
@@ -123,8 +114,8 @@ def code_of(plan: Plan) -> list[str]:
     programs += [("image of an environment", one.image) for one in members]
     modules = user_modules(spec)
     return [
-        *([f"would import modules: {', '.join(modules)}"] if modules else []),
-        *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
+        *([f"would import modules: {shown(', '.join(modules))}"] if modules else []),
+        *(f"would start the {what}: {shown(name)}" for what, name in dict.fromkeys(programs) if name is not None),
     ]
 
 

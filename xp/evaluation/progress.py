@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from xp.episode.outcome import EpisodeResult
+from xp.launchers.node.log import Redrawn
 
 LINE_EVERY_S: Final = 10.0
 
@@ -47,7 +48,7 @@ class Board:
         from rich import progress
         from rich.console import Console
 
-        console = Console(stderr=True)
+        console = Console(file=Redrawn(sys.stderr))  # type: ignore[arg-type]
         if console.is_terminal:
             columns = (
                 progress.TextColumn("{task.description}"),

@@ -29,6 +29,7 @@ from xp.runs.attempts import (
 )
 from xp.runs.record_check import length_of, record_of
 from xp.security.names import is_name
+from xp.security.terminal import guarded, shown
 from xp.tasks.length import FILE as LENGTH_FILE
 
 __all__ = [
@@ -164,8 +165,6 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1:
         print("usage: python -m xp.runs.record RUN_DIRECTORY", file=sys.stderr)
         return ExitCode.CONFIG
-    from xp.security.terminal import guarded
-
     with guarded():
         return _print(argv[0])
 
@@ -174,13 +173,13 @@ def _print(place: str) -> int:
     try:
         directory = Path(place)
         record = read_record(directory)
-        print(table(record))
+        print(shown(table(record)))
         if record.status is RunStatus.RUNNING and not is_held(directory):
             print(
                 f"no process runs it any more: its supervisor was killed; continue with python -m xp resume={directory}"
             )
     except XpError as error:
-        print(f"xp: {error}", file=sys.stderr)
+        print(f"xp: {shown(str(error))}", file=sys.stderr)
         return error.code
     return ExitCode.OK
 

@@ -1,7 +1,7 @@
 """Makes every text harmless before it is printed: no output of servers, models or files can control a terminal.
 
-Control characters become `\\uXXXX`, which JSON reads as the same character. Colours are allowed on a terminal, since
-xp's own tables have them; sequences that move the cursor, set titles or hide text are not.
+Control characters become `\\uXXXX`, which JSON reads as the same character. The colours of xp's own tables are allowed
+on a terminal, until the end of their line; sequences that move the cursor, set titles or hide text are not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ CONTROLS: Final = (
 )
 """Control characters, as part of a character class of a regular expression."""
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
-_COLOUR_OR_CONTROL: Final = re.compile(rf"(\x1b\[(?!(?:[0-9];)*8[;m])[0-9;]*m)|[{CONTROLS}]")
+_COLOUR_OR_CONTROL: Final = re.compile(rf"(\x1b\[[0-9;]*m)|[{CONTROLS}]")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_UNFINISHED: Final = re.compile(r"\x1b[^m]*\Z")
+RESET: Final = "\x1b[0m"
+_STYLES: Final = frozenset((0, *range(1, 5), *range(22, 25), *range(31, 37), 39, *range(90, 97)))
+"""Bold, dim, italic, underlined, their ends, and foreground colours. Backgrounds, black, white and inversion are
+excluded: they can give a text the colour of its background."""
 
 
 def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> str:
@@ -34,12 +40,34 @@ def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> s
         max_line: longer lines are cut, with a note on the number of characters left out; None: no limit.
     """
     if colours:
-        text = _COLOUR_OR_CONTROL.sub(lambda match: match[1] or _written(match[0]), text)
+        text = _COLOUR_OR_CONTROL.sub(_visible_or_written, text)
     else:
         text = _CONTROL.sub(lambda match: _written(match[0]), text)
     if max_line is not None and len(text) > max_line:
         text = "\n".join(_cut(line, max_line) for line in text.split("\n"))
     return text
+
+
+def is_visible(parameters: str, *, takes_shades: bool = False) -> bool:
+    """Returns whether the parameters of a colour sequence (`1;31`) are those of xp's own tables.
+
+    Args:
+        parameters: digits and semicolons.
+        takes_shades: whether the colours of progress bars, by number or by red, green and blue, are allowed too.
+    """
+    codes = [int(text[:9] or "0") for text in parameters.split(";")]
+    while codes:
+        if takes_shades and codes[:2] in ([38, 5], [38, 2]):
+            codes = codes[3 if codes[1] == 5 else 5 :]
+        elif codes.pop(0) not in _STYLES:
+            return False
+    return True
+
+
+def is_coloured(text: str, was_coloured: bool = False) -> bool:
+    """Returns whether colours are set at the end of a text."""
+    codes = _COLOUR.findall(text)
+    return codes[-1] != RESET if codes else was_coloured
 
 
 class Screen:
@@ -52,10 +80,12 @@ class Screen:
         self.stream = _devnull() if stream is None else stream
         self.fault: OSError | ValueError | None = None
         """Error of the first write that failed; None: the whole output was written."""
+        self._is_coloured = False
 
     def write(self, text: str) -> int:
         is_terminal = self.isatty()
-        self.send(shown(text, colours=is_terminal, max_line=MAX_LINE if is_terminal else None))
+        harmless = shown(text, colours=is_terminal, max_line=MAX_LINE if is_terminal else None)
+        self.send(self._with_resets(harmless) if is_terminal else harmless)
         return len(text)
 
     def send(self, text: str) -> None:
@@ -88,6 +118,17 @@ class Screen:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+    def _with_resets(self, text: str) -> str:
+        """The text with colours reset at the end of each line that has some, also if it was begun by an earlier
+        text."""
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            self._is_coloured = is_coloured(line, self._is_coloured)
+            if self._is_coloured and number < len(lines) - 1:
+                lines[number] += RESET
+                self._is_coloured = False
+        return "\n".join(lines)
 
     def _leave(self, error: OSError | ValueError) -> None:
         """Sends the rest to `os.devnull`, also what the stream still holds and what child processes write."""
@@ -139,10 +180,17 @@ def _open_standard_descriptors() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
+def _visible_or_written(match: re.Match[str]) -> str:
+    text = match[0]
+    return text if match[1] and is_visible(text[2:-1]) else _written(text[0]) + text[1:]
+
+
 def _written(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _cut(line: str, most: int) -> str:
-    return line if len(line) <= most else f"{line[:most]}... ({len(line) - most:,} more characters)"
+    if len(line) <= most:
+        return line
+    return f"{_UNFINISHED.sub('', line[:most])}... ({len(line) - most:,} more characters)"

@@ -10,13 +10,17 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from xp.security.secret_shapes import holds_token
+from xp.security.terminal import shown
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Address of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""
 
 
 def local_path(text: str) -> str:
-    """Returns the text if it is a local path; raises ValueError for a URL."""
+    """Returns the text if it is a local path; raises ValueError for a URL, and for one that a terminal would not
+    show as it is."""
+    if shown(text) != text or "\n" in text or "\t" in text:
+        raise ValueError(f"{text!r} has control characters, which a path must not have here")
     if ADDRESS.match(text):
         raise ValueError(
             f"{text} is an address, and a path of this machine is wanted: copy it here or mount it (s3fs, gcsfuse),"

@@ -8,17 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from xp.launchers.base import Echo
 from xp.security.secrets import Redactor
-from xp.security.terminal import CONTROLS
+from xp.security.terminal import CONTROLS, RESET, is_coloured, is_visible
 
 PROGRESS_EVERY_S = 30.0
 """Seconds between two states of a progress bar in the file; the screen gets every state."""
 MAX_LINE = 256 * 1024
 """Largest number of characters of a line; a longer one is split."""
-RESTORE = "\x1b[0m\x1b[?25h"
+RESTORE = f"{RESET}\x1b[?25h"
 """Sequence that resets colours and shows the cursor, which a killed job cannot do itself."""
 
 _END = re.compile(r"\r\n|\n|\r(?!\Z)")
@@ -30,7 +30,7 @@ _ESCAPE = re.compile(
     r"|\x1b[ -/]*[0-~]"  # two characters
     rf"|[{CONTROLS}]"
 )
-_HARMLESS = re.compile(r"\r|\x1b\[(?:[0-9;:]*m|[0-9;]*[ABCDGJK]|\?25[hl])")
+_HARMLESS = re.compile(r"\r|\x1b\[(?:(?P<colours>[0-9;]*)m|[0-9;]*[ABCDGJK]|\?25[hl])")
 _REDRAW = re.compile(r"\x1b\[[0-9]*A")
 
 
@@ -39,8 +39,7 @@ def write_to_screen(text: str) -> None:
     if (stream := sys.stdout) is None:
         return
     try:
-        # A Screen has `send` for progress bars; other sequences are filtered here.
-        getattr(stream, "send", stream.write)(harmless(text))
+        Redrawn(stream).write(text)
         stream.flush()
     except (OSError, ValueError):
         return
@@ -58,8 +57,28 @@ def plain(text: str) -> str:
 
 def harmless(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
-    queries)."""
-    return _ESCAPE.sub(lambda match: match.group() if _HARMLESS.fullmatch(match.group()) else "", text)
+    queries, hidden text)."""
+    return _ESCAPE.sub(lambda match: match.group() if _is_harmless(match.group()) else "", text)
+
+
+def _is_harmless(sequence: str) -> bool:
+    found = _HARMLESS.fullmatch(sequence)
+    return found is not None and (found["colours"] is None or is_visible(found["colours"], takes_shades=True))
+
+
+class Redrawn:
+    """A stream for output that is redrawn: it allows colours and moves of the cursor, and no other sequences."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        # A Screen, which would write the moves out, has `send`.
+        getattr(self._stream, "send", self._stream.write)(harmless(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -152,7 +171,8 @@ class LogStream:
         rest = body[self._shown :]
         # Colour codes may split a secret: then the screen gets the redacted line without colours.
         is_clean = text == plain(body)
-        self._echo((harmless(rest) if is_clean else self._redactor.redact(plain(rest))) + end)
+        reset = RESET if end == "\n" and is_coloured(harmless(body)) else ""
+        self._echo((harmless(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end)
 
     def _line(self, text: str) -> None:
         self._progress = ""
