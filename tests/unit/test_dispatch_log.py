@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
+from tests.foreign import leave_run, record
+from xp.launchers.follow import Tail
+from xp.launchers.node.log import _ESCAPE, MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
+from xp.runs.origin import mark
 from xp.security.secrets import Redactor
+from xp.security.terminal import CONTROLS
 
 SECRET = "XPCANARY_0123456789"
 
@@ -207,3 +215,51 @@ def test_however_it_arrives_nothing_is_lost_and_nothing_leaks(parts: list[str], 
     final_lines = [line for line in "".join(parts).replace("\r\n", "\n").split("\n") if "\r" not in line]
     for line in final_lines:
         assert plain(line).replace(SECRET, "[REDACTED]").strip() in logged.file
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 1000])
+def test_a_log_is_read_in_pieces_of_whole_lines(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.launchers.follow.PIECE_BYTES", size)
+    text = "one ü→\n\ntwo\nthree is longer than a piece\nfour"
+    tail = Tail(tmp_path / "log.txt")
+    assert list(tail.read()) == []
+    (tmp_path / "log.txt").write_text(text)
+    pieces = list(tail.read())
+    assert "".join(pieces) == text
+    assert size != 10 or pieces[:2] == ["one ü→\n", "\ntwo\n"]
+    assert list(tail.read()) == []
+    with (tmp_path / "log.txt").open("a") as log:
+        log.write(" and more\n")
+    assert "".join(tail.read()) == " and more\n"
+
+
+def test_a_log_of_any_size_is_shown_in_little_memory(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "run", record("run", status="succeeded"))
+    mark(run)
+    log = run / "attempt_1/train/log.txt"
+    os.truncate(log, 400_000_000)
+    with log.open("a") as file:
+        file.write("the end\n")
+    program = (
+        "import re, sys\nfrom pathlib import Path\nfrom xp.__main__ import main\n"
+        "assert main(['runs', 'logs', 'run', f'outputs={sys.argv[1]}']) == 0\n"
+        "print(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, check=True, timeout=120)
+    assert done.stdout == b"it trains\nthe end\n"
+    assert int(done.stderr) < 150_000  # kB
+
+
+def test_a_text_without_controls_is_not_copied() -> None:
+    text = "loss 0.5 · reward 1\n" * 3
+    assert plain(text) is text
+    assert harmless(text) is text
+
+
+@given(
+    st.lists(st.sampled_from(["a", "\n", "\r", "\x00", "\x00\x00", "\x1b[31m", "\x1b[2K", "\x1b]0;t", "\x07", "\x9b"]))
+)
+def test_what_is_left_out_does_not_depend_on_what_stands_beside_it(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert plain(text) == _ESCAPE.sub("", text)
+    assert not re.search(f"[{CONTROLS}]", plain(text))

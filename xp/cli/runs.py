@@ -152,17 +152,25 @@ def logs(outputs: Path, run: Path) -> None:
         is_over = status(run, record) != RunStatus.RUNNING
         detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
-            write_to_screen(plain(tails.setdefault(file, Tail(file)).read()))
+            _show_new(tails.setdefault(file, Tail(file)))
         if is_over or not is_read():
             break
         asked = time.monotonic()
         while time.monotonic() - asked < ASK_S and is_read():
             time.sleep(LOOK_S)
             for tail in tails.values():
-                write_to_screen(plain(tail.read()))
+                _show_new(tail)
         record = detached.current(run)
     if not tails:
         raise XpError(f"{run.name} has no log: no stage of it has started", ExitCode.RUN_DIR)
+
+
+def _show_new(tail: Tail) -> None:
+    """Prints the new text of a log, as long as somebody reads it."""
+    for text in tail.read():
+        write_to_screen(plain(text))
+        if not is_read():
+            break
 
 
 def cancel(run: Path) -> str:

@@ -6,7 +6,7 @@ import codecs
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -22,6 +22,8 @@ PATIENCE_S = 10.0
 """Seconds until a result is visible after the cluster reported the job's end (network filesystems)."""
 STOPPED_S = 2.0
 """The same for a job that was stopped, which writes no result."""
+PIECE_BYTES = 1024 * 1024
+"""Largest size of a text that is read at once."""
 
 
 class Tail:
@@ -32,18 +34,23 @@ class Tail:
         self._position = position
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def read(self) -> str:
-        """New text of the file; empty if the file does not exist yet."""
+    def read(self) -> Iterator[str]:
+        """New text of the file in pieces of whole lines, if these are not longer than a piece; nothing if the file does
+        not exist yet."""
+        while data := self._piece():
+            self._position += len(data)
+            yield self._decoder.decode(data)
+
+    def _piece(self) -> bytes:
         try:
             with os.fdopen(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise XpError(f"{self._file} is not a regular file", ExitCode.RUN_DIR)
                 file.seek(self._position)
-                data = file.read()
+                data = file.read(PIECE_BYTES)
         except FileNotFoundError:
-            return ""
-        self._position += len(data)
-        return self._decoder.decode(data)
+            return b""
+        return data[: data.rfind(b"\n") + 1] or data if len(data) == PIECE_BYTES else data
 
 
 def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[], str], echo: Echo) -> int:
@@ -81,5 +88,5 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
 
 def echo_new(tail: Tail, echo: Echo) -> None:
     """Passes on the text that was added since the last read."""
-    if text := tail.read():
+    for text in tail.read():
         echo(plain(text))

@@ -23,8 +23,11 @@ RESTORE = f"{RESET}\x1b[?25h"
 
 _END = re.compile(r"\r\n|\n|\r(?!\Z)")
 """Line ends; a carriage return at the very end is excluded, since it may be the first half of `\\r\\n`."""
+_CONTROL = re.compile(f"[{CONTROLS}]")
+"""First character of every escape; searching for it alone is ten times as fast as for the whole."""
 _ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"\x00+"  # a hole of a sparse file
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC: title, clipboard, links
     r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c\n]*(?:\x9c|\x1b\\)?"  # DCS and its like
     r"|\x1b[ -/]*[0-~]"  # two characters
@@ -52,13 +55,24 @@ def is_screen() -> bool:
 
 def plain(text: str) -> str:
     """The text without terminal control sequences."""
-    return _ESCAPE.sub("", text)
+    return _filtered(text, lambda _: False)
 
 
 def harmless(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
     queries, hidden text)."""
-    return _ESCAPE.sub(lambda match: match.group() if _is_harmless(match.group()) else "", text)
+    return _filtered(text, _is_harmless)
+
+
+def _filtered(text: str, is_kept: Callable[[str], bool]) -> str:
+    """The text without those escapes that are not kept."""
+    parts, position = [], 0
+    while (control := _CONTROL.search(text, position)) is not None:
+        escape = _ESCAPE.match(text, control.start())
+        assert escape is not None  # the last alternative is any control character
+        parts.append(text[position : escape.end() if is_kept(escape.group()) else control.start()])
+        position = escape.end()
+    return "".join((*parts, text[position:])) if parts else text
 
 
 def _is_harmless(sequence: str) -> bool:
