@@ -17,6 +17,7 @@ from tests.foreign import leave_run, record
 from xp.launchers.follow import Tail
 from xp.launchers.node.log import _ESCAPE, MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
 from xp.runs.origin import mark
+from xp.security.secret_shapes import PREFIXES
 from xp.security.secrets import Redactor
 from xp.security.terminal import CONTROLS
 
@@ -263,3 +264,53 @@ def test_what_is_left_out_does_not_depend_on_what_stands_beside_it(parts: list[s
     text = "".join(parts)
     assert plain(text) == _ESCAPE.sub("", text)
     assert not re.search(f"[{CONTROLS}]", plain(text))
+
+
+TOKENS = (
+    *(f"{prefix}0123456789abcdefghijABCDEFGHIJ0123456789" for prefix in PREFIXES if prefix[0] not in "AaSed"),
+    *("AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE", "AIza0123456789abcdefghijABCDEFGHIJ01234", "sk-0123456789abcdef"),
+    *(
+        "SG.0123456789abcdef.0123456789abcdef",
+        "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
+        "dop_v1_" + "0123456789abcdef" * 4,
+    ),
+    *("ak-0123456789abcdefghijAB", "as-0123456789abcdefghijAB", "https://user:0123456789@host"),
+)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.launchers.node.log.MAX_LINE", 100)
+    before = {0: " ", 1: '"', 2: "x.", 3: f"{SECRET} ", 4: "a "}
+    for end in range(98, 104 + len(token)):
+        start = before[end % len(before)]
+        line = "-" * (end - len(token) - len(start)) + start + token + " and more" + " " * 100
+        logged = Logged(on_screen=True)
+        for at in range(0, len(line), 23):
+            logged.feed(line[at : at + 23])
+            logged.stream.idle()
+        whole = (logged.close().file + logged.screen).replace("\n", "")
+        assert "0123456789" not in whole, (end, whole)
+        assert token[8:-1] not in whole
+        expected = Redactor([SECRET]).redact(line)
+        assert "".join(logged.file.split()) == "".join(expected.split())
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_token_by_shape_in_two_pieces_never_reaches_the_screen(cut: int) -> None:
+    token = f"ghp_{'0123456789' * 4}"
+    logged = Logged(on_screen=True).feed(f"it is {token[:cut]}")
+    logged.stream.idle()
+    logged.feed(token[cut:], "\n")
+    assert logged.screen == logged.file == "it is [REDACTED]\n"
+
+
+def test_every_shape_of_a_token_has_its_beginning() -> None:
+    assert {prefix for prefix in PREFIXES if not any(token.startswith(prefix) for token in TOKENS)} == set()
+    for token in TOKENS:
+        assert Redactor().redact(token).startswith(("[REDACTED]", "https://[REDACTED]@")), token
+
+
+def test_a_text_without_a_token_is_not_held_back() -> None:
+    for text in ("loading", "step 10: 50%", "loss 0.5", "https://host/path", "x" * 99):
+        assert Redactor().safe_length(text) == len(text)

@@ -33,12 +33,44 @@ SHAPE: Final = re.compile(
 """Tokens with a known prefix, which distinguishes them from hashes and ids."""
 URL_PASSWORD: Final = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
 """`user:password` of a URL."""
+PREFIXES: Final = (
+    *("sk-", "rk_live_", "sk_live_", "github_pat_", "glpat-", "hf_", "npm_", "pypi-", "AKIA", "ASIA", "AIza", "SG."),
+    *(f"gh{letter}_" for letter in "opsur"),
+    *(f"xox{letter}-" for letter in "abeoprs"),
+    *("ak-", "as-", "wandb_v1_", "dop_v1_", "eyJ"),
+)
+"""Beginnings of the tokens of `SHAPE`."""
+_LONGEST_PREFIX: Final = max(map(len, PREFIXES))
+MAX_TOKEN: Final = 16 * 1024
+"""Number of characters at the end of a text that are searched for the beginning of a token."""
+_LAST_RUN: Final = re.compile(r"(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]+\Z")
+_LAST_URL: Final = re.compile(r":(?:/(?:/[^\s/@'\"]*)?)?\Z")
 _KEY_BLOCK: Final = "PRIVATE KEY-----"
 _WORDLIKE: Final = re.compile(r"(?:sk|pypi|ak|as)-|hf_")
 """Prefixes that names have too (`sk-learn-...`, `hf_AutoModelForCausalLM`)."""
 _RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
 _LONG_RUN: Final = 30
 """Length from which a run of letters alone is random, if it has capital and small ones."""
+
+
+def unfinished_token(text: str) -> int:
+    """The place from which a text may be the beginning of a token or of a URL's password; its length if it is not."""
+    first = max(0, len(text) - MAX_TOKEN)
+    starts = [len(text)]
+    if (url := _LAST_URL.search(text, first)) is not None:
+        starts.append(url.start())
+    if (run := _LAST_RUN.search(text, first)) is not None:
+        starts += (at for at in (run.start(), *_after_dots(run)) if _may_begin(text, at))
+    return min(starts)
+
+
+def _after_dots(run: re.Match[str]) -> list[int]:
+    return [run.start() + number + 1 for number, character in enumerate(run[0][:-1]) if character == "."]
+
+
+def _may_begin(text: str, at: int) -> bool:
+    rest = text[at : at + _LONGEST_PREFIX + 1]
+    return rest.startswith(PREFIXES) or any(prefix.startswith(rest) for prefix in PREFIXES)
 
 
 def is_telling_name(name: str) -> bool:

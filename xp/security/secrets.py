@@ -13,7 +13,15 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 from xp.errors import ExitCode, XpError
-from xp.security.secret_shapes import MIN_LENGTH, SHAPE, URL_PASSWORD, parts_of, telling
+from xp.security.secret_shapes import (
+    MAX_TOKEN,
+    MIN_LENGTH,
+    SHAPE,
+    URL_PASSWORD,
+    parts_of,
+    telling,
+    unfinished_token,
+)
 
 MASK = "[REDACTED]"
 
@@ -68,8 +76,25 @@ class Redactor:
 
     def safe_length(self, text: str) -> int:
         """Length of the part of an unfinished text that can be shown; the rest may be the beginning of a secret."""
-        longest = len(self._forms[0]) if self._forms else 1
-        for start in range(max(0, len(text) - longest + 1), len(text)):
+        end = min(self._unfinished_form(text), unfinished_token(text))
+        patterns = [pattern for pattern in (self._pattern, SHAPE, URL_PASSWORD) if pattern is not None]
+        first = max(0, end - max(MAX_TOKEN, self._longest))
+        # A whole secret must not be cut either, where the beginning of another one lies in it.
+        while around := [
+            match.start()
+            for pattern in patterns
+            for match in pattern.finditer(text, first)
+            if match.start() < end < match.end()
+        ]:
+            end = min(around)
+        return end
+
+    @property
+    def _longest(self) -> int:
+        return len(self._forms[0]) if self._forms else 1
+
+    def _unfinished_form(self, text: str) -> int:
+        for start in range(max(0, len(text) - self._longest + 1), len(text)):
             tail = text[start:]
             if any(form.startswith(tail) for form in self._forms):
                 return start
