@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.test_eval import knows_some, result_in, words
-from tests.stubs.chat_server import ChatServer, serving
+from tests.stubs.chat_server import ChatServer, Reply, serving
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
@@ -49,6 +50,16 @@ def test_a_dialogue_at_which_the_line_drops_is_a_void_episode_and_the_others_cou
     void = [one for one in outcomes if one["reward"] is None]
     assert {one["status"] for one in void} == {"void"}
     assert all("it answers other dialogues" in one["void_reason"] for one in void)
+
+
+@pytest.mark.parametrize("reply", [(400, {}, {"error": {"code": "content_filter"}}), (200, {}, {"choices": []})])
+def test_a_dialogue_that_the_endpoint_filters_is_a_void_episode(reply: Reply, tmp_path: Path) -> None:
+    server = replace(breaks_off_at(10**9), before=lambda number: reply if number == 1 else None)
+    with serving(server):
+        command = words(server, tmp_path, "evaluation.num_tasks=20", "training.max_void_fraction=0.9")
+        assert main(command) == 0
+    result = result_in(tmp_path)
+    assert (result["status"], result["summary"]["num_void"], result["summary"]["num_episodes"]) == ("finished", 1, 20)
 
 
 def test_a_record_of_an_older_xp_with_a_lone_surrogate_is_written_to_every_file(tmp_path: Path) -> None:

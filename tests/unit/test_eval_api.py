@@ -85,6 +85,40 @@ def test_a_dialogue_at_which_a_living_endpoint_breaks_off_is_told_from_a_dead_en
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
 
+FILTERED = {"error": {"message": "refused", "code": "content_filter"}}
+NO_MESSAGE: dict[str, Reply] = {
+    "400": (400, {}, FILTERED),
+    "422": (422, {}, FILTERED),
+    "no choices": (200, {}, {"choices": []}),
+    "no message": (200, {}, {"choices": [{"message": None, "finish_reason": "content_filter"}]}),
+    "a list": (200, {}, []),
+}
+
+
+@pytest.mark.parametrize("name", NO_MESSAGE)
+def test_a_dialogue_that_has_no_message_fails_alone_where_others_are_answered(name: str) -> None:
+    with serving(refusing(NO_MESSAGE[name])) as server:
+        with pytest.raises(DialogueFails, match="answers other dialogues"):
+            api(server, seed=3).ask(MESSAGES, [ECHO], 0.7)
+        assert api(server).ask(MESSAGES, [], 0.0).completion_tokens == 5
+    dialogue, hello, _ = server.requests
+    assert hello == {**dialogue, "messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.mark.parametrize("name", NO_MESSAGE)
+def test_an_endpoint_that_gives_nobody_a_message_stops_the_evaluation(name: str) -> None:
+    with serving(ChatServer(before=lambda _: NO_MESSAGE[name])) as server:
+        with pytest.raises(XpError, match=r"HTTP 4\d\d: refused|does not speak") as caught:
+            api(server).ask(MESSAGES, [], 0.0)
+    assert caught.value.code is ExitCode.ENVIRONMENT
+
+
+def test_a_key_that_expires_meanwhile_makes_no_dialogue_fail() -> None:
+    with serving(refusing(NO_MESSAGE["400"], (401, {}, {}))) as server:
+        with pytest.raises(XpError, match="refuses the key"):
+            api(server).ask(MESSAGES, [], 0.0)
+
+
 def test_an_endpoint_that_only_has_no_time_makes_no_dialogue_fail() -> None:
     with serving(refusing((429, {}, {}), (429, {}, {}))) as server, pytest.raises(Unavailable, match="HTTP 429"):
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)

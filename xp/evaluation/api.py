@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,8 +25,14 @@ from xp.valid_text import valid_text, valid_value
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 MOST_WAIT_S: Final = 300.0
 """Longest pause in seconds; for a longer one the evaluation stops, and continues when it is called again."""
-TAKEN: Final = (200, 400, 422)
+REFUSED: Final = (400, 422)
+"""Status codes of a request whose content the API refuses."""
+TAKEN: Final = (200, *REFUSED)
 """Status codes of a small request that show that an API is running."""
+HELLO: Final = ({"role": "user", "content": "Hello"},)
+"""A dialogue that every model answers."""
+HELLOS: Final = 3
+"""Attempts at it, since a sampled answer may lack a message by chance."""
 MOST_TOKENS: Final = 10**9
 """Largest number of tokens in one answer; a larger number is not a count."""
 MOST_DEPTH: Final = 100
@@ -39,11 +46,15 @@ class TooLong(Exception):
 
 
 class DialogueFails(Exception):
-    """All attempts at this dialogue failed, but the API answers others; the episode is void."""
+    """This dialogue is refused or without an answer, but the API answers others; the episode is void."""
 
 
 class Unavailable(XpError):
     """The API did not answer in any attempt; the episode is played again later."""
+
+
+class _NoMessage(XpError):
+    """The API refuses the content of a request, or its answer has no message."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,7 @@ class Api:
 
         Raises:
             TooLong: the dialogue is longer than the model's context.
-            DialogueFails: all attempts failed, but another dialogue is answered.
+            DialogueFails: all attempts failed, or the answer is no message, but another dialogue is answered.
             Unavailable: all attempts failed.
             XpError: the API refuses all such requests.
         """
@@ -106,7 +117,13 @@ class Api:
             body["tools"] = tools
         if own.seed is not None:
             body["seed"] = own.seed
-        return self._answer(self._post(json.dumps(body).encode()))
+        try:
+            return self._answer(self._post(json.dumps(body).encode()))
+        except _NoMessage as fault:
+            # The same tools and settings, so that settings which the API refuses still stop the evaluation.
+            if not self._says_hello(json.dumps({**body, "messages": HELLO}).encode()):
+                raise
+            raise DialogueFails(f"{fault}; the endpoint answers other dialogues") from None
 
     def _post(self, body: bytes) -> bytes:
         """Sends a request, with retries, and returns the reply."""
@@ -137,13 +154,21 @@ class Api:
 
     def _answers_another(self) -> bool:
         """Returns whether the API is running: it answers a dialogue of one word, or refuses its content."""
-        body = {"model": self.name, "messages": [{"role": "user", "content": "Hello"}], self._endpoint.limit_name: 1}
+        body = {"model": self.name, "messages": HELLO, self._endpoint.limit_name: 1}
         try:
             status, _, _ = self._send(json.dumps(body).encode())
         except (OSError, http.client.HTTPException):
             self._drop()
             return False
         return status in TAKEN
+
+    def _says_hello(self, body: bytes) -> bool:
+        """Returns whether the API answers `HELLO` with a message."""
+        for _ in range(HELLOS):
+            with suppress(_NoMessage, TooLong):
+                self._answer(self._post(body))
+                return True
+        return False
 
     def _send(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
         reply = post(
@@ -204,7 +229,8 @@ class Api:
         )
         if status == 404:
             way_out = "; is model.url right up to /v1, and does it serve model.name?"
-        raise XpError(f"{self.url}, model {self.name}: HTTP {status}: {told}{way_out}", ExitCode.ENVIRONMENT)
+        kind = _NoMessage if status in REFUSED else XpError
+        raise kind(f"{self.url}, model {self.name}: HTTP {status}: {told}{way_out}", ExitCode.ENVIRONMENT)
 
     def _told(self, reply: bytes) -> str:
         """The API's own message, with the key removed."""
@@ -225,7 +251,7 @@ class Api:
             if is_deep(message):
                 raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise XpError(
+            raise _NoMessage(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
                 f" in {self._told(reply)!r}",
                 ExitCode.ENVIRONMENT,
