@@ -1,4 +1,4 @@
-"""One HTTP request and its whole answer, with a deadline and a largest size.
+"""HTTP requests: one with its whole answer, a deadline and a largest size; and an opener for this machine's servers.
 
 The timeout of a socket bounds the wait for each piece of an answer, so a server that sends one byte at a time would
 hold its client for ever.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 PIECE: Final = 64 * 1024
 """Bytes that are read at a time."""
@@ -112,3 +113,14 @@ class _Cutoff:
                     with suppress(OSError):
                         # Not SSLSocket's own method: it removes the encryption while another thread reads.
                         socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Turns a redirect into an HTTPError."""
+
+    def redirect_request(self, *_: Any) -> None: ...
+
+
+def direct_opener() -> urllib.request.OpenerDirector:
+    """An opener that ignores the shell's proxies and follows no redirect, which could take a key elsewhere."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import suppress
 from typing import Final
 
 from xp.envs.docker import run_docker, start_remover
 from xp.errors import ExitCode, XpError
+from xp.exchange import direct_opener
 
 PORT: Final = 8000
 """Port in the container on which OpenEnv's images listen."""
@@ -123,8 +123,7 @@ def _docker(*arguments: str, with_errors: bool = False) -> str:
 
 
 def _is_healthy(url: str) -> bool:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with suppress(OSError):
-        with opener.open(f"{url}/health", timeout=5) as answer:
+        with direct_opener().open(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)
     return False

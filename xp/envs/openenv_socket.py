@@ -12,7 +12,7 @@ import aiohttp
 
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.local_keys import PROOF_HEADER
-from xp.envs.ors_faults import translated
+from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.ors_replies import MAX_REPLY_BYTES
 from xp.envs.target import Target, origin
 from xp.envs.wire import parsed
@@ -22,15 +22,20 @@ _ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMs
 
 
 def client_of(target: Target) -> aiohttp.ClientSession:
-    """HTTP client of one server; answers of xp's own server must have its proof."""
+    """HTTP client of one server, without redirects; answers of xp's own server must have its proof."""
 
     async def check(_session: Any, _context: Any, seen: aiohttp.TraceRequestEndParams) -> None:
         if target.proof is not None and seen.response.headers.get(PROOF_HEADER) != target.proof:
             seen.response.close()
             raise UnsafeOrigin(f"{origin(target.url)} is no longer the server that this run started")
 
+    async def refuse(_session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams) -> None:
+        seen.response.close()
+        await raise_for_status(seen.response, f"{seen.method} /ws", False, target.url)
+
     trace = aiohttp.TraceConfig()
     trace.on_request_end.append(check)
+    trace.on_request_redirect.append(refuse)  # ws_connect has no allow_redirects
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None),

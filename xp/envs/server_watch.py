@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from xp.errors import XpError
+from xp.exchange import direct_opener
 
 LOGGER = logging.getLogger(__name__)
 PING_S = 5.0
@@ -95,5 +96,4 @@ class OwnServerWatch:
             return f"has answered nothing for {self._limit_s:g} s" if is_late else None
 
 
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opener that ignores the shell's proxy."""
+_DIRECT = direct_opener()

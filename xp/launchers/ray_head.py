@@ -83,11 +83,13 @@ class RayHead:
     def _answers(self) -> bool:
         import urllib.request
 
+        from xp.exchange import direct_opener
+
         request = urllib.request.Request(
             f"{self.address}/nodes?view=summary", headers={"Authorization": f"Bearer {self.token}"}
         )
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
+            with direct_opener().open(request, timeout=5) as answer:
                 return b'"raylet"' in answer.read() and answer.status == 200
         except OSError:
             return False

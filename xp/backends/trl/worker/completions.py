@@ -14,6 +14,7 @@ from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
+from xp.exchange import direct_opener
 from xp.worker.lost_engine import EngineLost
 
 MODEL = "policy"
@@ -59,7 +60,7 @@ class ServerWriter:
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
         # The server is on this machine, so proxies in the environment are ignored.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._opener = direct_opener()
 
     engine: ClassVar[str] = "vLLM"
     path: ClassVar[str] = "/v1/completions"

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 from urllib.error import HTTPError
 
 from xp.errors import ExitCode
+from xp.exchange import direct_opener
 from xp.security.loopback import has_foreign_listener
 
 POLL_S = 1.0
@@ -103,7 +104,7 @@ def is_answering(address: Address, timeout_s: float) -> bool:
     if has_foreign_listener(int(address.url.rpartition(":")[2])):
         return False
     request = urllib.request.Request(address.url + address.probe, headers={"Authorization": f"Bearer {address.key}"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = direct_opener()
     try:
         with opener.open(request, timeout=timeout_s) as response:
             return bool(response.status == 200)

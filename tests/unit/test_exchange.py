@@ -1,0 +1,76 @@
+"""Requests to servers of this machine: none follows a redirect."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from xp.backends.trl.worker.completions import ServerWriter
+from xp.backends.trl.worker.config import TRLSampling
+from xp.backends.trl.worker.server_watch import Address, is_answering
+from xp.backends.trl.worker.writing import GenerationRequest
+from xp.envs.image_server import _is_healthy
+from xp.errors import XpError
+from xp.exchange import direct_opener
+
+XP = Path(__file__).parents[2] / "xp"
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """Redirects every request to a path of its own, where it would be answered."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200 if self.path == "/elsewhere" else 302)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def redirecting() -> Iterator[str]:
+    Redirecting.asked = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+    assert Redirecting.asked
+    assert "/elsewhere" not in Redirecting.asked
+
+
+def test_the_opener_follows_no_redirect(redirecting: str) -> None:
+    for body in (None, b"{}"):
+        with pytest.raises(urllib.error.HTTPError, match="302"):
+            direct_opener().open(urllib.request.Request(f"{redirecting}/x", body), timeout=30)
+
+
+def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
+    assert not _is_healthy(redirecting)
+
+
+def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
+    assert not is_answering(Address(redirecting, "key", "/health"), 30.0)
+    sampling = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    with pytest.raises(XpError, match="302"):
+        ServerWriter(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
+
+
+def test_every_opener_of_xp_follows_no_redirect() -> None:
+    """`_from_hub` asks the hub without a key, and the hub redirects to where its files are."""
+    words = ("urlopen(", "build_opener(", "follow_redirects=True", "allow_redirects=True")
+    files = {file.relative_to(XP).as_posix() for file in XP.rglob("*.py") if any(w in file.read_text() for w in words)}
+    assert files == {"exchange.py", "models/files.py"}
