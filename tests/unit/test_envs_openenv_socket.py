@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from xp.envs.base import ProtocolError, UnsafeOrigin
+from xp.envs.base import ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.openenv_socket import Socket, client_of, connect
 from xp.envs.target import Target
 
@@ -87,3 +87,82 @@ def test_a_redirect_to_the_server_itself_is_not_followed_either() -> None:
         return asked
 
     assert asyncio.run(play()) == ["/ws"]
+
+
+def speaking(frames: Callable[[web.WebSocketResponse], Awaitable[None]], ended: asyncio.Event) -> Handler:
+    """A server that answers the first request and then sends `frames`; sets `ended` with the session."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        try:
+            await socket.receive()
+            await socket.send_str(ANSWER)
+            await frames(socket)
+            async for _ in socket:
+                pass
+        except ConnectionError:
+            pass
+        finally:
+            ended.set()
+        return socket
+
+    return handle
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_frames_that_nobody_asked_for_end_the_session_and_are_not_kept(is_text: bool) -> None:
+    num_sent = 0
+
+    async def flood(socket: web.WebSocketResponse) -> None:
+        nonlocal num_sent
+        piece = "x" * (1 << 20)
+        for _ in range(500):
+            num_sent += 1
+            await (socket.send_str(piece) if is_text else socket.send_bytes(piece.encode()))
+
+    async def play() -> None:
+        ended = asyncio.Event()
+        async with served(speaking(flood, ended)) as url, session(url) as own:
+            assert (await own.ask("reset", {}, in_time()))[0] == "observation"
+            async with asyncio.timeout(LIMIT_S):
+                await ended.wait()
+            with pytest.raises(ProtocolError, match="without being asked"):
+                await own.ask("step", {}, in_time())
+
+    asyncio.run(play())
+    assert num_sent < 100  # with what the connection holds
+
+
+def test_a_connection_that_ends_between_two_requests_loses_the_session_at_once() -> None:
+    async def play() -> None:
+        async def close(socket: web.WebSocketResponse) -> None:
+            await socket.close()
+
+        ended = asyncio.Event()
+        async with served(speaking(close, ended)) as url, session(url) as own:
+            await own.ask("reset", {}, in_time())
+            async with asyncio.timeout(LIMIT_S):
+                await own._reader
+            with pytest.raises(SessionLost, match="has ended"):
+                await own.ask("step", {}, in_time())
+
+    asyncio.run(play())
+
+
+def test_an_answer_and_the_end_of_the_connection_are_told_apart() -> None:
+    async def play() -> None:
+        async def dropping(request: web.Request) -> web.StreamResponse:
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await socket.receive()
+            await socket.send_str(ANSWER)
+            await socket.receive()
+            return socket
+
+        async with served(dropping) as url, session(url) as own:
+            assert (await own.ask("reset", {}, in_time()))[1]["reward"] == 1.0
+            with pytest.raises(ResponseLost, match="before the answer to step"):
+                await own.ask("step", {}, in_time())
+
+    asyncio.run(play())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -61,15 +62,18 @@ async def connect(client: aiohttp.ClientSession, target: Target, deadline: float
 class Socket:
     """An open session. Every coroutine runs on the process's loop and raises EnvFault only.
 
-    Frames are read continuously, since reading answers the server's pings. A request without an answer in time ends
-    the session, since its late answer would be taken for the next request's.
+    Frames are read continuously, since reading answers the server's pings. A frame that no request waits for ends the
+    session, since a hostile server could fill the memory. A request without an answer in time ends it too, since its
+    late answer would be taken for the next request's.
     """
 
     def __init__(self, connection: aiohttp.ClientWebSocketResponse, what: str) -> None:
         self._connection = connection
         self._what = what
-        self._inbox: asyncio.Queue[str | None] = asyncio.Queue()
+        self._answer: asyncio.Future[str | None] | None = None
+        """The answer to the latest request; None in it: the connection has ended."""
         self._lost: str | None = None
+        self._is_unasked = False
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def ask(self, kind: str, data: Mapping[str, Any], deadline: float) -> tuple[str, Any]:
@@ -79,7 +83,7 @@ class Socket:
             deadline: end of the wait, on the loop's clock.
         """
         if self._lost is not None:
-            raise SessionLost(f"{self._what}: {self._lost}")
+            raise (ProtocolError if self._is_unasked else SessionLost)(f"{self._what}: {self._lost}")
         try:
             async with asyncio.timeout_at(deadline):
                 text = await self._exchange(kind, data)
@@ -104,16 +108,15 @@ class Socket:
                 await self._connection.close()
 
     async def _exchange(self, kind: str, data: Mapping[str, Any]) -> str:
-        if not self._inbox.empty() and self._inbox.get_nowait() is not None:
-            raise ProtocolError(f"{self._what}: the server spoke without being asked")
         try:
             message = json.dumps({"type": kind, "data": dict(data)}, ensure_ascii=False, allow_nan=False)
         except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})") from None
+        self._answer = asyncio.get_running_loop().create_future()
         with suppress(aiohttp.ClientError, ConnectionError):
             # A server that refuses the session sends the reason before it closes the connection.
             await self._connection.send_str(message)
-        answer = await self._inbox.get()
+        answer = await self._answer
         if answer is None:
             raise ResponseLost(f"{self._what}: the connection ended before the answer to {kind}")
         return answer
@@ -124,11 +127,26 @@ class Socket:
                 message = await self._connection.receive()
             except (aiohttp.ClientError, ConnectionError):
                 break
-            if message.type is aiohttp.WSMsgType.TEXT:
-                self._inbox.put_nowait(message.data)
-            elif message.type in _ENDS:
+            if message.type in _ENDS:
                 break
-        self._inbox.put_nowait(None)
+            if self._answer is None or self._answer.done():
+                self._is_unasked = self._lost is None
+                self._give_up("the server spoke without being asked")
+                self._cut()
+                return
+            if message.type is aiohttp.WSMsgType.TEXT:
+                self._answer.set_result(message.data)
+        if self._answer is None or self._answer.done():
+            self._lost = self._lost or "the connection has ended"
+        else:
+            self._answer.set_result(None)
+
+    def _cut(self) -> None:
+        """Ends the connection at once; a closing handshake would read on."""
+        line = self._connection.get_extra_info("socket")
+        with suppress(OSError):
+            if line is not None:
+                line.shutdown(socket.SHUT_RDWR)
 
     def _give_up(self, why: str) -> None:
         self._lost = self._lost or why
