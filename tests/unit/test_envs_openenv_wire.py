@@ -46,6 +46,8 @@ def test_an_observation_is_what_the_model_reads(observation: dict[str, Any], tex
         {"observation": {}, "done": "no"},
         {"observation": {}, "reward": "1"},
         {"observation": {}, "reward": float("inf")},
+        {"observation": {}, "reward": True},
+        {"observation": {}, "reward": 10**400},
     ],
 )
 def test_what_no_observation_may_be_is_a_fault_never_a_score(reply: dict[str, Any]) -> None:
@@ -73,3 +75,24 @@ def test_wrong_arguments_are_the_models_fault_and_named() -> None:
     result = wire.refusal({"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x")
     assert result.is_call_error
     assert "amount: Field required" in result.text
+
+
+@pytest.mark.parametrize("place", [5, "amount", {"a": 1}, None])
+def test_a_fault_of_an_argument_whose_place_is_no_list_is_the_servers(place: Any) -> None:
+    with pytest.raises(ProtocolError):
+        wire.refusal({"code": "VALIDATION_ERROR", "message": "Invalid", "errors": [{"loc": place}]}, "x")
+
+
+@pytest.mark.parametrize("key", ["inputSchema", "input_schema"])
+def test_mcp_tools_have_their_schema_under_either_name(key: str) -> None:
+    (tool,) = wire.mcp_tools({"result": {"tools": [{"name": "say", key: {"type": "object"}}]}}, "x")
+    assert (tool.name, tool.description, tool.parameters) == ("say", "", {"type": "object"})
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [5, "say", None, {"say": {}}, [5], [{}], [{"name": ""}], [{"name": "a", "inputSchema": 5}], [{"name": "a"}] * 2],
+)
+def test_a_list_of_mcp_tools_that_cannot_be_offered_is_refused(tools: Any) -> None:
+    with pytest.raises(ProtocolError):
+        wire.mcp_tools({"result": {"tools": tools}}, "x")

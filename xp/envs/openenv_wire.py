@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from xp.envs import wire
 from xp.envs.base import ProtocolError, ToolCrashed, ToolResult, ToolSpec
 from xp.envs.retry import Refused
 
@@ -20,8 +20,8 @@ MAX_ERROR_CHARS: Final = 500
 
 def step_tool(schema: Any, what: str) -> ToolSpec | None:
     """The one tool of an environment with an action model; None if its actions are calls of MCP tools."""
-    action = _mapping(_mapping(schema, what).get("action"), f"{what}: action")
-    properties = _mapping(action.get("properties", {}), f"{what}: action.properties")
+    action = wire.mapping(wire.mapping(schema, what).get("action"), f"{what}: action")
+    properties = wire.mapping(action.get("properties", {}), f"{what}: action.properties")
     if properties.keys() >= MCP_FIELDS:
         return None
     parameters = {name: value for name, value in action.items() if name not in ("title", "description")}
@@ -31,31 +31,22 @@ def step_tool(schema: Any, what: str) -> ToolSpec | None:
 
 def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
     """Tools in the answer of `tools/list`."""
-    result = _mapping(reply.get("result"), f"{what}: result")
-    found = []
-    for item in result.get("tools") or []:
-        tool = _mapping(item, what)
-        name, schema = tool.get("name"), tool.get("inputSchema") or tool.get("input_schema") or {}
-        if not isinstance(name, str) or not name:
-            raise ProtocolError(f"{what}: a tool without a name")
-        found.append(ToolSpec(name, str(tool.get("description") or ""), _mapping(schema, f"{what}: {name}")))
-    return tuple(found)
+    result = wire.mapping(reply.get("result"), f"{what}: result")
+    return wire.tool_specs(result.get("tools"), what, ("inputSchema", "input_schema"))
 
 
 def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
     """Text, reward and end from a step's observation."""
-    observation = _mapping(reply.get("observation"), f"{what}: observation")
-    is_done, reward = reply.get("done", False), reply.get("reward")
+    observation = wire.mapping(reply.get("observation"), f"{what}: observation")
+    is_done, reward = reply.get("done", False), wire.reward_of(reply.get("reward"), what)
     if not isinstance(is_done, bool):
-        raise ProtocolError(f"{what}: done is {is_done!r}, not true or false")
-    if reward is not None and not (isinstance(reward, int | float) and math.isfinite(reward)):
-        raise ProtocolError(f"{what}: reward is {str(reward)[:40]!r}, not a finite number")
+        wire.refuse(what, "done", is_done)
     error = observation.get("error")
     if isinstance(error, Mapping) and "error_type" in error:
         if error["error_type"] not in CALL_ERRORS:
             raise ToolCrashed(f"{what}: {str(error.get('message'))[:MAX_ERROR_CHARS]}")
         return ToolResult(str(error.get("message")), is_call_error=True)
-    return ToolResult(text_of(observation), None if reward is None else float(reward), is_done)
+    return ToolResult(text_of(observation), reward, is_done)
 
 
 def text_of(observation: Mapping[str, Any]) -> str:
@@ -70,10 +61,10 @@ def text_of(observation: Mapping[str, Any]) -> str:
 
 def refusal(error: Any, what: str) -> ToolResult:
     """Result for an answer of type `error` that is the model's fault; raises EnvFault for any other error."""
-    detail = _mapping(error, what)
+    detail = wire.mapping(error, what)
     code, message = detail.get("code"), str(detail.get("message"))[:MAX_ERROR_CHARS]
     if code == "VALIDATION_ERROR":
-        return ToolResult(f"{message}: {_faults(detail.get('errors'))}", is_call_error=True)
+        return ToolResult(f"{message}: {_faults(detail.get('errors'), what)}", is_call_error=True)
     if code == "CAPACITY_REACHED":
         raise Refused(f"{what}: {message}; set env.limits.max_sessions to what it takes", is_starting=True)
     if code in ("EXECUTION_ERROR", "FACTORY_ERROR"):
@@ -81,11 +72,17 @@ def refusal(error: Any, what: str) -> ToolResult:
     raise ProtocolError(f"{what}: {code} {message}")
 
 
-def _faults(errors: Any) -> str:
+def _faults(errors: Any, what: str) -> str:
     if not isinstance(errors, list):
         return ""
-    lines = [f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg')}" for e in errors if isinstance(e, Mapping)]
-    return "; ".join(lines)[:MAX_ERROR_CHARS]
+    return "; ".join(_one_fault(error, what) for error in errors if isinstance(error, Mapping))[:MAX_ERROR_CHARS]
+
+
+def _one_fault(error: Mapping[str, Any], what: str) -> str:
+    place = error.get("loc", [])
+    if not isinstance(place, list):
+        wire.refuse(what, "the place of a fault", place)
+    return f"{'.'.join(map(str, place))}: {error.get('msg')}"
 
 
 def _mcp_text(result: Any) -> str:
@@ -93,9 +90,3 @@ def _mcp_text(result: Any) -> str:
         blocks = [block for block in result["content"] if isinstance(block, Mapping)]
         return "\n".join(str(block["text"]) for block in blocks if "text" in block)
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-
-
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ProtocolError(f"{what}: not a JSON object")
-    return value

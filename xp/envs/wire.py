@@ -45,20 +45,20 @@ def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] |
 
 def tool_result(value: Any, what: str) -> ToolResult:
     """Parses the result of `/call`."""
-    reply = _mapping(value, what)
+    reply = mapping(value, what)
     if reply.get("ok") is True:
-        output = _mapping(reply.get("output"), f"{what}: output")
+        output = mapping(reply.get("output"), f"{what}: output")
         finished = output.get("finished")
         if not isinstance(finished, bool):
-            _refuse(what, "finished", finished)
+            refuse(what, "finished", finished)
         if "reward" not in output:
             raise ProtocolError(f"{what}: the reply has no reward")
-        return ToolResult(block_text(output.get("blocks"), what), _reward(output["reward"], what), finished)
+        return ToolResult(block_text(output.get("blocks"), what), reward_of(output["reward"], what), finished)
     if reply.get("ok") is not False:
-        _refuse(what, "ok", reply.get("ok"))
+        refuse(what, "ok", reply.get("ok"))
     error, reason = reply.get("error"), reply.get("reason")
     if not isinstance(error, str):
-        _refuse(what, "error", error)
+        refuse(what, "error", error)
     if reason == "episode_finished":
         raise ResponseLost(f"{what}: the episode had finished in a call whose result never arrived")
     if reason not in CALL_ERRORS:
@@ -72,10 +72,10 @@ def messages(value: Any, what: str) -> list[Message]:
         raise ProtocolError(f"{what}: not a list of messages")
     found = []
     for item in value:
-        message = _mapping(item, what)
+        message = mapping(item, what)
         role = message.get("role")
         if role not in ROLES:
-            _refuse(what, "role", role)
+            refuse(what, "role", role)
         found.append(Message(role=role, content=block_text(message.get("blocks"), what)))
     return found
 
@@ -83,8 +83,8 @@ def messages(value: Any, what: str) -> list[Message]:
 def block_text(blocks: Any, what: str) -> str:
     """The joined text of content blocks; raises ProtocolError for an image, which is not supported."""
     if not isinstance(blocks, list):
-        _refuse(what, "blocks", blocks)
-    return "".join(_one_block(_mapping(block, what), what) for block in blocks)
+        refuse(what, "blocks", blocks)
+    return "".join(_one_block(mapping(block, what), what) for block in blocks)
 
 
 def _one_block(block: Mapping[str, Any], what: str) -> str:
@@ -92,7 +92,7 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
     if kind in ("text", "reasoning"):
         text = block.get("text")
         if not isinstance(text, str):
-            _refuse(what, "text", text)
+            refuse(what, "text", text)
         return f"<think>{text}</think>" if kind == "reasoning" else text
     if kind == "image":
         raise ProtocolError(f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone")
@@ -101,49 +101,60 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
         return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
     if kind == "tool_result":
         return f"<tool_response>\n{block_text(block.get('blocks'), what)}\n</tool_response>"
-    return _refuse(what, "type of a block", kind)
+    return refuse(what, "type of a block", kind)
 
 
 def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str | None] | None]:
     """Parses the answer of `/task_tools`: the tools, and name and argument of the terminal tool if there is one."""
-    listing = _mapping(value, what)
-    items = listing.get("tools")
+    listing = mapping(value, what)
+    specs = tool_specs(listing.get("tools"), what, ("input_schema",))
+    terminal = listing.get("terminal_tool")
+    if terminal is None:
+        return specs, None
+    entry = mapping(terminal, what)
+    argument = entry.get("arg")
+    return specs, (string(entry.get("name"), what), None if argument is None else string(argument, what))
+
+
+def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[ToolSpec, ...]:
+    """Parses a list of tools with different names.
+
+    Args:
+        items: the list.
+        what: name of the answer in messages.
+        schema_keys: keys of a tool that may hold its schema; the first one with a value counts.
+    """
     if not isinstance(items, list):
-        _refuse(what, "tools", items)
+        refuse(what, "tools", items)
     specs = []
     for item in items:
-        tool = _mapping(item, what)
-        schema = tool.get("input_schema") or {}
+        tool = mapping(item, what)
+        schema: Any = next((found for key in schema_keys if (found := tool.get(key))), {})
         specs.append(
-            ToolSpec(string(tool.get("name"), what), str(tool.get("description") or ""), _mapping(schema, what))
+            ToolSpec(string(tool.get("name"), what), str(tool.get("description") or ""), mapping(schema, what))
         )
     if len({spec.name for spec in specs}) < len(specs):
         raise ProtocolError(f"{what}: two tools have the same name")
-    terminal = listing.get("terminal_tool")
-    if terminal is None:
-        return tuple(specs), None
-    entry = _mapping(terminal, what)
-    argument = entry.get("arg")
-    return tuple(specs), (string(entry.get("name"), what), None if argument is None else string(argument, what))
+    return tuple(specs)
 
 
 def string(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value:
-        _refuse(what, "a name", value)
+        refuse(what, "a name", value)
     return value
 
 
 def count(value: Any, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TASKS:
-        _refuse(what, "a number of tasks", value)
+        refuse(what, "a number of tasks", value)
     return value
 
 
-def _reward(value: Any, what: str) -> float | None:
+def reward_of(value: Any, what: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(what, "reward", value)
+        refuse(what, "reward", value)
     try:
         reward = float(value)
     except OverflowError:
@@ -153,13 +164,13 @@ def _reward(value: Any, what: str) -> float | None:
     return reward
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+def mapping(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        _refuse(what, "an object", value)
+        refuse(what, "an object", value)
     return value
 
 
-def _refuse(what: str, field: str, value: object) -> NoReturn:
+def refuse(what: str, field: str, value: object) -> NoReturn:
     raise ProtocolError(f"{what}: {field} is {type(value).__name__} {str(value)[:60]!r}")
 
 
