@@ -6,6 +6,7 @@ import json
 import math
 import random
 import resource
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -110,6 +111,28 @@ def test_18_a_tool_with_a_lone_surrogate_has_a_name_that_can_be_sent(world: Worl
     world.proxy.inject("/task_tools", faults.replied(json.dumps(tools).encode()))
     (tool,) = world.session().tools()
     assert (tool.name, tool.description) == ("cut \ufffd", "cut \ufffd")
+
+
+@pytest.mark.scorecard(18)
+@pytest.mark.parametrize("size", [1_000, 7 << 20])
+def test_18_only_a_small_list_of_tools_is_kept_and_a_large_one_is_parsed_off_the_loop(
+    world: World, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, parse_json = [], wire.parse_json
+
+    def parse(text: str | bytes, what: str, **more: Any) -> Any:
+        if what.endswith("/task_tools"):
+            threads.append(threading.current_thread().name)
+        return parse_json(text, what, **more)
+
+    monkeypatch.setattr(wire, "parse_json", parse)
+    tools = {"tools": [{"name": f"tool_{size}", "description": "x" * size, "input_schema": {}}]}
+    world.proxy.inject("/task_tools", faults.replied(json.dumps(tools).encode()), times=2)
+    kept = [world.session().tools()[0] for _ in range(2)]
+    assert kept[0] == kept[1]
+    assert (kept[0] is kept[1]) == (size == 1_000)
+    assert len(threads) == (1 if size == 1_000 else 2)
+    assert all(name.startswith("asyncio_") for name in threads) == (size > wire.LARGE)
 
 
 @pytest.mark.scorecard(18)
