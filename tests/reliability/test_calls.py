@@ -81,6 +81,15 @@ def test_13_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, ti
     assert world.effects.count("submit") == 1
 
 
+@pytest.mark.scorecard(13)
+def test_13_an_answer_with_a_blank_id_is_not_resumed(world: World) -> None:
+    fault = faults.replied(b"event: task_id\ndata:  \n\n", faults.EVENT_STREAM)
+    world.proxy.inject("/call", fault, times=99)
+    with pytest.raises(ResponseLost):
+        world.session().call("inc", {})
+    assert len(world.proxy.requests("/call")) == 1
+
+
 @pytest.mark.scorecard(14)
 @pytest.mark.parametrize("name", REFUSED)
 def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) -> None:

@@ -50,7 +50,8 @@ async def read_result(response: aiohttp.ClientResponse, what: str, progress: lis
             raise ProtocolError(f"{what}: the stream is not UTF-8") from None
         for name, data in events:
             if name == "task_id":
-                progress.append(data.strip())
+                if data.strip():
+                    progress.append(data.strip())
             elif name in ("chunk", "end"):
                 pieces.append(data)
                 if name == "end":
