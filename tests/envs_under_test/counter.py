@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -144,6 +145,12 @@ class Stuck(Counter):
     async def stall(self) -> ToolOutput:
         """Answer nobody any more."""
         time.sleep(3600)
+        return said("never")
+
+    @tool
+    async def backtrack(self) -> ToolOutput:
+        """Keep the interpreter for ever: no other thread and no signal handler of Python runs again."""
+        re.fullmatch(r"(a|a?)+b", "a" * 64)
         return said("never")
 
 

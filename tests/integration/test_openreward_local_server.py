@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +16,7 @@ import pytest
 
 from tests.envs_under_test.counter import Gathering
 from tests.ors_server import COUNTER, rules
+from tests.reliability.test_sessions import wait_for
 from xp.envs import server_watch
 from xp.envs.base import EnvFault
 from xp.envs.local_server import LocalServer, source_version
@@ -19,6 +24,7 @@ from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
 
 pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_it_serves_within_its_context_and_not_after() -> None:
@@ -118,6 +124,43 @@ def test_a_server_that_is_stuck_in_a_call_is_replaced_once_the_calls_time_is_ove
     assert provider.open(task).call("inc", {}).text == "1"
     assert "has answered nothing for 10 s" in caplog.text
     provider.close()
+
+
+KEEPS_THE_INTERPRETER = """
+import os
+from tests.ors_server import rules
+from xp.envs.openreward import OpenRewardProvider
+provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=600.0), os.environ)
+session = provider.open(provider.tasks("train", [1])[0])
+print(provider.server.pid, provider.server.url.rpartition(":")[2], flush=True)
+session.call("backtrack", {})
+"""
+
+
+def test_a_server_whose_tool_keeps_the_interpreter_ends_with_a_run_that_was_killed() -> None:
+    command = [sys.executable, "-c", KEEPS_THE_INTERPRETER]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        pid, port = map(int, run.stdout.readline().split())
+        assert wait_for(lambda: not answers(port)), "the tool has the interpreter"
+        run.kill()
+    try:
+        assert wait_for(lambda: not psutil.pid_exists(pid), 60.0)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def answers(port: int) -> bool:
+    """Whether a server answers a request at once, whatever the answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            return bool(connection.recv(1))
+    except TimeoutError:
+        return False
 
 
 def test_a_providers_server_starts_with_the_first_question_and_ends_with_it() -> None:
