@@ -148,6 +148,11 @@ class Stuck(Counter):
         return said("never")
 
     @tool
+    async def leave(self) -> ToolOutput:
+        """Start a process and leave it behind."""
+        return said(str(subprocess.Popen(["sleep", "600"]).pid))
+
+    @tool
     async def backtrack(self) -> ToolOutput:
         """Keep the interpreter for ever: no other thread and no signal handler of Python runs again."""
         re.fullmatch(r"(a|a?)+b", "a" * 64)

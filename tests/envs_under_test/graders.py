@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,22 @@ def sees(answer: str, row: Mapping[str, Any]) -> float:
 
 def ends(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
+    os._exit(3)
+
+
+def starts(answer: str, row: Mapping[str, Any]) -> float:
+    """The id of a process that it leaves behind."""
+    del answer, row
+    return float(subprocess.Popen(["sleep", "600"]).pid)
+
+
+def forks_and_ends(answer: str, row: Mapping[str, Any]) -> float:
+    """Leaves a copy of its process, which holds the connection; with the answer `far`, in another session."""
+    del row
+    if os.fork() == 0:
+        if answer == "far":
+            os.setsid()
+        time.sleep(60)
     os._exit(3)
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.envs_under_test.counter import Gathering
+from tests.launching import is_alive
 from tests.ors_server import COUNTER, rules
 from tests.reliability.test_sessions import wait_for
 from xp.envs import server_watch
@@ -145,12 +146,27 @@ def test_a_server_whose_tool_keeps_the_interpreter_ends_with_a_run_that_was_kill
         assert wait_for(lambda: not answers(port)), "the tool has the interpreter"
         run.kill()
     try:
-        assert wait_for(lambda: not psutil.pid_exists(pid), 60.0)
+        assert wait_for(lambda: not is_alive(pid))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port)).close()
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_server_leaves_no_process_that_its_tools_started(is_killed: bool) -> None:
+    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Stuck"), os.environ)
+    started = int(provider.open(provider.tasks("train", [1])[0]).call("leave", {}).text)
+    assert is_alive(started)
+    if is_killed:
+        assert provider.server is not None
+        assert provider.server.pid is not None
+        os.kill(provider.server.pid, signal.SIGKILL)
+    else:
+        provider.close()
+    assert wait_for(lambda: not is_alive(started))
+    provider.close()
 
 
 def answers(port: int) -> bool:

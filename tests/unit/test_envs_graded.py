@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.fake_session import with_limits
+from tests.launching import is_alive
 from tests.ors_server import rules
-from xp.envs.base import DeadlineExceeded, Message, ProtocolError, Task, ToolCrashed
+from tests.reliability.test_sessions import wait_for
+from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.graded import GradedProvider
 from xp.episode.episode import Episode
@@ -107,6 +109,23 @@ def test_a_closed_provider_leaves_no_grader_behind() -> None:
     process = provider._process.child()._process
     provider.close()
     assert process.wait(100) is not None
+
+
+def test_a_closed_provider_leaves_no_process_that_its_grader_started() -> None:
+    provider = GradedProvider(graded("starts"), {})
+    started = provider.open(Task("x", "train", 1)).answer("1").reward
+    assert started is not None
+    assert is_alive(int(started))
+    provider.close()
+    assert wait_for(lambda: not is_alive(int(started)))
+
+
+@pytest.mark.parametrize("answer", ["near", "far"])
+def test_a_grader_that_ends_is_noticed_at_once_though_a_copy_of_it_holds_the_connection(answer: str) -> None:
+    provider = GradedProvider(with_limits(graded("forks_and_ends"), call_timeout_s=30.0), {})
+    with pytest.raises(ResponseLost, match="it ended with code 3"):
+        provider.open(Task("x", "train", 1)).answer(answer)
+    provider.close()
 
 
 def test_the_reason_names_the_line_of_the_users_code() -> None:

@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.loop import call_on_loop
+from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
@@ -78,7 +80,7 @@ class Child:
 
     def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str) -> None:
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock, self._reaping = threading.Lock(), threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
@@ -92,7 +94,9 @@ class Child:
         )
         theirs.close()
         self._connection.send(config)
-        threading.Thread(target=self._read, args=(self._connection,), name="child-replies", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="child-replies", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._watch, name="child-end", daemon=True).start()
 
     def is_alive(self) -> bool:
         return self._gone is None and self._owner == os.getpid()
@@ -125,36 +129,51 @@ class Child:
         return _result(kind, value, what)
 
     def end(self, why: str, grace_s: float = 0.0) -> None:
-        """Kills the process after `grace_s` seconds; waiting callers get the reason."""
+        """Kills the process and what it started, after `grace_s` seconds; waiting callers get the reason."""
         self._gone = self._gone or why
         if self._owner != os.getpid():
             return
         if grace_s:
             self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_s)
-        self._process.kill()
+            wait_unreaped(self._process, grace_s)
+        self._kill()
 
-    def _read(self, connection: Connection) -> None:
+    def _kill(self) -> None:
+        with self._reaping:
+            kill_session(self._process)
+
+    def _read(self) -> None:
         while True:
             try:
-                number, kind, value = connection.recv()
+                number, kind, value = self._connection.recv()
             except (EOFError, OSError):
                 break
             if (done := self._waiting.pop(number, None)) is not None:
                 done.set_result((kind, value))
+        if not wait_unreaped(self._process, STOP_S):
+            self._kill()
+
+    def _watch(self) -> None:
+        """Waits for the process's end and tells the waiting callers."""
+        wait_unreaped(self._process)
+        self._kill()  # What it started ends too.
+        _hang_up(self._connection)  # A process that left the group may still hold the other end.
+        self._reader.join()
+        with self._reaping:
+            code = self._process.wait()
         with self._lock:
-            try:
-                code = self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                code = self._process.wait()
             self._gone = self._gone or f"it ended with code {code}"
-            connection.close()
-            for place in Path(tempfile.gettempdir()).glob(f"{place_prefix(self._process.pid)}*"):
-                shutil.rmtree(place, ignore_errors=True)  # The killed process could not remove it itself.
+            self._connection.close()
+        for place in Path(tempfile.gettempdir()).glob(f"{place_prefix(self._process.pid)}*"):
+            shutil.rmtree(place, ignore_errors=True)  # The killed process could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))
+
+
+def _hang_up(connection: Connection) -> None:
+    """Ends a connection for its reader, after the answers that have arrived."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _result(kind: str, value: Any, what: str) -> Any:

@@ -18,6 +18,7 @@ from typing import IO, Final
 
 from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
+from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import candidates, path_for
 from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
@@ -90,7 +91,7 @@ class LocalServer:
         with self._turn:
             if self._process is None or self._owner != os.getpid():
                 return
-            self._process.kill()
+            kill_session(self._process)
             self._process.wait()
             if self._watch is None or not self._watch.is_ended:
                 self._start(int(self.url.rpartition(":")[2]))
@@ -130,11 +131,9 @@ class LocalServer:
         if process is None:
             return
         process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wait_unreaped(process, STOP_S)
+        kill_session(process)  # Also what the server started and did not end.
+        process.wait()
 
     def __enter__(self) -> LocalServer:
         self.start()
