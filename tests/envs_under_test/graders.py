@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,6 +56,35 @@ def sees(answer: str, row: Mapping[str, Any]) -> float:
 def ends(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
     os._exit(3)
+
+
+class Silent(Exception):
+    """An exception whose text cannot be read."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def raises_silently(answer: str, row: Mapping[str, Any]) -> float:
+    del answer, row
+    raise Silent
+
+
+def _only_here(text: str) -> str:
+    """A text of a class that no other process has."""
+    module = types.ModuleType("only_in_this_process")
+    kind = type("Text", (str,), {"__module__": module.__name__, "__reduce__": lambda self: (kind, (str(self),))})
+    module.Text = kind  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    return kind(text)
+
+
+def unsendable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return {"train": [{"prompt": "a", "check": lambda text: text}]}
+
+
+def unreadable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return {"train": [{"prompt": "a", "check": _only_here("b")}]}
 
 
 def starts(answer: str, row: Mapping[str, Any]) -> float:
@@ -124,6 +155,20 @@ class Higher:
         hint = "higher" if guess < self._secret else "lower"
         observations = [] if is_right else [{"role": "user", "content": hint}]
         return {"observations": observations, "reward": float(is_right), "done": is_right, "metadata": {}}
+
+
+class Strange(Higher):
+    """Begins with a message whose text is of a class of its own."""
+
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
+        return [{"role": "user", "content": _only_here("Guess.")}, *prompt], {}
+
+
+class Unsayable(Higher):
+    """Begins with a message that has no text."""
+
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[Any], dict[str, Any]]:
+        return [*prompt, {"role": "user", "content": lambda: "Guess."}], {}
 
 
 def skyrl_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -128,6 +128,22 @@ def test_a_grader_that_ends_is_noticed_at_once_though_a_copy_of_it_holds_the_con
     provider.close()
 
 
+def test_an_exception_without_a_readable_text_makes_the_episode_void_at_once() -> None:
+    config = with_limits(graded("raises_silently"), call_timeout_s=30.0, retries_per_episode=0)
+    assert "ToolCrashed: the grader raised Silent" in (play(config, 1, "1")[0].void_reason or "")
+
+
+def test_the_texts_of_an_opening_arrive_as_plain_texts() -> None:
+    (first, _) = GradedProvider(graded("Strange"), {}).open(Task("x", "train", 5)).prompt()
+    assert first == {"role": "user", "content": "Guess."}
+    assert type(first["content"]) is str
+
+
+def test_an_opening_that_is_no_text_is_a_fault_at_once() -> None:
+    with pytest.raises(ProtocolError, match="role and content"):
+        GradedProvider(with_limits(graded("Unsayable"), create_timeout_s=30.0), {}).open(Task("x", "train", 5))
+
+
 def test_the_reason_names_the_line_of_the_users_code() -> None:
     outcome, _ = play(with_limits(graded("raises"), retries_per_episode=0), 1, "1")
     assert "graders.py" in (outcome.void_reason or "")

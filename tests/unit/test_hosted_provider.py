@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.reliability.test_sessions import wait_for
-from tests.unit.test_envs_graded import graded
+from tests.unit.test_envs_graded import MODULE, graded
 from xp.backends.stages.episode import episode_config, user_modules
 from xp.compose import compose
-from xp.envs.base import Provider, ResponseLost, Task
+from xp.envs.base import ProtocolError, Provider, ResponseLost, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
 from xp.envs.packages.hosted import HostedProvider
@@ -52,6 +52,15 @@ class TestHosted(ProviderSuite):
     @pytest.fixture
     def closed(self) -> Provider:
         return HostedGrader(graded("equals"), os.environ)
+
+
+@pytest.mark.parametrize(("rows", "fault"), [("unsendable", "cannot be sent"), ("unreadable", "cannot be read")])
+def test_tasks_that_cannot_leave_their_process_are_a_fault_at_once_and_others_go_on(rows: str, fault: str) -> None:
+    provider = HostedGrader(graded("equals", rows=f"{MODULE}:{rows}_rows"), os.environ)
+    with pytest.raises(ProtocolError, match=fault):
+        provider.tasks("train", [0])
+    assert provider.num_tasks("train") == 1
+    provider.close()
 
 
 def child_of(provider: HostedProvider) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs import base
-from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
+from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.loop import call_on_loop
 from xp.envs.own_session import kill_session, wait_unreaped
@@ -145,11 +146,14 @@ class Child:
     def _read(self) -> None:
         while True:
             try:
-                number, kind, value = self._connection.recv()
+                number, kind, packed = self._connection.recv()
             except (EOFError, OSError):
                 break
+            except Exception as error:
+                self.end(f"something else than its answers came from it ({type(error).__name__})")
+                break
             if (done := self._waiting.pop(number, None)) is not None:
-                done.set_result((kind, value))
+                done.set_result(_unpacked(kind, packed))
         if not wait_unreaped(self._process, STOP_S):
             self._kill()
 
@@ -174,6 +178,14 @@ def _hang_up(connection: Connection) -> None:
     """Ends a connection for its reader, after the answers that have arrived."""
     with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
+
+
+def _unpacked(kind: str, packed: bytes) -> tuple[str, Any]:
+    """An answer's kind and value; a value of a class that this process lacks becomes a fault."""
+    try:
+        return kind, pickle.loads(packed)
+    except Exception as error:
+        return "fault", (ProtocolError.__name__, f"its answer cannot be read: {type(error).__name__}: {error}")
 
 
 def _result(kind: str, value: Any, what: str) -> Any:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pickle import dumps
 from typing import Any
 
-from xp.envs.base import EnvFault
+from xp.envs.base import EnvFault, ProtocolError
 from xp.envs.bounds import bound_memory, die_with
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
 
 
 class Desk:
-    """Answers requests `(number, verb, conversation, argument)` with `(number, result)`, each on its own thread.
+    """Answers requests `(number, verb, conversation, argument)`, each on its own thread.
+
+    An answer is `(number, kind, pickled result)`; a result that cannot be sent becomes a fault.
 
     Args:
         connection: connection to the parent.
@@ -40,16 +43,35 @@ class Desk:
 
     def _answer(self, number: int, verb: str, conversation: int, argument: Any) -> None:
         try:
-            result = ("ok", getattr(self._clerk, verb)(conversation, argument))
+            result: tuple[str, Any] = ("ok", getattr(self._clerk, verb)(conversation, argument))
         except XpError as error:
-            result = ("xp", (str(error), int(error.code)))
+            result = ("xp", (_text(error), int(error.code)))
         except EnvFault as error:
-            result = ("fault", (type(error).__name__, str(error)))
+            result = ("fault", (type(error).__name__, _text(error)))
         except BaseException as error:
-            place = inspect.trace()[-1]
-            result = ("raised", f"raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})")
+            result = ("raised", f"raised {type(error).__name__}: {_text(error)} ({_place_of(error)})")
+        kind, value = result
+        try:
+            packed = dumps(value)
+        except BaseException as error:  # The user's classes decide what pickling does.
+            kind = "fault"
+            packed = dumps((ProtocolError.__name__, f"what `{verb}` returned cannot be sent: {_text(error)}"))
         with self._lock:
-            self._connection.send((number, *result))
+            self._connection.send((number, kind, packed))
+
+
+def _text(error: BaseException) -> str:
+    """An exception's text, even if the user's class fails to give one."""
+    try:
+        return "".join(str(error))
+    except BaseException:
+        return "(no readable text)"
+
+
+def _place_of(error: BaseException) -> str:
+    """File and line that raised an exception."""
+    place = traceback.extract_tb(error.__traceback__, limit=-1)[0]
+    return f"{place.filename}:{place.lineno}"
 
 
 def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:

@@ -76,7 +76,7 @@ def _graded(grade: Callable[[str, Row], Any]) -> Begin:
     """Conversations with one answer and one reward."""
 
     def begin(row: Row) -> GraderConversation:
-        return GraderConversation(messages_of(row), lambda answer: _verdict(grade(answer, row)), lambda: None)
+        return GraderConversation(_plain(messages_of(row)), lambda answer: _verdict(grade(answer, row)), lambda: None)
 
     return begin
 
@@ -93,9 +93,28 @@ def _stepped(make: Callable[[Row], Any]) -> Begin:
         opening = messages_of(row)
         if callable(getattr(env, "init", None)):
             opening, _ = env.init(opening)
-        return GraderConversation(opening, lambda text: _step(env.step(text)), getattr(env, "close", lambda: None))
+        return GraderConversation(
+            _plain(opening), lambda text: _step(env.step(text)), getattr(env, "close", lambda: None)
+        )
 
     return begin
+
+
+def _plain(opening: Any) -> list[Message]:
+    """Messages of plain texts: an object of the user's own class must not reach another process.
+
+    Raises:
+        ProtocolError: it is no list of messages.
+    """
+    try:
+        texts = [(message["role"], message["content"]) for message in opening]
+    except (TypeError, LookupError):
+        texts = [(None, None)]
+    if not all(isinstance(role, str) and isinstance(content, str) for role, content in texts):
+        raise ProtocolError(
+            "init() of the grader must return a list of messages, each with the texts role and content, and a mapping"
+        )
+    return [Message(role=str.__str__(role), content=str.__str__(content)) for role, content in texts]
 
 
 def _step(output: Mapping[str, Any]) -> ToolResult:
