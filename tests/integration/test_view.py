@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(60)
 
 
-def test_the_token_of_the_address_becomes_a_cookie_of_this_origin(server: Server) -> None:
+def test_the_token_of_the_address_becomes_a_cookie_of_this_address(server: Server) -> None:
     status, headers, _ = server.get(f"/?token={server.token}", Cookie="")
     assert (status, headers["location"]) == (303, "/")
     assert "HttpOnly" in headers["set-cookie"]
