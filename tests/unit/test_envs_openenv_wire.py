@@ -91,7 +91,7 @@ def test_mcp_tools_have_their_schema_under_either_name(key: str) -> None:
 
 @pytest.mark.parametrize(
     "tools",
-    [5, "say", None, {"say": {}}, [5], [{}], [{"name": ""}], [{"name": "a", "inputSchema": 5}], [{"name": "a"}] * 2],
+    [5, "say", {"say": {}}, [5], [{}], [{"name": ""}], [{"name": "a", "inputSchema": 5}], [{"name": "a"}] * 2],
 )
 def test_a_list_of_mcp_tools_that_cannot_be_offered_is_refused(tools: Any) -> None:
     with pytest.raises(ProtocolError):

@@ -85,7 +85,8 @@ def _guard(process: int, parent: int) -> None:
         time.sleep(STEP_S)
     if os.getpgrp() == process:
         os.killpg(process, signal.SIGKILL)
-    os.kill(process, signal.SIGKILL)
+    elif _parent_of(process) is not None:
+        os.kill(process, signal.SIGKILL)
 
 
 def _parent_of(process: int) -> int | None:

@@ -32,7 +32,8 @@ def step_tool(schema: Any, what: str) -> ToolSpec | None:
 def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
     """Tools in the answer of `tools/list`."""
     result = wire.mapping(reply.get("result"), f"{what}: result")
-    return wire.tool_specs(result.get("tools"), what, ("inputSchema", "input_schema"))
+    tools = result.get("tools")
+    return wire.tool_specs([] if tools is None else tools, what, ("inputSchema", "input_schema"))
 
 
 def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
