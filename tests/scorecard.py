@@ -74,6 +74,10 @@ ITEMS: Final = {
     59: "a check of a slow environment",
     60: "dependencies from a lock with hashes",
     61: "signals to a run in the background",
+    62: "a server that is deployed with other tasks",
+    63: "what a run was told when it was resumed",
+    64: "a trained model that was changed",
+    65: "standard output that is lost",
 }
 
 

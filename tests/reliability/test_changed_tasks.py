@@ -17,6 +17,8 @@ from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.load import load_tasks
 from xp.tasks.prepare import prepare
 
+pytestmark = pytest.mark.scorecard(62)
+
 Load = Callable[[str], int]
 
 

@@ -239,6 +239,7 @@ LOST = ("pipe", "disk", "terminal")
 BIN = (sys.executable, "-m", "xp")
 
 
+@pytest.mark.scorecard(65)
 @pytest.mark.parametrize("kind", LOST)
 def test_a_sweep_goes_on_without_its_output(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -252,6 +253,7 @@ def test_a_sweep_goes_on_without_its_output(
     assert ("the command went on without it" in capsys.readouterr().err) == (kind != "pipe")
 
 
+@pytest.mark.scorecard(65)
 @pytest.mark.parametrize("kind", LOST)
 def test_the_code_of_the_work_remains_without_output(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -288,6 +290,7 @@ def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
     assert codes == {"pipe": 0, "disk": ExitCode.RESOURCE, "terminal": ExitCode.RESOURCE}
 
 
+@pytest.mark.scorecard(65)
 def test_a_closed_output_is_no_output() -> None:
     for closed in ("<&- >&-", "2>&-"):
         done = subprocess.run(

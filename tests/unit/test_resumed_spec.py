@@ -14,6 +14,8 @@ from xp.errors import ExitCode
 from xp.job import Stage
 from xp.launchers.base import Context
 
+pytestmark = pytest.mark.scorecard(63)
+
 Say = Callable[..., tuple[int, list[str]]]
 
 

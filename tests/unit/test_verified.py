@@ -22,6 +22,9 @@ from xp.verified import DIGESTS, damaged
 from xp.worker.publish import check_there, publish
 
 
+pytestmark = pytest.mark.scorecard(64)
+
+
 def save(directory: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
