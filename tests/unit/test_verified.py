@@ -21,7 +21,6 @@ from xp.launchers.base import Context
 from xp.verified import DIGESTS, damaged
 from xp.worker.publish import check_there, publish
 
-
 pytestmark = pytest.mark.scorecard(64)
 
 
