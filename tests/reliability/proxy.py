@@ -119,6 +119,8 @@ class FaultProxy:
 
     def refuse_for(self, seconds: float) -> None:
         """Refuse connections for so long, and end those that are open, as a server does that is deployed again."""
+        if not self._server.is_serving():
+            return  # it is away already
         port = self._server.sockets[0].getsockname()[1]
 
         async def away() -> None:
