@@ -40,9 +40,11 @@ def die_with(parent: int) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        _start_guard(os.getpid(), parent)
-    else:
-        threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+        if os.getpgrp() == os.getpid():
+            _start_guard(os.getpid(), parent)
+            return
+    # A process that leads no group is not guarded: its id may be given to another one, which a guard would kill.
+    threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
 
 
 def _watch(parent: int) -> None:
@@ -83,10 +85,7 @@ def _guard(process: int, parent: int) -> None:
         os.kill(process, signal.SIGTERM)  # The kernel sends none if the parent ended before `die_with`.
     while _parent_of(process) is not None and time.monotonic() < deadline:
         time.sleep(STEP_S)
-    if os.getpgrp() == process:
-        os.killpg(process, signal.SIGKILL)
-    elif _parent_of(process) is not None:
-        os.kill(process, signal.SIGKILL)
+    os.killpg(process, signal.SIGKILL)
 
 
 def _parent_of(process: int) -> int | None:
