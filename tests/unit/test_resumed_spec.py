@@ -1,4 +1,4 @@
-"""What a run is told when it is resumed stays: the next resume and a repeated sweep go by it."""
+"""Changes by which a run was resumed stay: the next resume and a repeated sweep go by them."""
 
 from __future__ import annotations
 

@@ -49,3 +49,9 @@ def test_without_any_checkpoint_training_begins_anew(tmp_path: Path) -> None:
     (tmp_path / LATEST).write_text("3")
     choose_latest(tmp_path)
     assert not (tmp_path / LATEST).exists()
+
+
+def test_a_negative_number_keeps_every_checkpoint(tmp_path: Path) -> None:
+    place = checkpoints(tmp_path, 1, 2, 3)
+    prune(str(place), -1)
+    assert {"global_step_1", "global_step_2", "global_step_3"} <= names(place)

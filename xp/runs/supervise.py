@@ -159,7 +159,7 @@ class _Attempt:
             record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
             if has_every_stage(plan, earlier):
-                # Of the last attempt, or the next resume would go back to the first one's; plan.json keeps each.
+                # A spec of the first attempt would take the next resume back to it; each attempt's plan.json remains.
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
         self._save(record)
 

@@ -25,8 +25,8 @@ def check_unchanged(
     """Compares the rows with the environments' present descriptions of these tasks, and then with their prompts.
 
     Descriptions may differ while the tasks are the same (an address that is signed anew for each request), so that
-    prompts of a few such tasks decide. An environment that the run serves itself is not asked: the digest of its code
-    is part of the set's key. A task without a description is known by its index only: a change of it is not seen.
+    prompts of a few such tasks decide. An environment that the run starts itself is not asked (of `env.serve`, the
+    digest of its code is part of the set's key). Of a task without a description no change is seen but its absence.
 
     Args:
         directory: the task set, for the message.
