@@ -34,7 +34,7 @@ def choose_latest(checkpoints: Path) -> None:
 
 
 def prune(checkpoints: str, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints, none for a negative number (SkyRL's default); runs on each node."""
+    """Removes all but the newest `keep` checkpoints, and none for a negative number, as SkyRL; runs on each node."""
     known = step_directories(Path(checkpoints), FORM) if keep >= 0 else {}
     for step in sorted(known)[: max(0, len(known) - keep)]:
         shutil.rmtree(known[step], ignore_errors=True)
