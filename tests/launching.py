@@ -19,6 +19,7 @@ import psutil
 from xp.compose import compose
 from xp.errors import XpError
 from xp.job import Runtime, Stage
+from xp.launchers import signals
 from xp.launchers.local import LocalLauncher
 from xp.runs.record import RunRecord, read_record
 from xp.runs.supervise import dispatch
@@ -137,9 +138,17 @@ class Supervisor:
     """`dispatch` in a process of its own."""
 
     def __init__(
-        self, outputs: Path, codes: Sequence[str], *, grace_s: float = 2.0, attempt: int = 1, **options: Any
+        self,
+        outputs: Path,
+        codes: Sequence[str],
+        *,
+        grace_s: float = 2.0,
+        attempt: int = 1,
+        debounce_s: float = signals.DEBOUNCE_S,
+        **options: Any,
     ) -> None:
         request = {"outputs": str(outputs), "codes": list(codes), "grace_s": grace_s, "attempt": attempt}
+        request["debounce_s"] = debounce_s
         self.outputs = outputs
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.launching", json.dumps(request)],
@@ -184,6 +193,7 @@ def is_alive(pid: int) -> bool:
 
 
 def _main(request: dict[str, Any]) -> int:
+    signals.DEBOUNCE_S = request.get("debounce_s", signals.DEBOUNCE_S)
     stages = [stage(f"s{number}", code) for number, code in enumerate(request["codes"])]
     try:
         dispatch(

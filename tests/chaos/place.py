@@ -132,7 +132,7 @@ class Place:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.pid != os.getpid() and process.cwd().startswith(str(self.root)):
+                if process.pid != os.getpid() and Path(process.cwd()).is_relative_to(self.root):
                     found.append(process)
         return found
 

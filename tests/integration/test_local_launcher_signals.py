@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.launching import STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
@@ -105,7 +106,8 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
 
 
 def test_one_key_press_that_arrives_twice_is_one_interrupt(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [POLITE.replace("sys.exit(0)", "time.sleep(0.5); sys.exit(0)")], grace_s=600.0)
+    slow = POLITE.replace("sys.exit(0)", "time.sleep(0.5); sys.exit(0)")
+    supervisor = Supervisor(tmp_path, [slow], grace_s=600.0, debounce_s=600.0)
     eventually(lambda: (tmp_path / "up").exists())
     supervisor.send(signal.SIGINT)
     time.sleep(0.02)
@@ -175,14 +177,20 @@ def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     assert statuses(tmp_path) == {"s0": "succeeded"}
 
 
-def test_a_guard_that_is_killed_takes_the_job_with_it(tmp_path: Path) -> None:
-    import psutil
-
+@pytest.mark.scorecard(8)
+def test_a_guard_that_is_killed_takes_its_job_with_it_and_no_run_of_the_same_name(tmp_path: Path) -> None:
+    """Two runs of one name: an `outputs/` that was copied, and both resumed."""
+    other = Supervisor(tmp_path / "copy", [POLITE], grace_s=600.0)
+    eventually(lambda: (tmp_path / "copy/up").exists())
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()
     guard = next(p for p in psutil.Process(supervisor.process.pid).children() if "guard.py" in " ".join(p.cmdline()))
     os.kill(guard.pid, signal.SIGKILL)
     ended, _ = supervisor.end()
+    assert statuses(tmp_path / "copy") == {"s0": "running"}
+    other.send(signal.SIGTERM)
+    code, output = other.end()
+    assert (code, "tidied up" in output) == (ExitCode.TERMINATED, True)
     assert ended == ExitCode.STAGE_FAILED
     eventually(lambda: not any(map(is_alive, tree)))
     assert statuses(tmp_path) == {"s0": "failed"}

@@ -16,7 +16,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
 
-QUICK = {"create_timeout_s": 5.0, "call_timeout_s": 2.0, "episode_timeout_s": 30.0, "retries_per_episode": 0}
+QUICK = {"create_timeout_s": 20.0, "call_timeout_s": 10.0, "episode_timeout_s": 120.0, "retries_per_episode": 0}
 TASK = Task("fake", "train", 2)
 """Count to two."""
 

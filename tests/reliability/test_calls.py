@@ -35,7 +35,7 @@ REFUSED: dict[str, Fault] = {
 @pytest.mark.parametrize("times", [1, 99])
 def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, times: int) -> None:
     world.proxy.inject("/call", LOST[name], times)
-    episode = world.episode(call_timeout_s=0.7)
+    episode = world.episode(call_timeout_s=3.0)
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert outcome.reward is None
@@ -47,7 +47,7 @@ def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, 
 @pytest.mark.parametrize("name", LOST)
 def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, name: str) -> None:
     world.proxy.inject("/call", LOST[name], times=1, skip=1)
-    episode = world.episode(retries_per_episode=1, call_timeout_s=0.7)
+    episode = world.episode(retries_per_episode=1, call_timeout_s=3.0)
     for tool in ("inc", "inc", "submit"):
         reply = episode.step(call(tool))
     assert reply.status is EpisodeStatus.FINISHED
@@ -61,7 +61,7 @@ def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: Worl
 @pytest.mark.parametrize("name", LOST)
 def test_13_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
     world.proxy.inject("/call", LOST[name], times=1, skip=2)
-    episode = world.episode(call_timeout_s=0.7)
+    episode = world.episode(call_timeout_s=3.0)
     for tool in ("inc", "inc", "submit"):
         episode.step(call(tool))
     outcome = episode.settle()
@@ -144,7 +144,7 @@ def test_15_a_stalled_call_ends_at_its_deadline(world: World, name: str) -> None
 @pytest.mark.parametrize("path", ["/create_session", "/create", "/messages"])
 def test_15_a_stalled_opening_ends_at_its_deadline_and_frees_its_slot(world: World, path: str) -> None:
     world.proxy.inject(path, faults.silent(executed=True), times=1)
-    provider = world.provider(create_timeout_s=1.0, max_sessions=1)
+    provider = world.provider(create_timeout_s=3.0, max_sessions=1)
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         provider.open(TASK)
@@ -155,7 +155,7 @@ def test_15_a_stalled_opening_ends_at_its_deadline_and_frees_its_slot(world: Wor
 @pytest.mark.scorecard(15)
 def test_15_stalled_tools_end_at_their_deadline(world: World) -> None:
     world.proxy.inject("/task_tools", faults.silent(executed=True), times=1)
-    session = world.session(create_timeout_s=1.0)
+    session = world.session(create_timeout_s=3.0)
     with pytest.raises(DeadlineExceeded):
         session.tools()
 

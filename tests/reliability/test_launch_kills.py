@@ -69,7 +69,7 @@ def _of(outputs: Path) -> list[int]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.cwd().startswith(str(outputs)):
+            if process.pid != os.getpid() and Path(process.cwd()).is_relative_to(outputs):
                 found.append(process.pid)
         except psutil.Error:
             continue

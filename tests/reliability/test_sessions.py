@@ -172,7 +172,7 @@ def test_17_an_episode_over_a_restart_is_played_again_once(world: World, restart
 @pytest.mark.scorecard(17)
 def test_17_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_watch, "PING_S", 3600.0)
-    config = rules(serve=COUNTER, **{**QUICK, "retries_per_episode": 1})
+    config = rules(serve=COUNTER, **{**QUICK, "create_timeout_s": 5.0, "retries_per_episode": 1})
     provider = OpenRewardProvider(config, os.environ)
     episode = Episode(TASK, lambda: provider.open(TASK), config)
     episode.step(call("inc"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -48,6 +49,8 @@ class _Running:
     file: BinaryIO
     context: Context
     launch: Launch
+    mark: str
+    """Value of XP_LAUNCH in the environment of its processes; no other launch of this machine has it."""
 
 
 class LocalLauncher:
@@ -88,10 +91,11 @@ class LocalLauncher:
         python = interpreter(stage.job.runtime)
         argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
         hold = self._hold_tree(context)
+        mark = f"{key}/{secrets.token_hex(16)}"
         process = subprocess.Popen(
             behind_guard(argv, self._grace_s),
             cwd=context.outputs,
-            env=self._environment(stage, context),
+            env={**self._environment(stage, context), "XP_LAUNCH": mark},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -100,7 +104,7 @@ class LocalLauncher:
         )
         os.close(hold)
         launch = Launch(self.name, key, str(process.pid), context.log(stage.name), now())
-        self._running[key] = _Running(process, file, context, launch)
+        self._running[key] = _Running(process, file, context, launch, mark)
         return launch
 
     def wait(self, launch: Launch, echo: Echo) -> int:
@@ -119,7 +123,7 @@ class LocalLauncher:
                 running.file.close()
         code = running.process.wait()
         if code < 0:
-            sweep(launch.key)
+            sweep(running.mark)
             return 128 - code
         return code
 
@@ -170,19 +174,18 @@ class LocalLauncher:
             "XP_RUN_ID": context.run_id,
             "XP_ATTEMPT": str(context.attempt),
             "XP_STAGE": stage.name,
-            "XP_LAUNCH": context.key(stage.name),
             "XP_PYTHON": sys.executable,  # xp.envs.local_server
             **context.secrets,
         }
 
 
-def sweep(key: str) -> None:
-    """Kills the remaining processes of a launch whose guard was killed, found by the key in their environment."""
+def sweep(mark: str) -> None:
+    """Kills the remaining processes of a launch whose guard was killed, found by the mark in their environment."""
     import psutil
 
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get("XP_LAUNCH") == key:
+            if process.environ().get("XP_LAUNCH") == mark:
                 process.kill()
 
 
