@@ -1,0 +1,25 @@
+"""What git has: nothing that a trial run or an editor left in the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.launching import ROOT
+
+TOP = """.ci .gitignore .pre-commit-config.yaml AGENTS.md CHANGELOG.md LICENSE Makefile README.md benchmarks conf docs
+    mkdocs.yml pyproject.toml recipes requirements-demo.lock requirements-docs.txt requirements-skyrl.lock
+    requirements-skyrl.txt requirements-slime.lock requirements-slime.txt requirements-vllm.lock requirements-vllm.txt
+    requirements.lock runtimes setup tests xp"""
+LARGEST = 2_000_000
+"""Bytes of a file; the shipped model has 1.3 million."""
+
+
+def test_git_has_known_things_at_the_top_and_no_large_file() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of git")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [name for name in listed.split("\0") if name]
+    assert {name.split("/")[0] for name in files} == set(TOP.split())
+    assert [name for name in files if (ROOT / name).is_file() and (ROOT / name).stat().st_size > LARGEST] == []
