@@ -12,6 +12,8 @@ from tests.tiny import leave_untrained
 from tests.trainers.test_skyrl_rehearsal import SMALL, lines, run
 from xp.backends.stages.model import model_place
 from xp.compose import compose
+from xp.errors import XpError
+from xp.worker.publish import check_there
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -29,3 +31,10 @@ def test_two_steps_train_with_the_weights_that_write_and_publish_the_model(tmp_p
     base = load_file(outputs / model_place(compose(SMALL).model) / "model.safetensors")
     final = load_file(outputs / "runs/r/model/model.safetensors")
     assert all(not final[name].equal(base[name]) for name in base)
+    export = outputs / "runs/r/checkpoints/huggingface/global_step_2/policy"
+    check_there(str(export))
+    with (export / "model.safetensors").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"oops")
+    with pytest.raises(XpError, match=r"model\.safetensors does not match"):
+        check_there(str(export))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, put_position, whole
+import pytest
+
+from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, put_position, seal_exports, whole
 from xp.backends.slime.worker.config import CriticConfig
 from xp.backends.slime.worker.train import critic_role
+from xp.errors import XpError
+from xp.verified import DIGESTS
+from xp.worker.publish import check_there
 
 
 def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True) -> None:
@@ -64,6 +69,20 @@ def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays
     assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["14", "19", "9"]
     assert (tmp_path / "checkpoints/iter_0000019").is_dir()
     assert not (tmp_path / "checkpoints/iter_0000004").exists()
+
+
+def test_the_export_of_a_whole_checkpoint_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
+    for rollout_id in (4, 9):
+        checkpoint(tmp_path, rollout_id, has_position=rollout_id == 4)
+        (tmp_path / f"exports/{rollout_id}/config.json").write_text("{}")
+    export = tmp_path / "exports/4"
+    seal_exports(tmp_path / "checkpoints", tmp_path / "exports")
+    check_there(str(export))
+    assert not (tmp_path / "exports/9" / DIGESTS).exists()
+    (export / "config.json").write_text("[]")
+    seal_exports(tmp_path / "checkpoints", tmp_path / "exports")
+    with pytest.raises(XpError, match=r"not the one that was published: config\.json"):
+        check_there(str(export))
 
 
 def test_a_checkpoint_with_a_critic_is_whole_once_both_are_and_goes_with_both(tmp_path: Path) -> None:

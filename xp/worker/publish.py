@@ -43,7 +43,7 @@ def check_there(directory: str) -> None:
     if manifest.is_file() and (fault := damaged(manifest)) is not None:
         raise XpError(
             f"the model at {directory} is not the one that was published: {fault}\n"
-            f"resume the run, which publishes it again from its last checkpoint; where you changed it yourself,"
-            f" remove {manifest}",
+            "a run publishes its model again when it is resumed; of a damaged checkpoint, take another one; where you"
+            f" changed the model yourself, remove {manifest}",
             ExitCode.RUN_DIR,
         )

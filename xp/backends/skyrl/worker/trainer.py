@@ -17,6 +17,7 @@ from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.publish import prune_exports
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
+from xp.verified import write_digests
 from xp.worker.best import BestKeeper
 
 IS_VOID = "xp_is_void"
@@ -90,6 +91,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         policy = exports / FORM.format(self.global_step) / "policy"
         self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
         merge_adapter(policy)
+        write_digests(policy)
         prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from xp.atomic import replacing, write_atomically
+from xp.verified import DIGESTS, write_digests
 from xp.worker.step_directories import step_directories
 
 FORM = "iter_{:07d}"
@@ -47,6 +48,14 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
         name = FORM.format(rollout_id)
         for folder in (checkpoints / name, exports / str(rollout_id), *([] if critic is None else [critic / name])):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def seal_exports(checkpoints: Path, exports: Path, critic: Path | None = None) -> None:
+    """Writes the digests of the exports of complete checkpoints, which Slime writes without."""
+    for rollout_id in whole(checkpoints, critic):
+        export = exports / str(rollout_id)
+        if export.is_dir() and not (export / DIGESTS).exists():
+            write_digests(export)
 
 
 def put_position(checkpoints: Path, rollout_id: int, prompts_per_step: int, group_size: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.backends.slime.worker.checkpoints import prune
+from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.kept_engines import check_lost, check_restarts, restarts
 from xp.backends.slime.worker.models import linked_copy
@@ -60,6 +60,7 @@ def log_rollout(
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
     if config.checkpoints is not None and config.exports is not None:
         critic = None if config.critic_checkpoints is None else own.path(config.critic_checkpoints)
+        seal_exports(own.path(config.checkpoints), own.path(config.exports), critic)
         prune(own.path(config.checkpoints), own.path(config.exports), config.keep_checkpoints, critic)
     return True
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position
+from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position, seal_exports
 from xp.backends.slime.worker.config import (
     CriticConfig,
     SlimeTrainConfig,
@@ -59,6 +59,7 @@ def main(argv: Sequence[str]) -> None:
         if config.max_staleness:
             put_position(root / config.checkpoints, latest, config.prompts_per_step, config.group_size)
     last = train(config, root, latest)
+    seal_exports(root / config.checkpoints, root / config.exports, critic)
     publish_model(root / config.exports / str(last), root / config.model_dir)
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
 
