@@ -29,6 +29,26 @@ def raises(answer: str, row: Mapping[str, Any]) -> float:
     raise KeyError(answer + row["answer"])
 
 
+def forgets_to_return(answer: str, row: Mapping[str, Any]) -> None:
+    answer == row["answer"]  # noqa: B015
+
+
+def says_a_text(answer: str, row: Mapping[str, Any]) -> str:
+    del answer, row
+    return "1"
+
+
+class NeverScores:
+    """A conversation that ends without a reward in any step."""
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        del env_config, extras
+
+    def step(self, text: str) -> Mapping[str, Any]:
+        del text
+        return {"observations": [], "reward": None, "done": True}
+
+
 def hangs(answer: str, row: Mapping[str, Any]) -> float:
     del answer, row
     time.sleep(60)

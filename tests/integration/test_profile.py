@@ -173,10 +173,10 @@ def test_a_trainer_that_takes_all_prompts_before_it_begins_refuses_it(
     assert f"{backend} takes the whole order of tasks before training; use backend=trl" in said
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_training_on_trl_plays_the_tasks_that_its_own_episodes_select(outputs: Path, tmp_path: Path) -> None:
-    """The tiny model solves none, so that the tasks within the bounds leave after the step that played them."""
+    """The tiny model solves none, so that the tasks within the bounds leave after the step that played them. Each step
+    is followed by an evaluation, whose tasks must not come among those to train on."""
     own = (*ENV, *REFRESHED, f"outputs={outputs}", f"env.train.profile={profile_in(outputs)}", f"name={tmp_path.name}")
     few = (
         "training.num_steps=3",
@@ -184,13 +184,17 @@ def test_a_training_on_trl_plays_the_tasks_that_its_own_episodes_select(outputs:
         "training.group_size=4",
         "training.micro_batch_size=8",
     )
-    assert main([*own, *few, "training.max_response_tokens=24", "evaluation.batch_size=8"]) == 0
+    judged = ("evaluation.every=1", "evaluation.num_tasks=2", "evaluation.before_training=false")
+    assert main([*own, *few, *judged, "training.max_response_tokens=24", "evaluation.batch_size=8"]) == 0
     (run,) = (outputs / "runs").glob(f"{tmp_path.name}-*")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     within = [line["tasks/within_pass_rate"] for line in lines if line["stage"] == "train"]
     assert within == [within[0], within[0] - 2, within[0] - 4]
     steps = [json.loads(line) for line in (run / "curriculum.jsonl").read_text().splitlines()]
-    trained = [one for file in run.glob("attempt_1/train/trajectories*") for one in _episodes(file)]
+    played = [one for file in run.glob("attempt_1/train/trajectories*") for one in _episodes(file)]
+    trained = [one for one in played if one["phase"] == "train"]
+    assert {one["split"] for one in trained} == {"train"}
+    assert {one["split"] for one in played if one["phase"] != "train"} == {"test"}
     for number, step in enumerate(steps):
         assert {f"multiply/train/{one['index']}" for one in trained if one["step"] == number} == set(step["tasks"])
         assert len(step["tasks"]) == 2

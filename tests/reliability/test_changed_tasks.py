@@ -1,7 +1,8 @@
-"""A server at a URL that is deployed with other tasks after they were prepared: nothing is scored on the wrong task."""
+"""Tasks that change after they were prepared, at a URL or in a file of rows: nothing is scored on the wrong task."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -67,3 +68,35 @@ def test_descriptions_that_differ_while_the_prompts_are_the_same_are_said(
     assert f"describes {num_tasks} of {num_tasks} tasks differently now; their prompts are the same" in (
         capsys.readouterr().out
     )
+
+
+def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No digest is of a file that the user's own `rows()` reads: the grader would have another label than the prompt."""
+    module = tmp_path / "sums.py"
+    module.write_text(
+        "import json, pathlib\n"
+        "def rows():\n"
+        "    lines = pathlib.Path(__file__).with_name('sums.jsonl').open()\n"
+        "    return {'train': [json.loads(line) for line in lines]}\n"
+        "def grade(answer, row):\n"
+        "    return answer == row['label']\n"
+    )
+
+    def write(sign: str) -> None:
+        lines = [{"prompt": f"{n} {sign} 3?", "label": str(eval(f"{n} {sign} 3"))} for n in range(9)]  # noqa: S307
+        (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    env = rules(provider="local", target=None, serve=None, grader="sums:grade", rows="sums:rows")
+    config = PrepareConfig({env.name: MemberConfig(env, Selection(("train",)), None, 1.0, None)}, 0.0, 8)
+    write("+")
+    made = prepare(config, os.environ, tmp_path)
+    (tmp_path / "prepare.json").write_text(config.to_json())
+    assert len(load_tasks(made.path, tmp_path, "train")) == 9
+    write("*")
+    with pytest.raises(XpError, match=r"sums:rows\) has other tasks than those that were prepared: 9 of 9") as raised:
+        load_tasks(made.path, tmp_path, "train")
+    assert raised.value.code is ExitCode.TASKS

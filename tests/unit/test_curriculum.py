@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,30 @@ def test_other_environments_of_a_mixture_keep_their_tasks(tmp_path: Path) -> Non
 def test_a_refresh_needs_bounds_and_all_tasks(more: list[str], said: str) -> None:
     with pytest.raises(XpError, match=said):
         compose(["env=multiply", *more])
+
+
+@pytest.mark.parametrize("easy_first", [False, True])
+def test_windows_in_a_fixed_order_reach_every_task(tmp_path: Path, easy_first: bool) -> None:
+    own = Curriculum(
+        schedule(ROWS, STEPS * PROMPTS, seed=1, shuffle=False),
+        ROWS,
+        {"a": Refresh(1, 0.0, 1.0, easy_first, RATES)},
+        prompts_per_step=PROMPTS,
+        seed=1,
+        shuffle=False,
+        threshold=1.0,
+        file=tmp_path / FILE,
+        writes=True,
+    )
+    rates = {one.task_id: 0.5 for one in ROWS}
+    given: Counter[str] = Counter()
+    for step in range(15):
+        given.update(row.task_id for row in own.tasks(step))
+        own.played(step, played(own.tasks(step), rates))
+    assert len(given) == len(ROWS)
+    assert max(given.values()) <= 3
+
+
+def test_held_out_tasks_are_never_among_those_to_choose_from(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="not trained on"):
+        curriculum(tmp_path, rows=[*ROWS, replace(row(30), purpose=Purpose.HELD_OUT)])

@@ -60,7 +60,15 @@ def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grader", "fault"), [("raises", ToolCrashed), ("hangs", DeadlineExceeded), ("says_nan", ProtocolError)]
+    ("grader", "fault"),
+    [
+        ("raises", ToolCrashed),
+        ("hangs", DeadlineExceeded),
+        ("says_nan", ProtocolError),
+        ("forgets_to_return", ProtocolError),
+        ("says_a_text", ProtocolError),
+        ("NeverScores", ProtocolError),
+    ],
 )
 def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, fault: type[Exception]) -> None:
     config = with_limits(graded(grader), call_timeout_s=1.0, retries_per_episode=0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -142,3 +144,25 @@ def test_rewards_whose_sum_overflows_are_void() -> None:
         episode.step(call("move"))
     outcome = episode.settle()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (ToolResult("ok", "1", finished=True), "the reward is '1', not a number or None"),  # type: ignore[arg-type]
+        (ToolResult("ok", [1.0]), r"the reward is \[1.0\], not a number"),  # type: ignore[arg-type]
+        (ToolResult("ok", 1j), "the reward is 1j, not a number"),  # type: ignore[arg-type]
+        (ToolResult("ok", 1.0, finished="false"), "finished is 'false', not True or False"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_result_of_a_users_own_provider_that_is_no_number_voids(result: ToolResult, says: str) -> None:
+    episode = episode_of(FakeSession(lambda name, done: result), with_limits(RULES, retries_per_episode=0))
+    assert episode.step(call("move")).status is EpisodeStatus.VOID
+    assert re.search(says, episode.settle().void_reason or "")
+
+
+def test_numbers_of_every_kind_are_rewards() -> None:
+    for reward in (True, 1, Fraction(1)):
+        episode = episode_of(FakeSession(lambda name, done, reward=reward: ToolResult("ok", reward, finished=True)))
+        episode.step(call("move"))
+        assert episode.settle().reward == 1.0

@@ -48,6 +48,17 @@ def test_groups_without_variance_are_counted() -> None:
     assert episode_metrics(group, 2, 1.0)["reward/groups_without_variance"] == 0.5
 
 
+def test_a_task_that_a_step_has_twice_is_two_groups() -> None:
+    group = [*[played("t", 0.0)] * 2, *[played("u", 1.0)] * 2, played("t", 1.0), played("t", None)]
+    metrics = episode_metrics(group, 2, 1.0)
+    assert metrics["reward/groups_without_variance"] == 1.0
+    assert metrics["reward/avg_pass_at_2"] == pytest.approx(2 / 3)
+
+
+def test_a_pass_at_1_is_that_of_one_episode_however_often_a_task_is_played() -> None:
+    assert episode_metrics([played("t", 0.0), played("t", 1.0)], 1, 1.0)["reward/avg_pass_at_1"] == 0.5
+
+
 def test_a_mix_has_the_same_metrics_per_environment() -> None:
     metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1, 1.0)
     assert metrics["a/reward/avg_raw_reward"] == 1.0

@@ -211,6 +211,18 @@ def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path,
     assert source_digest(served("games.mystery.env"), [str(tmp_path)]) != before
 
 
+def test_a_large_file_of_rows_counts_by_its_content(tmp_path: Path) -> None:
+    package = tmp_path / "big"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    rows = package / "rows.jsonl"
+    rows.write_text("+" * (3 << 20))
+    env = replace(MEMBER.env, target=None, provider="local", rows="big:rows.jsonl")
+    before = source_digest(env, [str(tmp_path)])
+    rows.write_text("*" * (3 << 20))
+    assert source_digest(env, [str(tmp_path)]) != before
+
+
 def test_a_users_own_provider_counts_by_its_source_and_a_remote_environment_has_none(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("1")
     own = replace(MEMBER.env, provider="mine:Provider")

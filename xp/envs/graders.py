@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from xp.envs.base import Message, ProtocolError, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.rows import PROMPT, Row, attribute, messages_of
 from xp.errors import ExitCode, XpError
+
+
+NO_REWARD: Final = "the grader gave None as the reward; return a number in every branch"
+"""Message about a grader without a verdict, as one without `return` is: not the model's failure."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,10 @@ def _graded(grade: Callable[[str, Row], Any]) -> Begin:
 
 
 def _verdict(reward: Any) -> ToolResult:
-    return ToolResult("graded", _number(reward), finished=True)
+    number = _number(reward)
+    if number is None:
+        raise ProtocolError(NO_REWARD)
+    return ToolResult("graded", number, finished=True)
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:
@@ -93,9 +100,17 @@ def _stepped(make: Callable[[Row], Any]) -> Begin:
         opening = messages_of(row)
         if callable(getattr(env, "init", None)):
             opening, _ = env.init(opening)
-        return GraderConversation(
-            _plain(opening), lambda text: _step(env.step(text)), getattr(env, "close", lambda: None)
-        )
+        is_scored = False
+
+        def take(text: str) -> ToolResult:
+            nonlocal is_scored
+            result = _step(env.step(text))
+            is_scored = is_scored or result.reward is not None
+            if result.finished and not is_scored:
+                raise ProtocolError(NO_REWARD)
+            return result
+
+        return GraderConversation(_plain(opening), take, getattr(env, "close", lambda: None))
 
     return begin
 
@@ -130,6 +145,8 @@ def _number(reward: Any) -> float | None:
     if reward is None:
         return None
     try:
+        if isinstance(reward, str | bytes):
+            raise TypeError
         return float(reward)
     except (TypeError, ValueError):
         raise ProtocolError(f"the grader's reward is {reward!r}, not a number") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -31,7 +31,7 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
     """Metrics over one step's episodes, and the same for each environment of a mixture.
 
     Args:
-        played: all episodes of the step; those of one task are one group.
+        played: all episodes of the step; each `group_size` of one task, in their order, are one group.
         group_size: n of `reward/avg_pass_at_n`.
         pass_threshold: smallest reward that is a pass; part of that metric's name unless it is 1.
     """
@@ -61,7 +61,7 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
     scored = [one for one in played if one.outcome.reward is not None]
     rewards = [_reward(one) for one in scored]
     positive = [reward for reward in rewards if reward > 0]
-    groups = _groups(scored)
+    groups = _groups(played, group_size)
     metrics = {
         "episodes/num": float(len(played)),
         "episodes/void": _share(played, EpisodeStatus.VOID),
@@ -78,10 +78,8 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
             "reward/mean_positive_reward": _mean(positive),
-            pass_name(group_size, pass_threshold): _mean(
-                [float(max(group) >= pass_threshold) for group in groups.values()]
-            ),
-            "reward/groups_without_variance": _mean([float(max(g) == min(g)) for g in groups.values()]),
+            pass_name(group_size, pass_threshold): _mean([float(max(group) >= pass_threshold) for group in groups]),
+            "reward/groups_without_variance": _mean([float(max(group) == min(group)) for group in groups]),
         }
     return metrics
 
@@ -108,11 +106,14 @@ def _of_judges(scored: Sequence[Played]) -> dict[str, float]:
     return {f"judges/{name}": sum(one[name] for one in used) for name in names}
 
 
-def _groups(scored: Sequence[Played]) -> Mapping[str, list[float]]:
-    groups: dict[str, list[float]] = {}
-    for one in scored:
-        groups.setdefault(one.task_id, []).append(_reward(one))
-    return groups
+def _groups(played: Sequence[Played], group_size: int) -> list[list[float]]:
+    """Rewards of each group's scored episodes; a task that a step has twice has two groups."""
+    of_task: dict[str, list[Played]] = {}
+    for one in played:
+        of_task.setdefault(one.task_id, []).append(one)
+    groups = [own[at : at + group_size] for own in of_task.values() for at in range(0, len(own), group_size)]
+    rewards = [[_reward(one) for one in group if one.outcome.reward is not None] for group in groups]
+    return [group for group in rewards if group]
 
 
 def _reward(one: Played) -> float:

@@ -6,9 +6,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TypeVar
 
-from xp.envs.base import DeadlineExceeded, EnvFault, Session, StateScorer, ToolResult, ToolSpec, UnsafeOrigin
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    ProtocolError,
+    Session,
+    StateScorer,
+    ToolResult,
+    ToolSpec,
+    UnsafeOrigin,
+)
 from xp.envs.retry import backoff_s
 from xp.episode.tool_calls import ToolCall
 from xp.valid_text import valid_text
@@ -107,7 +117,15 @@ def _leave(session: Session) -> ToolResult | None:
 
 
 def _valid(result: ToolResult) -> ToolResult:
-    """The result with a text that can be encoded; a provider of the user's may give any."""
+    """The result with a text that can be encoded; a provider of the user's may give anything.
+
+    Raises:
+        ProtocolError: the reward is not a number, or `finished` not a truth value.
+    """
+    if not (result.reward is None or isinstance(result.reward, Real)):
+        raise ProtocolError(f"the reward is {result.reward!r:.60}, not a number or None")
+    if not hasattr(type(result.finished), "__bool__"):  # A text such as "false" would count as true.
+        raise ProtocolError(f"finished is {result.finished!r:.60}, not True or False")
     text = valid_text(result.text)
     return result if text == result.text else replace(result, text=text)
 

@@ -67,6 +67,11 @@ class Reward(Section):
             value = getattr(self, name)
             if value is not None and not abs(value) <= self.bound:
                 raise ValueError(f"{name} is {value:g}, beyond the bound of {self.bound:g}: raise reward.bound")
+        if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
+            raise ValueError(
+                f"minimum is {self.minimum:g} and maximum {self.maximum:g}, so that every episode had one reward:"
+                " minimum must be smaller"
+            )
         return self
 
 

@@ -33,9 +33,6 @@ IDENTITY = (
 VERSION_NAME = "TASKS_VERSION"
 """Name of a module's variable with the version of its tasks, independent of other changes of its package."""
 
-WHOLE_FILE_BYTES = 1 << 20
-"""Largest size, in bytes, of a data file beside an environment's code that is hashed; larger ones count by size."""
-
 
 def canonical_request(config: PrepareConfig) -> dict[str, Any]:
     """Exactly the values that determine the content of a set, as JSON values."""
@@ -252,7 +249,12 @@ def _package_files(root: Path) -> list[Path]:
 
 
 def _file_digest(file: Path) -> str:
-    size = file.stat().st_size
-    if file.suffix != ".py" and size > WHOLE_FILE_BYTES:
-        return f"{size} bytes"
+    """Digest of the whole file; of a size that was seen with this time, it is not read again by the points of a sweep."""
+    now = file.stat()
+    return _digest_at(file, now.st_size, now.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _digest_at(file: Path, size: int, mtime_ns: int) -> str:
+    del size, mtime_ns
     return file_digest(file)

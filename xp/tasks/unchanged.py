@@ -1,4 +1,4 @@
-"""Checks that environments at an address still have the tasks that were prepared; sessions open these by index."""
+"""Checks that environments still have the tasks that were prepared; sessions open these by index."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def check_unchanged(
     """Compares the rows with the environments' present descriptions of these tasks, and then with their prompts.
 
     Descriptions may differ while the tasks are the same (an address that is signed anew for each request), so that
-    prompts of a few such tasks decide. An environment that the run starts itself is not asked (of `env.serve`, the
-    digest of its code is part of the set's key). Of a task without a description no change is seen but its absence.
+    prompts of a few such tasks decide. An environment that the run serves itself is not asked (the digest of its code
+    is part of the set's key). Code in this process is asked, since it may read files that no digest is of. Of a task
+    without a description no change is seen but its absence.
 
     Args:
         directory: the task set, for the message.
@@ -40,7 +41,7 @@ def check_unchanged(
     """
     for name, member in config.members.items():
         own = [row for row in rows if row.env == name]
-        if member.env.target is None or not own:
+        if member.env.serve is not None or not own:
             continue
         provider = load_provider(member.env, environ)
         try:
@@ -50,7 +51,7 @@ def check_unchanged(
             provider.close()
         if other:
             raise XpError(
-                f"environment {name} ({member.env.target}) has other tasks than those that were prepared:"
+                f"environment {name} ({_place(member)}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(own)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again",
@@ -62,6 +63,10 @@ def check_unchanged(
                 f" are the same ({len(_some(described_anew))} compared)",
                 flush=True,
             )
+
+
+def _place(member: MemberConfig) -> str:
+    return member.env.target or member.env.rows or member.env.grader or member.env.provider
 
 
 def _differing(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.episode.metrics import Played
+from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
 
@@ -28,7 +29,7 @@ class Refresh:
     high: float
     """Bounds of the pass rate, both included."""
     easy_first: bool
-    """True orders a window's tasks from the highest rate to the lowest."""
+    """True orders a window's tasks, those that were measured longest ago, from the highest rate to the lowest."""
     rates: Mapping[str, float]
     """Index of a task in its split -> pass rate before training, from its profile."""
 
@@ -50,7 +51,7 @@ class Curriculum:
         rules: environment -> rule.
         prompts_per_step: tasks of a step.
         seed: seed of the windows' orders.
-        shuffle: False: a window keeps the order of the task set.
+        shuffle: False: a window has the tasks that were measured longest ago, in the order of the task set.
         threshold: smallest reward that is a pass.
         file: file with the steps' measurements, for resumed runs.
         writes: whether this process writes the file.
@@ -70,6 +71,7 @@ class Curriculum:
         writes: bool,
     ) -> None:
         self._order, self._rules, self._size = order, rules, prompts_per_step
+        assert all(row.purpose is Purpose.TRAIN for row in rows), "held-out tasks are not trained on"
         self._rows = {name: [row for row in rows if row.env == name] for name in rules}
         self._seed, self._shuffle, self._threshold = seed, shuffle, threshold
         self._file, self._writes = file, writes
@@ -122,9 +124,12 @@ class Curriculum:
         rows = [row for row in self._rows[name] if row.task_id in within]
         others = [row for row in self._rows[name] if row.task_id in measured and row.task_id not in within]
         others.sort(key=lambda row: measured[row.task_id].window)
-        if rule.easy_first:
-            rows.sort(key=lambda row: -measured[row.task_id].rate)
         shuffle = self._shuffle and not rule.easy_first
+        if not shuffle:
+            # Else each window would begin with the same tasks, and one shorter than the set would hold no others.
+            rows.sort(key=lambda row: measured[row.task_id].window)
+        if rule.easy_first:
+            rows = sorted(rows[:number], key=lambda row: -measured[row.task_id].rate)
         inside = iter(schedule(rows, number, seed=self._seed + window, shuffle=shuffle) if rows else ())
         outside = iter(schedule(others, number, seed=0, shuffle=False) if others else ())
         for position in range(1, number + 1):

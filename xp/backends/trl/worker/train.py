@@ -77,8 +77,8 @@ def main(argv: Sequence[str]) -> None:
         log = TRLStepLog(config, metrics if ranks.is_main else None)
         held_out = None
         if config.during is not None:
-            kept = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            held_out = HeldOutEvaluation(config, kept, chat, mix, recorder, ranks)
+            judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
+            held_out = HeldOutEvaluation(config, judged, chat, mix, recorder, ranks)
             config = _patient(config, held_out.patience_s)
         if config.common.server is not None:
             config = _patient(config, math.ceil(config.common.server.start_timeout_s))
