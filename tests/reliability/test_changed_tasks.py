@@ -73,7 +73,7 @@ def test_descriptions_that_differ_while_the_prompts_are_the_same_are_said(
 def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No digest is of a file that the user's own `rows()` reads: the grader would have another label than the prompt."""
+    """No digest is of a file that the user's own `rows()` reads: the grader's label was another than the prompt's."""
     module = tmp_path / "sums.py"
     module.write_text(
         "import json, pathlib\n"
@@ -85,7 +85,7 @@ def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
     )
 
     def write(sign: str) -> None:
-        lines = [{"prompt": f"{n} {sign} 3?", "label": str(eval(f"{n} {sign} 3"))} for n in range(9)]  # noqa: S307
+        lines = [{"prompt": f"{n} {sign} 3?", "label": str(eval(f"{n} {sign} 3"))} for n in range(9)]
         (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
     monkeypatch.syspath_prepend(tmp_path)

@@ -217,7 +217,8 @@ from xp.envs.local_server import LocalServer
 server = LocalServer({serve!r})
 server.start()
 print(server.pid, flush=True)
-time.sleep(600)
+while True:
+    time.sleep(0.1)  # Not once: a signal that comes just before a sleep does not shorten it.
 """
 
 

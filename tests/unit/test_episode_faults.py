@@ -156,13 +156,14 @@ def test_rewards_whose_sum_overflows_are_void() -> None:
     ],
 )
 def test_a_result_of_a_users_own_provider_that_is_no_number_voids(result: ToolResult, says: str) -> None:
-    episode = episode_of(FakeSession(lambda name, done: result), with_limits(RULES, retries_per_episode=0))
+    episode = episode_of(FakeSession(lambda *_: result), with_limits(RULES, retries_per_episode=0))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert re.search(says, episode.settle().void_reason or "")
 
 
 def test_numbers_of_every_kind_are_rewards() -> None:
     for reward in (True, 1, Fraction(1)):
-        episode = episode_of(FakeSession(lambda name, done, reward=reward: ToolResult("ok", reward, finished=True)))
+        result = ToolResult("ok", reward, finished=True)  # type: ignore[arg-type]
+        episode = episode_of(FakeSession(lambda *_, result=result: result))
         episode.step(call("move"))
         assert episode.settle().reward == 1.0

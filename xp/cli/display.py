@@ -15,7 +15,8 @@ from xp.counted import counted
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
-from xp.runs.held_out import HeldOutResult, read_held_out
+from xp.runs.held_out import HeldOutResult, checkpoint_of, read_held_out
+from xp.runs.run_directory import xp_command
 from xp.security.terminal import shown
 from xp.tracking.places import tracked_places
 
@@ -178,18 +179,22 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
             out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")
+    checkpoint = checkpoint_of(file, run) if is_evaluated else None
+    if checkpoint is not None:
+        out.print(f"  of the checkpoint {checkpoint}", markup=False)
     if not is_evaluated:
         out.print("  not evaluated: nothing is held out (env.held_out=null)")
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}", markup=False)
     if (
         is_evaluated
+        and checkpoint is None
         and (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None
     ):
         out.print(f"  reward curve  {picture}")
     for line in _symptoms(plan, run) if was_trained else ():
         out.print(f"  {line}", markup=False, soft_wrap=True)
-    if (run / "model").exists():
+    if checkpoint is None and (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
     written_report(run, lambda text: out.print(f"  {text}", markup=False))
     for place in filter(None, (report_line(run), episodes_line(run))):
@@ -213,7 +218,8 @@ def _symptoms(plan: Plan, run: Path) -> list[str]:
     history = History(read_metrics(file, "train"), facts, read_metrics(file, "evaluate_during"))
     found = [one for one in symptoms(history) if one.severity is not Severity.NOTE]
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in found]
-    return [*lines, f"              python -m xp runs diagnose {plan.run_id}"] if lines else []
+    command = xp_command(f"runs diagnose {plan.run_id}", run.parent.parent)
+    return [*lines, f"              {command}"] if lines else []
 
 
 def _reward(result: HeldOutResult) -> str:

@@ -121,12 +121,22 @@ def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
 def _outputs_of(words: Sequence[str]) -> tuple[list[str], Path]:
     from xp.spec.section import local_path
 
-    given = [word.partition("=")[2] for word in words if word.startswith("outputs=")]
+    given = [_unquoted(word) for word in words if word.startswith("outputs=")]
     try:
         root = Path(local_path(given[-1]) if given else "outputs")
     except ValueError as error:
         raise XpError(f"outputs: {error}") from None
     return [word for word in words if not word.startswith("outputs=")], root
+
+
+def _unquoted(word: str) -> str:
+    """The value of a word, with quotes read as Hydra reads them in overrides."""
+    value = word.partition("=")[2]
+    if value[:1] not in ("'", '"'):
+        return value
+    from xp.compose import parse_assignments
+
+    return str(parse_assignments([word])["outputs"])
 
 
 def _flags(parser: argparse.ArgumentParser, name: str) -> dict[str, frozenset[str]]:

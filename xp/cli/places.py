@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.cli.report import REPORT, write_page
+from xp.runs.run_directory import xp_command
 
 
 def episodes_line(run: Path) -> str | None:
@@ -14,14 +15,15 @@ def episodes_line(run: Path) -> str | None:
     if not found:
         return None
     attempt = found[-1].parent.parent.name
-    return f"episodes      {run / attempt}/*/trajectories  (python -m xp runs episode {run.name} --worst)"
+    command = xp_command(f"runs episode {run.name} --worst", run.parent.parent)
+    return f"episodes      {run / attempt}/*/trajectories  ({command})"
 
 
 def report_line(run: Path) -> str:
     """Path of the report, or the command that writes it."""
     if (run / REPORT).is_file():
         return f"report        {run / REPORT}"
-    return f"report        not written yet: python -m xp report {run.name}"
+    return f"report        not written yet: {xp_command(f'report {run.name}', run.parent.parent)}"
 
 
 def written_report(run: Path, warn: Callable[[str], None]) -> Path | None:

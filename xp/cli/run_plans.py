@@ -13,6 +13,7 @@ from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
 from xp.planning.plan import Plan
 from xp.runs.record import RunStatus, read_record
+from xp.runs.run_directory import xp_command
 from xp.tracking.places import tracked_places
 
 
@@ -124,8 +125,9 @@ def run_plan(
             console(stderr=True).print(f"xp: {line}", markup=False, soft_wrap=True)
         raise
     if record.status is RunStatus.RUNNING:
-        shows = f"left to {one.spec.launcher.name}; python -m xp runs show|logs|cancel {one.run_id}"
-        console().print(f"{shows}; its report: python -m xp report {one.run_id}", markup=False, soft_wrap=True)
+        shows = f"left to {one.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {one.run_id}', outputs)}"
+        report = xp_command(f"report {one.run_id}", outputs)
+        console().print(f"{shows}; its report: {report}", markup=False, soft_wrap=True)
     elif is_whole:
         show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
 

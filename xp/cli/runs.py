@@ -19,10 +19,11 @@ from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
 from xp.reading import check_below
 from xp.runs import detached
-from xp.runs.held_out import NAMES, held_out
+from xp.runs.held_out import NAMES, evaluation_files, held_out
 from xp.runs.origin import is_ours, mark
 from xp.runs.record import RunRecord, RunStatus, is_held, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
+from xp.runs.run_directory import resume_command
 from xp.security.terminal import is_read, shown
 
 RUNS: Final = (
@@ -47,7 +48,7 @@ PATIENCE_S = 30.0
 
 def show_all(outputs: Path, *, as_json: bool = False) -> None:
     """Prints every run below the outputs root, oldest first."""
-    files = sorted((outputs / "runs").glob("*/run.json"), key=lambda path: path.parent.stat().st_ctime)
+    files = sorted((outputs / "runs").glob("*/run.json"), key=_begun)
     if not files and not as_json:
         print(f"no runs below {outputs / 'runs'}")
         return
@@ -58,6 +59,14 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
     if not as_json:
         for line in _evaluations(outputs, [file.parent.name for file in files]):
             print(line)
+
+
+def _begun(file: Path) -> tuple[str, str]:
+    """Start of a run's first attempt, by its record, and its name; an unreadable one comes first."""
+    try:
+        return read_record(file.parent).attempts[0].started, file.parent.name
+    except (XpError, IndexError):
+        return "", file.parent.name
 
 
 def evaluations_of(run: Path) -> list[str]:
@@ -111,7 +120,8 @@ def show(run: Path, *, as_json: bool = False) -> None:
         out.print(line, markup=False)
     _show_progress(run, record)
     if status(run, record) == KILLED:
-        out.print(f"its supervisor was killed; continue with: python -m xp resume={run.name}")
+        command = resume_command(run.name, run.parent.parent)
+        out.print(f"its supervisor was killed; continue with: {command}", markup=False, soft_wrap=True)
 
 
 def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
@@ -180,7 +190,9 @@ def cancel(run: Path) -> str:
         XpError: RUN_DIR if the run has neither.
     """
     record = detached.current(run)
-    if is_held(run) or not (jobs := detached.stop(run, record)):
+    # A run without a supervisor is also held for a moment by each command that asks for its jobs.
+    is_supervised = is_held(run) and record.attempts[-1].supervisor is not None
+    if is_supervised or not (jobs := detached.stop(run, record)):
         return f"asked process {stop_supervisor(run)} to stop the run"
     end = time.monotonic() + PATIENCE_S
     while detached.current(run).status is RunStatus.RUNNING and time.monotonic() < end:
@@ -244,9 +256,8 @@ def _logs(outputs: Path, record: RunRecord) -> list[Path]:
 
 
 def _evaluation(run: Path) -> Path | None:
-    """Newest evaluation.json of a run's attempts; None: there is none."""
-    found = run.glob("attempt_*/evaluate/evaluation.json")
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    """Newest evaluation.json of a run's own model; None: there is none."""
+    return max(evaluation_files(run), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _show_curve(run: Path, evaluation: Path) -> None:

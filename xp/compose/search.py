@@ -82,7 +82,9 @@ def search(
 
 
 def _settings(directory: Path, num_trials: int) -> list[str]:
-    """Overrides of Hydra's own configuration."""
+    """Overrides of Hydra's own configuration; raises XpError for a path that these cannot express."""
+    if odd := sorted({char for char in str(directory.absolute()) if char in "?#%'\"\\"}):
+        raise XpError(f"outputs: the path of a search takes no {' '.join(odd)}; got {directory.absolute()}")
     return [
         f"hydra.searchpath=['{OWN_FILES}://{ROOT}']",
         "hydra/sweeper=optuna",

@@ -12,7 +12,6 @@ from xp.envs.config import EnvConfig
 from xp.envs.rows import PROMPT, Row, attribute, messages_of
 from xp.errors import ExitCode, XpError
 
-
 NO_REWARD: Final = "the grader gave None as the reward; return a number in every branch"
 """Message about a grader without a verdict, as one without `return` is: not the model's failure."""
 

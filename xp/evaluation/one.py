@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.atomic import write_atomically
-from xp.backends.stages.episode import episode_config, episode_secrets
+from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
 from xp.backends.stages.evaluation import rounds
 from xp.backends.stages.prepare import prepare_config
 from xp.digest import digest_of
@@ -34,6 +34,7 @@ from xp.security.secrets import resolve
 from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
+from xp.tasks.request import code_digest
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
 from xp.tasks.unchanged import check_unchanged
@@ -166,10 +167,13 @@ class EvaluationRun:
         else:
             limits = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop")
             playing |= {name: getattr(training, name) for name in limits} | {"seed": spec.seed}
-            playing["stop"] = list(training.stop)
+            chat = chat_of(spec)
+            playing |= {"stop": list(training.stop), "dtype": spec.model.dtype.value}
+            playing |= {"chat_template": dict(chat.arguments), "tools_prompt": chat.tools_prompt.value}
             if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
                 playing["engine"] = engine.value
-        rules = digest_of(asdict(episode_config(spec)))
+        code = {one.fn: code_digest(one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()}
+        rules = digest_of([asdict(episode_config(spec)), *([code] if code else [])])
         return Requested(self._entry.env, self._entry.model, self._entry.run, self._task_set.key, rules, playing)
 
 

@@ -143,7 +143,13 @@ class SlurmLauncher:
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
-        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except FileNotFoundError:
+            raise XpError(
+                f"scancel is not on this machine's PATH, so job {launch.native_id} goes on; start xp where Slurm is",
+                ExitCode.RUNTIME,
+            ) from None
 
     def close(self, context: Context) -> None:
         secrets_files.forget(context)

@@ -85,6 +85,8 @@ class RunRecord:
 
     run_id: str
     status: RunStatus
+    """`running` while an attempt runs, else the status of the last attempt that trained (of a run without training: of
+    the last attempt)."""
     secrets: tuple[str, ...]
     """Names of the variables that held secrets at launch; their values are nowhere."""
     attempts: tuple[AttemptRecord, ...] = ()
@@ -115,13 +117,20 @@ def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
 
 
 def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
-    """End the last attempt, and the stage that it was at."""
+    """End the last attempt, and the stage that it was at; the run's status is that of its last training."""
     attempt = record.attempts[-1]
     stages = tuple(
         replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
         for stage in attempt.stages
     )
-    return with_last(replace(record, status=status), replace(attempt, status=status, ended=now(), stages=stages))
+    closed = with_last(record, replace(attempt, status=status, ended=now(), stages=stages))
+    return replace(closed, status=_status(closed))
+
+
+def _status(record: RunRecord) -> RunStatus:
+    """Status of the last attempt that trained, or of the last one if none did: an evaluation finishes no training."""
+    training = [one for one in record.attempts if any(stage.name == "train" for stage in one.stages)]
+    return (training or record.attempts)[-1].status
 
 
 def with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:

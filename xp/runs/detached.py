@@ -24,6 +24,8 @@ from xp.runs.record import (
 )
 from xp.spec.place import LauncherSpec
 
+ASKED_S = 600.0
+"""Seconds that another command may hold a run while it asks the cluster for its jobs."""
 ENDED = (RunStatus.SUCCEEDED, RunStatus.CACHED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 STOPPED = {128 + signal.SIGINT: RunStatus.INTERRUPTED, 128 + signal.SIGTERM: RunStatus.INTERRUPTED}
@@ -108,7 +110,7 @@ def abandon(run: Path) -> None:
     """Close the record of a run whose cluster no longer reports its jobs."""
     from filelock import FileLock
 
-    with FileLock(run / LOCK, timeout=5):
+    with FileLock(run / LOCK, timeout=ASKED_S):
         record = read_record(run)
         if record.status is RunStatus.RUNNING:
             write_record(run, close_attempt(record, RunStatus.INTERRUPTED))

@@ -122,9 +122,10 @@ def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutRes
 
 
 def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
-    """Every evaluation.json of a run; those of attempts that trained come last, since they are the run's result.
+    """Every evaluation.json of a run's own model; those of attempts that trained come last, since they are its result.
 
-    An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks, or an earlier checkpoint.
+    An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks. Evaluations of checkpoints are left
+    out: a checkpoint's reward is not that of the trained model.
 
     Raises:
         XpError: (RUN_DIR) a link leads out of the run.
@@ -139,7 +140,17 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     files = list(run.glob("attempt_*/evaluate/evaluation.json"))
     for file in files:
         check_below(file, run, ExitCode.RUN_DIR)
+    files = [file for file in files if checkpoint_of(file, run) is None]
     return sorted(files, key=lambda file: (file.parents[1].name in trained, file.lstat().st_mtime))
+
+
+def checkpoint_of(file: Path, run: Path) -> str | None:
+    """Path below the outputs root of the checkpoint that an evaluation.json is of; None: of the run's model."""
+    try:
+        place = _mapping(_mapping(json_of(file, ExitCode.RUN_DIR))["models"])["after"]
+    except (XpError, KeyError, TypeError):
+        return None
+    return place if isinstance(place, str) and place != f"runs/{run.name}/model" else None
 
 
 def _result(value: Mapping[str, Any]) -> HeldOutResult:

@@ -14,6 +14,7 @@ from xp.job import Stage
 from xp.launchers.node.outputs import states
 from xp.reading import json_of
 from xp.runs.record import RunRecord, RunStatus, read_record
+from xp.runs.run_directory import xp_command
 from xp.verified import DIGESTS, damaged
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def finished(plan: Plan, outputs: Path) -> str | None:
     total = plan.spec.training.num_steps
     return (
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
-        f" to go on: resume={plan.run_id} training.num_steps=N"
+        f" to go on: {xp_command(f'resume={plan.run_id}', outputs)} training.num_steps=N"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,5 +157,10 @@ def resource_errors(place: Path) -> Iterator[None]:
 
 
 def resume_command(run_id: str, outputs: Path) -> str:
-    default = outputs == Path("outputs").absolute()
-    return f"python -m xp resume={run_id}" + ("" if default else f" outputs={outputs}")
+    return xp_command(f"resume={run_id}", outputs)
+
+
+def xp_command(words: str, outputs: Path) -> str:
+    """A command of xp's for people to type, with the outputs root unless it is the default one."""
+    default = outputs.absolute() == Path("outputs").absolute()
+    return f"python -m xp {words}" + ("" if default else f" {shlex.quote(f'outputs={outputs}')}")

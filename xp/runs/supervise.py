@@ -12,6 +12,7 @@ from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
+from xp.launchers.cluster import read_launches
 from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
@@ -22,7 +23,7 @@ from xp.runs.kept import has_every_stage, kept
 from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
-from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
+from xp.runs.run_directory import hold, resource_errors, resume_command, save_record, xp_command
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
 from xp.tracking.opening import openers
@@ -133,6 +134,7 @@ class _Attempt:
             with resource_errors(self._outputs / self._context.directory):
                 launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
         except BaseException:
+            self._take_back(launcher)
             with suppress(XpError):
                 self._save(close_attempt(self._record, RunStatus.FAILED))
             launcher.close(self._context)
@@ -143,6 +145,21 @@ class _Attempt:
         if not launches:
             self._save(close_attempt(self._record, RunStatus.SUCCEEDED))
         return self._record
+
+    def _take_back(self, launcher: Detachable) -> None:
+        """Cancel the jobs of a chain that was not accepted as a whole, the last ones first; they stay on record."""
+        accepted: list[Launch] = []
+        for stage in self._plan.stages:
+            with suppress(XpError):
+                for launch in read_launches((self._outputs / self._context.log(stage.name)).parent) or ():
+                    self._update(stage, **_on_record(launch))
+                    accepted.append(launch)
+        for launch in {one.native_id: one for one in reversed(accepted)}.values():
+            self._echo(
+                f"xp: {launch.launcher} job {launch.native_id} is cancelled, since not all stages were accepted\n"
+            )
+            with suppress(XpError, OSError):
+                launcher.cancel(launch)
 
     def _open(self) -> None:
         """Record the attempt before its directory is made, so that no number is used twice."""
@@ -250,7 +267,7 @@ def _earlier(run: Path, plan: Plan) -> RunRecord:
     if jobs := [launch.native_id for launch in live(run, record)]:
         raise XpError(
             f"{plan.run_id}: job {', '.join(jobs)} of its last attempt is queued or runs;"
-            f" wait for it, or end it: python -m xp runs cancel {plan.run_id}",
+            f" wait for it, or end it: {xp_command(f'runs cancel {plan.run_id}', run.parent.parent)}",
             ExitCode.RUN_DIR,
         )
     return record

@@ -137,9 +137,19 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
         store: path of the store.
         keep: keys, or beginnings of keys, of directories to keep, finished or not.
         is_dry: whether nothing is removed, and the result lists what would be.
+
+    Raises:
+        XpError: a key to keep is the beginning of no directory's; nothing is removed.
     """
     removed = []
-    for listed in list_sets(store):
+    found = list_sets(store)
+    for wanted in keep:
+        if not wanted or not any(listed.path.name.startswith(wanted) for listed in found if listed.state != OTHER):
+            raise XpError(
+                f"--keep {wanted!r}: no task set in {store} begins with it, and nothing was removed;"
+                " python -m xp tasks list shows the keys"
+            )
+    for listed in found:
         if listed.state == OTHER:
             continue
         key = listed.path.name.partition(".")[0]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xp.digest import digest_of, file_digest
 from xp.envs.config import Dialect, EnvConfig
@@ -186,7 +186,26 @@ def is_found(name: str, path: Sequence[str] | None = None) -> bool:
     return _find_module(name.partition(":")[0], path) is not None
 
 
+def code_digest(name: str, path: Sequence[str] | None = None) -> str:
+    """Digest of the code of a `module:name`, whatever version its tasks declare; raises XpError if it is not found."""
+    return _files_digest(_origin(name.partition(":")[0], path))
+
+
 def _module_digest(module: str, path: Sequence[str] | None) -> str:
+    origin = _origin(module, path)
+    if (version := _declared_version(origin.file)) is not None:
+        return digest_of({"module": module, VERSION_NAME: version})
+    return _files_digest(origin)
+
+
+class _Origin(NamedTuple):
+    file: Path
+    is_packaged: bool
+    """Whether all files of the package count, not this one alone."""
+
+
+def _origin(module: str, path: Sequence[str] | None) -> _Origin:
+    """Place of a module's code; raises XpError if there is none."""
     spec = _find_module(module, path)
     if spec is None or spec.origin is None:
         raise XpError(
@@ -194,12 +213,12 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
             "start xp in the directory that holds it, install it, or correct the name",
             ExitCode.CONFIG,
         )
-    origin = Path(spec.origin)
-    if (version := _declared_version(origin)) is not None:
-        return digest_of({"module": module, VERSION_NAME: version})
-    is_packaged = spec.submodule_search_locations is not None or "." in module
-    files = _package_files(origin.parent) if is_packaged else [origin]
-    return digest_of({file.relative_to(origin.parent).as_posix(): _file_digest(file) for file in files})
+    return _Origin(Path(spec.origin), spec.submodule_search_locations is not None or "." in module)
+
+
+def _files_digest(origin: _Origin) -> str:
+    files = _package_files(origin.file.parent) if origin.is_packaged else [origin.file]
+    return digest_of({file.relative_to(origin.file.parent).as_posix(): _file_digest(file) for file in files})
 
 
 def _declared_version(origin: Path) -> str | None:
@@ -249,7 +268,7 @@ def _package_files(root: Path) -> list[Path]:
 
 
 def _file_digest(file: Path) -> str:
-    """Digest of the whole file; of a size that was seen with this time, it is not read again by the points of a sweep."""
+    """Digest of the whole file, which is read once for all points of a sweep as long as its size and time stay."""
     now = file.stat()
     return _digest_at(file, now.st_size, now.st_mtime_ns)
 
