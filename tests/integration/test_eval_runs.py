@@ -192,3 +192,15 @@ def test_a_later_evaluation_of_a_run_does_not_replace_its_result(outputs: Path) 
     leave_evaluation(run, 2, {"after": 0.1})
     assert held_out(run)["after"].reward_mean == 0.8
     shutil.rmtree(run / "attempt_2")
+
+
+def test_another_template_or_precision_is_another_evaluation(outputs: Path) -> None:
+    base = outputs / "base"
+    own = ("model=hf", f"model.path={base}", "model.dialect=hermes", "training.max_prompt_tokens=400")
+    limits = ("training.max_tokens_per_turn=4", "training.max_response_tokens=8", "evaluation.num_tasks=1")
+    words = ["eval", "env=multiply", *TASKS, *own, *limits, f"outputs={outputs}"]
+    before = set((outputs / "evaluations").glob("*"))
+    chosen = ("model.dtype=float32 model.tools_prompt=system", "model.dtype=float32 model.tools_prompt=template")
+    for changes in (*chosen, "model.dtype=bfloat16 model.tools_prompt=system", chosen[0]):
+        assert main([*words, *changes.split()]) == 0
+    assert len(set((outputs / "evaluations").iterdir()) - before) == 3

@@ -13,16 +13,19 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
-from tests.launching import ROOT, launcher_spec, plan, stage
+from tests.launching import ROOT, eventually, launcher_spec, plan, stage
+from xp.cli.runs import cancel
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import modal, slurm
-from xp.launchers.base import Context, Launcher
+from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import free_ports
 from xp.launchers.slurm import SlurmLauncher, batch_script
+from xp.runs.record import LOCK, RunStatus, read_record
 from xp.runs.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
@@ -107,6 +110,60 @@ def test_a_supervisor_killed_after_slurm_took_the_job_leaves_one_job(
     again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
     assert again.native_id == first.native_id
     assert (place / "submitted").read_text() == "x\n"
+
+
+LISTS = (
+    """test -f $here/cancelled && echo "JobState=CANCELLED ExitCode=0:15" || echo "JobState=PENDING ExitCode=0:0\""""
+)
+"""A scontrol that knows whether scancel was called."""
+
+
+def test_a_chain_that_slurm_refuses_in_its_middle_leaves_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = f"""{TESTS_ONLY}
+test -f $here/first && {{ echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1; }}
+touch $here/first; echo 101"""
+    place = programs(tmp_path, monkeypatch, sbatch=sbatch, scontrol=LISTS, scancel='echo "$@" >> $here/cancelled')
+    spec, outputs = launcher_spec("slurm", detach=True), tmp_path / "outputs"
+    chain = plan(stage("a", "pass"), stage("b", "pass")).by(spec)
+    with pytest.raises(XpError, match="QOSMaxSubmitJobPerUserLimit"):
+        dispatch(chain, SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
+    eventually(lambda: (place / "cancelled").exists() and (place / "cancelled").read_text() == "101\n")
+    record = read_record(outputs / "runs/run")
+    assert record.status is RunStatus.FAILED
+    assert [one.native_id for one in record.attempts[-1].stages] == ["101", None]
+
+
+def test_a_run_that_another_command_asks_about_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = programs(
+        tmp_path, monkeypatch, sbatch=f"{TESTS_ONLY}\necho 101", scontrol=LISTS, scancel="touch $here/cancelled"
+    )
+    spec, outputs = launcher_spec("slurm", detach=True), tmp_path / "outputs"
+    one = plan(stage("a", "pass")).by(spec)
+    dispatch(one, SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
+    lock = FileLock(outputs / "runs/run" / LOCK, thread_local=False)
+    lock.acquire()
+
+    def release() -> None:
+        eventually((place / "cancelled").exists)
+        lock.release(force=True)
+
+    asking = Thread(target=release)
+    asking.start()
+    try:
+        assert "asked for the end of job 101" in cancel(outputs / "runs/run")
+    finally:
+        asking.join()
+    assert read_record(outputs / "runs/run").status is RunStatus.INTERRUPTED
+
+
+def test_a_cancel_without_slurms_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launch = Launch("slurm", "run/1/a", "101", "runs/run/attempt_1/a/log.txt", "2026-11-24T00:00:00+00:00")
+    with pytest.raises(XpError, match="scancel is not on this machine's PATH, so job 101 goes on") as caught:
+        SlurmLauncher(launcher_spec("slurm"), tmp_path).cancel(launch)
+    assert caught.value.code == ExitCode.RUNTIME
 
 
 def test_what_xp_sets_itself_cannot_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from filelock import FileLock
 from tests.foreign import leave_run, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
-from xp.cli.parser import parse
+from xp.cli.parser import outputs_of, parse
 from xp.cli.table import Column, fitted, plain, wrapped
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
@@ -331,3 +331,8 @@ def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> 
     words = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", program]
     assert subprocess.run(words, timeout=60).returncode == 0
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
+    for word in ('outputs="/a b/c"', "outputs='/a b/c'", "outputs=/a b/c"):
+        assert outputs_of([word]) == Path("/a b/c")

@@ -18,7 +18,7 @@ from xp.job import Stage
 from xp.launchers.base import Context
 from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
 from xp.runs.origin import mark
-from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
+from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, read_record, write_record
 from xp.runs.run_directory import hold
 from xp.runs.sweep import Standing, ledger, open_points, spec_digest
 from xp.spec import RunSpec
@@ -164,3 +164,22 @@ def _written(made: Stage, context: Context, failed: Sequence[str]) -> int:
         (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
         (context.outputs / name).write_text('{"results": {}}')
     return 0
+
+
+def test_an_evaluation_neither_finishes_a_cut_run_nor_opens_a_finished_one(tmp_path: Path) -> None:
+    cut, done = spec(tmp_path, "seed=1"), spec(tmp_path, "seed=2")
+    for run, was, then in (
+        (leave_run(cut, "cut", RunStatus.INTERRUPTED), RunStatus.INTERRUPTED, RunStatus.SUCCEEDED),
+        (leave_run(done, "done", RunStatus.SUCCEEDED, after=0.5), RunStatus.SUCCEEDED, RunStatus.INTERRUPTED),
+    ):
+        record = close_attempt(begin_attempt(read_record(run), ["prepare", "evaluate"], HERE), then)
+        assert (record.status, record.attempts[-1].status) == (was, then)
+        write_record(run, record)
+        file = run / "attempt_2/evaluate/evaluation.json"
+        file.parent.mkdir(parents=True)
+        models = {"after": f"runs/{run.name}/checkpoints/checkpoint-19"}
+        file.write_text(json.dumps({"models": models, "results": {"after": {"reward_mean": 0.9}}}))
+    todo, left = open_points([cut, done], again=False)
+    assert [point.run_id for point in todo] == ["cut"]
+    assert [entry.run_id for entry in left] == ["done"]
+    assert {row.run: row.after for row in leaderboard(tmp_path, [])} == {"cut": None, "done": 0.5}

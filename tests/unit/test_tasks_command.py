@@ -83,6 +83,13 @@ def test_prune_removes_only_what_is_not_kept_and_only_when_told(tmp_path: Path, 
     assert list_sets(tmp_path / "tasks") == []
 
 
+@pytest.mark.parametrize("keep", ["no-such-set", ""])
+def test_prune_with_a_key_that_keeps_nothing_removes_nothing(tmp_path: Path, task_set: TaskSet, keep: str) -> None:
+    with pytest.raises(XpError, match=r"no task set .* begins with it, and nothing was removed"):
+        main(["prune", "--keep", task_set.key, "--keep", keep, "--yes"], tmp_path)
+    assert task_set.table.exists()
+
+
 @pytest.mark.parametrize("name", ["harbor_task_1", "x.work", "x.tokens", "x.corrupt-1", "A" * 20, "a" * 21, "a" * 19])
 def test_a_directory_that_xp_did_not_make_is_no_task_set_and_stays(
     tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str], name: str

@@ -16,7 +16,14 @@ from tests.fake_session import LIMITS, RULES
 from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
-from xp.tasks.request import canonical_request, differing_fields, request_key, source_digest, with_sources
+from xp.tasks.request import (
+    canonical_request,
+    code_digest,
+    differing_fields,
+    request_key,
+    source_digest,
+    with_sources,
+)
 
 MEMBER = MemberConfig(
     env=replace(RULES, name="a", provider="openreward", target="Org/Name"),
@@ -234,3 +241,11 @@ def test_a_users_own_provider_counts_by_its_source_and_a_remote_environment_has_
 def test_a_module_that_is_not_there_is_said_with_the_way_out() -> None:
     with pytest.raises(XpError, match=r"no_such_module.*not on the Python path"):
         source_digest(served("no_such_module.env"))
+
+
+def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
+    module = tmp_path / "mine.py"
+    module.write_text('TASKS_VERSION = "1"\ndef reward(result): return 1.0\n')
+    before = code_digest("mine:reward", [str(tmp_path)])
+    module.write_text('TASKS_VERSION = "1"\ndef reward(result): return 0.0\n')
+    assert code_digest("mine:reward", [str(tmp_path)]) != before
