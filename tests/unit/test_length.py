@@ -179,3 +179,10 @@ def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path:
     assert length_of(spec_to_resume("r", [where]).spec) == (None, 3)
     assert length_of(spec_to_resume("r", [where, "training.num_steps=20"]).spec) == (20, None)
     assert length_of(spec_to_resume("r", [where, "training.epochs=4"]).spec) == (None, 4)
+
+
+def test_a_warm_up_that_does_not_end_is_told() -> None:
+    spec = compose(["training.num_steps=4", "training.warmup_updates=5", "training.learning_rate=0.001"])
+    said = "4 updates at learning rate 0.001, which the warm-up of 5 updates does not reach"
+    assert training_line(spec).endswith(said)
+    assert "warm-up" not in training_line(compose(["training.num_steps=5", "training.warmup_updates=5"]))

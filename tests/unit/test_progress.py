@@ -81,7 +81,7 @@ def test_a_symptom_is_a_problem_too_and_stands_at_the_end_of_its_run(
     assert "problem  equal_groups, step 36: 100% of the tasks" in capsys.readouterr().out
     first, second = _symptoms(build_plan(spec(tmp_path), "R"), run)
     assert "no reward has varied so far" in first
-    assert second.strip() == "python -m xp runs diagnose R"
+    assert second.strip() == f"python -m xp runs diagnose R outputs={tmp_path}"
 
 
 def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ended(

@@ -71,6 +71,8 @@ def training_line(spec: RunSpec) -> str:
         return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
     how = "" if training.epochs is None else f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
     size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
+    if training.warmup_updates > steps * updates:
+        rate += f", which the warm-up of {counted(training.warmup_updates, 'update')} does not reach"
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
 
 
