@@ -30,7 +30,8 @@ def test_runs_show_names_trajectories_and_the_command_that_writes_a_report(
 ) -> None:
     assert main(["runs", "show", "R", f"outputs={run.parents[1]}"]) == 0
     said = capsys.readouterr().out
-    assert f"{run}/attempt_1/*/trajectories  (python -m xp runs episode R --worst)" in said
+    command = f"python -m xp runs episode R --worst outputs={run.parents[1]}"
+    assert f"{run}/attempt_1/*/trajectories  ({command})" in said
     assert "report        not written yet: python -m xp report R" in said
 
 

@@ -179,7 +179,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
             out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")
-    checkpoint = checkpoint_of(file, run) if is_evaluated else None
+    checkpoint = checkpoint_of(file) if is_evaluated else None
     if checkpoint is not None:
         out.print(f"  of the checkpoint {checkpoint}", markup=False)
     if not is_evaluated:

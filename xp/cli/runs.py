@@ -193,15 +193,17 @@ def cancel(run: Path) -> str:
     # A run without a supervisor is also held for a moment by each command that asks for its jobs.
     is_supervised = is_held(run) and record.attempts[-1].supervisor is not None
     if is_supervised or not (jobs := detached.stop(run, record)):
+        if is_held(run) and not is_supervised:
+            raise XpError(f"{run.name}: another command submits it or asks about it; try again", ExitCode.RUN_DIR)
         return f"asked process {stop_supervisor(run)} to stop the run"
     end = time.monotonic() + PATIENCE_S
     while detached.current(run).status is RunStatus.RUNNING and time.monotonic() < end:
         time.sleep(LOOK_S)
     asked = f"asked for the end of job {', '.join(jobs)}"
     if detached.current(run).status is not RunStatus.RUNNING:
-        return f"{asked}: {read_record(run).status}"
+        return f"{asked}: {read_record(run).attempts[-1].status}"
     detached.abandon(run)
-    return f"{asked}; this was not confirmed, so check there before you resume: {read_record(run).status}"
+    return f"{asked}; this was not confirmed, so check there before you resume: {read_record(run).attempts[-1].status}"
 
 
 def fetch(run: Path, *, with_checkpoints: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Detachable, Distant, Launch, now
@@ -22,7 +23,11 @@ from xp.runs.record import (
     update_stage,
     write_record,
 )
+from xp.runs.run_directory import xp_command
 from xp.spec.place import LauncherSpec
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
 
 ASKED_S = 600.0
 """Seconds that another command may hold a run while it asks the cluster for its jobs."""
@@ -69,6 +74,20 @@ def live(run: Path, record: RunRecord) -> list[Launch]:
         return []
     launches = [_launch(record, stage) for stage in record.attempts[-1].stages if stage.native_id is not None]
     return [launch for launch in launches if launcher.poll(launch) is None]
+
+
+def record_before(run: Path, plan: Plan) -> RunRecord:
+    """Record before this attempt; raises XpError(RUN_DIR) if a cluster still has jobs of the last one."""
+    if plan.attempt == 1:
+        return RunRecord(plan.run_id, RunStatus.PENDING, ())
+    record = read_record(run)
+    if jobs := [launch.native_id for launch in live(run, record)]:
+        raise XpError(
+            f"{plan.run_id}: job {', '.join(jobs)} of its last attempt is queued or runs;"
+            f" wait for it, or end it: {xp_command(f'runs cancel {plan.run_id}', run.parent.parent)}",
+            ExitCode.RUN_DIR,
+        )
+    return record
 
 
 def fetch(run: Path, record: RunRecord) -> None:

@@ -140,17 +140,18 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     files = list(run.glob("attempt_*/evaluate/evaluation.json"))
     for file in files:
         check_below(file, run, ExitCode.RUN_DIR)
-    files = [file for file in files if checkpoint_of(file, run) is None]
+    files = [file for file in files if checkpoint_of(file) is None]
     return sorted(files, key=lambda file: (file.parents[1].name in trained, file.lstat().st_mtime))
 
 
-def checkpoint_of(file: Path, run: Path) -> str | None:
+def checkpoint_of(file: Path) -> str | None:
     """Path below the outputs root of the checkpoint that an evaluation.json is of; None: of the run's model."""
     try:
         place = _mapping(_mapping(json_of(file, ExitCode.RUN_DIR))["models"])["after"]
     except (XpError, KeyError, TypeError):
         return None
-    return place if isinstance(place, str) and place != f"runs/{run.name}/model" else None
+    is_of_a_run = isinstance(place, str) and place.startswith("runs/")
+    return place if is_of_a_run and place.split("/")[2:] != ["model"] else None
 
 
 def _result(value: Mapping[str, Any]) -> HeldOutResult:

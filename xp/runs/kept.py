@@ -65,7 +65,7 @@ def finished(plan: Plan, outputs: Path) -> str | None:
     total = plan.spec.training.num_steps
     return (
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
-        f" to go on: {xp_command(f'resume={plan.run_id}', outputs)} training.num_steps=N"
+        f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs).removeprefix('python -m xp ')}"
     )
 
 

@@ -18,12 +18,12 @@ from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
 from xp.launchers.node.outputs import State, missing, states
 from xp.launchers.signals import Signals
-from xp.runs.detached import live
+from xp.runs.detached import record_before
 from xp.runs.kept import has_every_stage, kept
 from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
-from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
-from xp.runs.run_directory import hold, resource_errors, resume_command, save_record, xp_command
+from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
 from xp.tracking.opening import openers
@@ -164,7 +164,7 @@ class _Attempt:
     def _open(self) -> None:
         """Record the attempt before its directory is made, so that no number is used twice."""
         plan = self._plan
-        earlier = _earlier(self._run, plan)
+        earlier = record_before(self._run, plan)
         if not self._again:
             self._kept = kept(plan, earlier, self._outputs, is_here=self._launcher.is_here)
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
@@ -257,20 +257,6 @@ class _Attempt:
     def _save(self, record: RunRecord) -> None:
         self._record = record
         save_record(self._run, record)
-
-
-def _earlier(run: Path, plan: Plan) -> RunRecord:
-    """Record before this attempt; raises XpError(RUN_DIR) if a cluster still has jobs of the last one."""
-    if plan.attempt == 1:
-        return RunRecord(plan.run_id, RunStatus.PENDING, ())
-    record = read_record(run)
-    if jobs := [launch.native_id for launch in live(run, record)]:
-        raise XpError(
-            f"{plan.run_id}: job {', '.join(jobs)} of its last attempt is queued or runs;"
-            f" wait for it, or end it: {xp_command(f'runs cancel {plan.run_id}', run.parent.parent)}",
-            ExitCode.RUN_DIR,
-        )
-    return record
 
 
 def _promised(stage: Stage) -> tuple[str, ...]:

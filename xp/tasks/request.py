@@ -201,7 +201,7 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
 class _Origin(NamedTuple):
     file: Path
     is_packaged: bool
-    """Whether all files of the package count, not this one alone."""
+    """True if all files of the package count, not this one alone."""
 
 
 def _origin(module: str, path: Sequence[str] | None) -> _Origin:
