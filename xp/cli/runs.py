@@ -191,7 +191,7 @@ def cancel(run: Path) -> str:
     """
     record = detached.current(run)
     # A run without a supervisor is also held for a moment by each command that asks for its jobs.
-    is_supervised = is_held(run) and record.attempts[-1].supervisor is not None
+    is_supervised = is_held(run) and (not record.attempts or record.attempts[-1].supervisor is not None)
     if is_supervised or not (jobs := detached.stop(run, record)):
         if is_held(run) and not is_supervised:
             raise XpError(f"{run.name}: another command submits it or asks about it; try again", ExitCode.RUN_DIR)

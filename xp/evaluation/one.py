@@ -173,7 +173,7 @@ class EvaluationRun:
             if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
                 playing["engine"] = engine.value
         code = {one.fn: code_digest(one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()}
-        rules = digest_of([asdict(episode_config(spec)), *([code] if code else [])])
+        rules = digest_of([asdict(episode_config(spec)), code] if code else asdict(episode_config(spec)))
         return Requested(self._entry.env, self._entry.model, self._entry.run, self._task_set.key, rules, playing)
 
 

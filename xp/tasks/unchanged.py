@@ -25,9 +25,9 @@ def check_unchanged(
     """Compares the rows with the environments' present descriptions of these tasks, and then with their prompts.
 
     Descriptions may differ while the tasks are the same (an address that is signed anew for each request), so that
-    prompts of a few such tasks decide. An environment that the run serves itself is not asked (the digest of its code
-    is part of the set's key). Code in this process is asked, since it may read files that no digest is of. Of a task
-    without a description no change is seen but its absence.
+    prompts of a few such tasks decide. An environment that the run serves itself is not asked for its tasks (the digest
+    of its code is part of the set's key). Rows and providers in this process are, since their code may read files that
+    no digest is of. Of a task without a description no change is seen but its absence.
 
     Args:
         directory: the task set, for the message.
@@ -41,7 +41,7 @@ def check_unchanged(
     """
     for name, member in config.members.items():
         own = [row for row in rows if row.env == name]
-        if member.env.serve is not None or not own:
+        if not own or (member.env.serve is not None and member.env.rows is None):
             continue
         provider = load_provider(member.env, environ)
         try:
