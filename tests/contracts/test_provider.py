@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.ors_server import COUNTER, QUIZ, rules, running
 from tests.unit.test_envs_graded import graded
 from xp.envs.base import Provider
+from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.errors import XpError
 from xp.testing.provider import ProviderSuite, lent
+
+
+def patient(**changes: Any) -> EnvConfig:
+    """Rules whose deadlines hold on a machine with many other processes: sixteen threads open sessions at once."""
+    return rules(create_timeout_s=120.0, call_timeout_s=120.0, episode_timeout_s=600.0, **changes)
 
 
 class TestServed(ProviderSuite):
@@ -22,7 +29,7 @@ class TestServed(ProviderSuite):
     @pytest.fixture(scope="class")
     @classmethod
     def provider(cls) -> Iterator[Provider]:
-        yield from lent(load_provider(rules(serve=COUNTER), os.environ))
+        yield from lent(load_provider(patient(serve=COUNTER), os.environ))
 
     @pytest.fixture
     def closed(self) -> Provider:
@@ -37,7 +44,7 @@ class TestAtAUrl(ProviderSuite):
     def provider(cls) -> Iterator[Provider]:
         server = running(COUNTER).server
         environ = {**os.environ, "OPENREWARD_API_KEY": server.keys.client}
-        yield from lent(load_provider(rules(target=server.url, allowed_origins=(server.url,)), environ))
+        yield from lent(load_provider(patient(target=server.url, allowed_origins=(server.url,)), environ))
 
     @pytest.fixture
     def closed(self) -> Provider:
@@ -50,7 +57,7 @@ class TestWithATerminalTool(TestServed):
     @pytest.fixture(scope="class")
     @classmethod
     def provider(cls) -> Iterator[Provider]:
-        yield from lent(load_provider(rules(serve=QUIZ), os.environ))
+        yield from lent(load_provider(patient(serve=QUIZ), os.environ))
 
     def test_the_terminal_tool_is_not_offered_and_takes_the_answer(self, provider: Provider) -> None:
         session = provider.open(provider.tasks("train", [0])[0])
@@ -63,7 +70,7 @@ class TestWithATerminalTool(TestServed):
 class TestServedOfTheOtherSdk(ProviderSuite):
     """An environment written on ors-sdk, which is served by that SDK's own server."""
 
-    config = rules(serve="tests.envs_under_test.ors_sdk_counter:Counter")
+    config = patient(serve="tests.envs_under_test.ors_sdk_counter:Counter")
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -85,7 +92,7 @@ class TestServedOfTheOtherSdk(ProviderSuite):
 class TestOpenEnv(ProviderSuite):
     """An OpenEnv environment that xp serves itself."""
 
-    config = rules(
+    config = patient(
         provider="openenv",
         serve="tests.envs_under_test.openenv_counter:Counter",
         rows="tests.envs_under_test.openenv_counter:rows",

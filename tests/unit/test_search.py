@@ -77,3 +77,10 @@ def test_a_search_leaves_the_warnings_of_xp_alone(tmp_path: Path, caplog: pytest
     assert "the server has ended" in caplog.text
     assert not logger.disabled
     assert logging.getLogger().level == level
+
+
+@pytest.mark.parametrize("name", ["a?b", "it's", "100%"])
+def test_a_path_that_the_searchs_settings_cannot_express_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(XpError, match="the path of a search takes no"):
+        search(["seed=choice(1,2)"], [], tmp_path / name, 1, lambda _: 0.0)
+    assert list(tmp_path.iterdir()) == []

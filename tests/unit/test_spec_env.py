@@ -91,3 +91,10 @@ def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
 
     assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
     assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}
+
+
+def test_bounds_of_a_reward_that_leave_one_value_are_refused() -> None:
+    for low, high in ((1.0, 0.0), (0.5, 0.5)):
+        with pytest.raises(XpError, match="minimum must be smaller"):
+            compose([f"env.reward.minimum={low}", f"env.reward.maximum={high}"])
+    assert compose(["env.reward.minimum=0", "env.reward.maximum=1"]).env.members

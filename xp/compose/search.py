@@ -69,10 +69,11 @@ def search(
             failures.append(error)
             raise
 
+    settings = _settings(directory, num_trials)
     directory.mkdir(parents=True, exist_ok=True)
     register_sources([])
     entry: Any = hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name="config")(trial)
-    with _command_line(["xp", "-m", *overrides, *_settings(directory, num_trials)]):
+    with _command_line(["xp", "-m", *overrides, *settings]):
         try:
             entry()
         except Exception:
