@@ -33,15 +33,21 @@ RATES = {str(one.index): (0.0, 0.5, 1.0)[one.index // 10] for one in ROWS}
 
 
 def curriculum(
-    folder: Path, *, easy_first: bool = False, writes: bool = True, rows: Sequence[TaskRow] = ROWS
+    folder: Path,
+    *,
+    easy_first: bool = False,
+    writes: bool = True,
+    rows: Sequence[TaskRow] = ROWS,
+    rule: Refresh | None = None,
+    shuffle: bool = True,
 ) -> Curriculum:
     return Curriculum(
         schedule(rows, STEPS * PROMPTS, seed=1, shuffle=False),
         rows,
-        {"a": Refresh(EVERY, 0.1, 0.9, easy_first, RATES)},
+        {"a": rule or Refresh(EVERY, 0.1, 0.9, easy_first, RATES)},
         prompts_per_step=PROMPTS,
         seed=1,
-        shuffle=True,
+        shuffle=shuffle,
         threshold=1.0,
         file=folder / FILE,
         writes=writes,
@@ -143,17 +149,8 @@ def test_a_refresh_needs_bounds_and_all_tasks(more: list[str], said: str) -> Non
 
 @pytest.mark.parametrize("easy_first", [False, True])
 def test_windows_in_a_fixed_order_reach_every_task(tmp_path: Path, easy_first: bool) -> None:
-    own = Curriculum(
-        schedule(ROWS, STEPS * PROMPTS, seed=1, shuffle=False),
-        ROWS,
-        {"a": Refresh(1, 0.0, 1.0, easy_first, RATES)},
-        prompts_per_step=PROMPTS,
-        seed=1,
-        shuffle=False,
-        threshold=1.0,
-        file=tmp_path / FILE,
-        writes=True,
-    )
+    rule = Refresh(1, 0.0, 1.0, easy_first, RATES)
+    own = curriculum(tmp_path, rule=rule, shuffle=False)
     rates = {one.task_id: 0.5 for one in ROWS}
     given: Counter[str] = Counter()
     for step in range(15):

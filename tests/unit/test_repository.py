@@ -1,4 +1,4 @@
-"""What git has: nothing that a trial run or an editor left in the checkout."""
+"""Content of the git repository: no files that trial runs or editors left in the checkout."""
 
 from __future__ import annotations
 

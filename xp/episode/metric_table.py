@@ -24,8 +24,8 @@ METRICS: Final = (
     Metric(
         "reward/avg_pass_at_<n>",
         "share, 0 to 1",
-        "Share of tasks with an episode whose reward is at least `evaluation.pass_threshold`, among the `n` episodes of"
-        " the task in this step; `n` is `training.group_size`, and 1 in an evaluation.",
+        "Share of groups with an episode whose reward is at least `evaluation.pass_threshold`. A group is `n` episodes"
+        " of one task in this step; `n` is `training.group_size`, and 1 in an evaluation.",
         "Far above `avg_raw_reward`: the policy can solve the tasks, but not reliably; there is much to learn.",
     ),
     Metric(
@@ -37,9 +37,10 @@ METRICS: Final = (
     Metric(
         "reward/groups_without_variance",
         "share, 0 to 1",
-        "Share of tasks whose episodes all have the same reward in this step.",
-        "These tasks have no advantage and teach nothing. Near 1: the tasks are too hard (reward 0) or too easy. Choose"
-        " other tasks, raise `training.group_size` or `training.temperature`, or set `algorithm.dynamic_sampling`.",
+        "Share of groups (`training.group_size` episodes of one task) whose episodes all have the same reward.",
+        "These groups have no advantage and teach nothing. Near 1: the tasks are too hard (reward 0) or too easy."
+        " Choose other tasks, raise `training.group_size` or `training.temperature`, or set"
+        " `algorithm.dynamic_sampling`.",
     ),
     Metric(
         "reward_fn/<name>",

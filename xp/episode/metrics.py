@@ -85,7 +85,7 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
 
 
 def pass_name(group_size: int, pass_threshold: float) -> str:
-    """Name of the metric of the share of tasks with a pass; it differs for each group size and threshold."""
+    """Name of the metric of the share of groups with a pass; it differs for each group size and threshold."""
     name = f"reward/avg_pass_at_{group_size}"
     return name if pass_threshold == FULL_REWARD else f"{name}_from_{pass_threshold:g}"
 

@@ -176,7 +176,7 @@ class _Attempt:
             record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
             if has_every_stage(plan, earlier):
-                # A spec of the first attempt would take the next resume back to it; each attempt's plan.json remains.
+                # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
                 write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
         self._save(record)
 

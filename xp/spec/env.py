@@ -69,7 +69,7 @@ class Reward(Section):
                 raise ValueError(f"{name} is {value:g}, beyond the bound of {self.bound:g}: raise reward.bound")
         if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
             raise ValueError(
-                f"minimum is {self.minimum:g} and maximum {self.maximum:g}, so that every episode had one reward:"
+                f"minimum is {self.minimum:g} and maximum is {self.maximum:g}: every reward would be the same;"
                 " minimum must be smaller"
             )
         return self

@@ -209,7 +209,7 @@ def _origin(module: str, path: Sequence[str] | None) -> _Origin:
     spec = _find_module(module, path)
     if spec is None or spec.origin is None:
         raise XpError(
-            f"module {module!r} is not on the Python path, so its environment cannot be named\n"
+            f"module {module!r} is not on the Python path, so its code cannot be read\n"
             "start xp in the directory that holds it, install it, or correct the name",
             ExitCode.CONFIG,
         )

@@ -29,7 +29,7 @@ class Refresh:
     high: float
     """Bounds of the pass rate, both included."""
     easy_first: bool
-    """True orders a window's tasks, those that were measured longest ago, from the highest rate to the lowest."""
+    """True orders a window's tasks from the highest rate to the lowest; the window has those measured longest ago."""
     rates: Mapping[str, float]
     """Index of a task in its split -> pass rate before training, from its profile."""
 
