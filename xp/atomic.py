@@ -1,4 +1,7 @@
-"""Atomic writes: a name never points to half a file, even if a process is killed or several write the same file."""
+"""Atomic writes: a name never points to half a file, even if a process is killed or several write the same file.
+
+A line that is appended is whole, or the next one begins on a line of its own.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,26 @@ def write_atomically(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
     sync_directory(path.parent)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends a line to a file, or makes the file; after that the line is on the disk.
+
+    If the last line was cut (its writer was killed, the disk was full), the new one begins on a line of its own.
+
+    Raises:
+        OSError: it cannot be written, or the path is a link.
+    """
+    with open(path, "ab+", opener=_no_link) as file:
+        size = file.seek(0, os.SEEK_END)
+        is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        file.write(b"\n" * is_torn + line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def sync_directory(path: Path) -> None:

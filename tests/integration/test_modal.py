@@ -18,7 +18,7 @@ from tests.launching import ROOT, FakePlan, eventually, launcher_spec, plan, sta
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers import modal
-from xp.launchers.base import Context, Launcher
+from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.runs import detached
 from xp.runs.record import RunStatus, read_record
@@ -195,3 +195,29 @@ def test_wandbs_key_comes_from_the_modal_secret_and_stands_in_no_file(
 
 def _text(file: Path) -> str:
     return file.read_bytes().decode(errors="replace")
+
+
+def test_a_volume_that_does_not_answer_is_not_one_without_a_result(cloud: Path, tmp_path: Path) -> None:
+    app, stage_directory = cloud / "apps/ap-1", cloud / "volume/runs/run/attempt_1/train"
+    for one in (app, stage_directory):
+        one.mkdir(parents=True)
+    (app / "app.json").write_text(json.dumps({"app_id": "ap-1", "description": "x", "state": "stopped"}))
+    result = stage_directory / "result.json"
+    result.write_text(json.dumps({"code": 0, "missing": [], "ended": "2026-11-24T00:00:00+00:00"}))
+    launcher = ModalLauncher(launcher_spec("modal", secret_name="mine"), tmp_path / "outputs")
+    launch = Launch("modal", "run/1/train", "ap-1", "runs/run/attempt_1/train/log.txt", "2026-11-24T00:00:00+00:00")
+    (cloud / "FAIL").write_text("silent")
+    assert launcher.poll(launch) is None
+    with pytest.raises(XpError, match=r"Modal did not give runs/run/metrics\.jsonl") as caught:
+        launcher.fetch(launch)
+    assert caught.value.code == ExitCode.RUNTIME
+    (cloud / "FAIL").unlink()
+    assert launcher.poll(launch) == ExitCode.OK
+    launcher.fetch(launch)
+    assert (tmp_path / "outputs/runs/run/attempt_1/train/result.json").read_bytes() == result.read_bytes()
+    result.write_text("{")
+    assert launcher.poll(launch) == ExitCode.RUNTIME
+    result.unlink()
+    assert launcher.poll(launch) == ExitCode.TERMINATED
+    stage_directory.rmdir()
+    assert launcher.poll(launch) == ExitCode.TERMINATED

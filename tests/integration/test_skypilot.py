@@ -16,7 +16,7 @@ from tests.launching import ROOT, launcher_spec
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers import skypilot
-from xp.launchers.base import Context, Launcher
+from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.limits import check_limits
 from xp.launchers.skypilot import SkypilotLauncher
 from xp.launchers.skypilot_task import exit_code_in
@@ -237,3 +237,20 @@ def test_what_skypilot_lacks_is_refused_while_planning() -> None:
 def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
     assert exit_code_in("xp-exit-code 1\n(xp-run-1-train, pid=12) xp-exit-code 13\n") == 13
     assert exit_code_in("it said xp-exit-code 7 somewhere\n") is None
+
+
+@pytest.mark.parametrize(("state", "code"), [("FAILED", 13), ("CANCELLED", ExitCode.TERMINATED), ("RUNNING", None)])
+def test_the_log_of_a_job_is_read_whatever_the_clients_exit_code(
+    cloud: Path, tmp_path: Path, state: str, code: int | None
+) -> None:
+    """`sky jobs logs` ends with 100 for a failed job, 101 for one that goes on, 103 for a cancelled one."""
+    job = cloud / "jobs/xp-run-1-train"
+    job.mkdir(parents=True)
+    (job / "rows").write_text(json.dumps([{"job_name": job.name, "task_name": "train", "status": state}]))
+    (job / "log").write_text("step 3\nxp-exit-code 13\n")
+    outputs = tmp_path / "outputs"
+    launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
+    launch = Launch("skypilot", "run/1/train", job.name, "runs/run/attempt_1/train/log.txt", "2026-11-24T00:00:00Z")
+    assert launcher.poll(launch) == code
+    launcher.fetch(launch)
+    assert (outputs / launch.log).read_text().startswith("step 3\n")

@@ -4,7 +4,8 @@
 
 STATE is a directory: `volume/` is the volume, `secrets.json` the Modal Secrets, `apps/` one directory an app. What a
 container would see below /outputs, /xp/code and /xp/jobs is found where it lies on this machine. FAIL in STATE holds
-the name of a fault: `exit` (nonzero), `garbage` (an answer that says nothing), `accepts` (takes it, never answers).
+the name of a fault: `exit` (nonzero), `garbage` (an answer that says nothing), `accepts` (takes it, never answers),
+`silent` (no answer about the volume).
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ def main(state: Path, argv: list[str]) -> int:
     apps.mkdir(parents=True, exist_ok=True)
     (state / "volume").mkdir(exist_ok=True)
     match argv:
+        case ["volume", *_] if (state / "FAIL").exists() and (state / "FAIL").read_text() == "silent":
+            print("Could not connect to the Modal server.", file=sys.stderr)
+            return 1
         case ["run", "--detach", "--quiet", file]:
             return submit(state, apps, Path(file))
         case ["work", app, file]:

@@ -33,12 +33,23 @@ def main(state: Path, argv: list[str]) -> int:
             print(json.dumps([row for job in sorted(jobs.iterdir()) for row in json.loads((job / "rows").read_text())]))
         case ["jobs", "logs", "--name", name, how]:
             tail(jobs / name, is_followed=how == "--follow")
+            return LOG_CODES[state_of(jobs / name)]
         case ["jobs", "cancel", "--yes", *_, "--name", name]:
             os.killpg(int((jobs / name / "pid").read_text()), signal.SIGTERM)
         case _:
             print(f"no such thing: {argv}", file=sys.stderr)
             return 1
     return 0
+
+
+LOG_CODES = {"SUCCEEDED": 0, "FAILED": 100, "RUNNING": 101, "PENDING": 101, "CANCELLED": 103}
+"""State of a job -> exit code of `sky jobs logs` (JobExitCode in sky/exceptions.py, SkyPilot 0.14.1)."""
+
+
+def state_of(job: Path) -> str:
+    """State of the job as a whole: that of the first task that did not succeed."""
+    found = [str(row["status"]) for row in json.loads((job / "rows").read_text())]
+    return next((one for one in found if one != "SUCCEEDED"), "SUCCEEDED")
 
 
 def submit(state: Path, job: Path, secrets: list[str], file: Path) -> int:

@@ -113,7 +113,13 @@ def test_a_resumed_run_and_another_rank_have_the_same_tasks(tmp_path: Path) -> N
             one.played(step, played(tasks, rates))
     with (tmp_path / FILE).open("a") as file:
         file.write('{"step": 17, "tas')  # Killed while it wrote.
-    assert curriculum(tmp_path).tasks(17) == own.tasks(17)
+    resumed = curriculum(tmp_path)
+    assert resumed.tasks(17) == own.tasks(17)
+    for step in range(17, 2 * EVERY + 17):
+        tasks = own.tasks(step)
+        for one in (own, resumed):
+            one.played(step, played(tasks, rates))
+        assert curriculum(tmp_path).tasks(step + 1) == own.tasks(step + 1)
     assert not (tmp_path / "none").exists()
 
 

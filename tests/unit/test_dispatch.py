@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.launching import FakePlan, plan, stage
+from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
@@ -270,3 +271,20 @@ def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path)
     with pytest.raises(ZeroDivisionError):
         go(plan(stage("a", "")), tmp_path, FakeLauncher(play))
     assert read_record(tmp_path / "runs/run").status is RunStatus.FAILED
+
+
+def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def play(_: Stage, context: Context) -> int:
+        MetricsFile(tmp_path / "runs/run/metrics.jsonl", "train", context.attempt).write(
+            context.attempt, {"reward/avg_raw_reward": context.attempt / 2}
+        )
+        return ExitCode.ENVIRONMENT if context.attempt == 1 else 0
+
+    go(plan(stage("train", ""), max_restarts=1, tracking=("tensorboard",)), tmp_path, FakeLauncher(play))
+    for attempt in (1, 2):
+        events = EventAccumulator(str(tmp_path / f"runs/run/tensorboard/attempt_{attempt}"))
+        events.Reload()
+        assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [attempt]

@@ -13,7 +13,7 @@ from xp.compose import compose, from_container
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
 from xp.planning.splits import held_out_lines
-from xp.runs.held_out import read_held_out
+from xp.runs.held_out import held_out, read_held_out
 from xp.tasks.prepare import prepare
 
 ON = {
@@ -166,3 +166,13 @@ def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path)
         record = {"num_trained_on": num_trained_on, "num_held_out": 10}
         file.write_text(json.dumps({"results": {"after": result}, "held_out": {"m": record}}))
         assert read_held_out(file)["after"].label == label
+
+
+def test_the_last_attempts_result_counts_whatever_the_files_times_say(tmp_path: Path) -> None:
+    """A copy of a run may have other times."""
+    for number, reward in ((2, 0.2), (10, 0.9)):
+        file = tmp_path / f"attempt_{number}/evaluate/evaluation.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"results": {"after": {"reward_mean": reward, "reward_stderr": None}}}))
+        os.utime(file, (1_000_000 - number, 1_000_000 - number))
+    assert held_out(tmp_path)["after"].reward_mean == 0.9

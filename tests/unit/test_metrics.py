@@ -116,6 +116,18 @@ def test_a_training_that_goes_on_without_its_earlier_lines_says_so_and_has_the_f
     assert "the metrics of steps 1 to 3 are lost" in said
 
 
+def test_the_last_step_is_found_behind_many_long_evaluations(tmp_path: Path) -> None:
+    """`evaluate run=RUN` adds a line for each model, with the metrics of each environment of a mixture."""
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, "train", 1).write(30, {"reward_fn/x": 1.0})
+    for attempt in range(2, 40):
+        MetricsFile(path, "evaluate", attempt).write(0, {f"reward_fn/{number}": 1.0 for number in range(2_000)})
+    assert path.stat().st_size > 1_000_000
+    assert last_step(path) == 30
+    MetricsFile(path, "train", 40).continue_after(30)
+    assert [line["reward_fn/x"] for line in read_metrics(path, "train")] == [1.0]
+
+
 def test_a_training_that_goes_on_with_its_lines_or_begins_adds_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,11 +17,22 @@ import pytest
 from xp.compose import compose, from_container
 from xp.compose.added_fields import ADDED, fill
 from xp.compose.recorded import recorded_spec, validated
+from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_again, build_plan
 from xp.runs.kept import finished, kept
-from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, update_stage, write_record
+from xp.runs.record import (
+    Provenance,
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    read_record,
+    update_stage,
+    write_record,
+)
 from xp.spec import Environments, EnvMember, RunSpec, Training, former_values, schema_fields
+from xp.tasks.length import FILE as LENGTH_FILE
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 SMALL = ("env.train.num_tasks=8", "env.held_out.num_tasks=4", "training.num_steps=2", "training.max_logprob_gap=null")
@@ -114,13 +125,14 @@ def test_what_this_version_cannot_read_is_not_called_a_value_to_set() -> None:
     assert found.value.code is ExitCode.RUN_DIR
 
 
-def finished_run(outputs: Path) -> dict[str, Any]:
-    """A finished run R of an earlier version: its record and outputs, and the spec of its plan."""
-    plan = build_plan(compose([*SMALL, f"outputs={outputs}"]), "R")
+def finished_run(outputs: Path, *changes: str, is_older: bool = True) -> dict[str, Any]:
+    """A finished run R, of an earlier version if `is_older`: its record and outputs, and the spec of its plan."""
+    plan = build_plan(compose([*SMALL, f"outputs={outputs}", *changes]), "R")
     content = json.loads(plan.to_json())
-    content["spec"] = without_added(content["spec"])
+    if is_older:
+        content["spec"] = without_added(content["spec"])
     for stage in content["stages"]:
-        for name, text in stage["job"]["files"].items():  # the programs' own settings have gained as much
+        for name, text in stage["job"]["files"].items() if is_older else ():  # their settings have gained as much
             stage["job"]["files"][name] = text.replace('"symptoms"', '"former"')
         for name in stage["job"]["outputs"]:
             (outputs / name).parent.mkdir(parents=True, exist_ok=True)
@@ -144,12 +156,21 @@ def resumed(spec: dict[str, Any], **changes: Any) -> Plan:
 
 
 def test_the_stages_of_a_finished_run_stand_though_their_jobs_have_gained_fields(tmp_path: Path) -> None:
-    from xp.runs.record import read_record
-
     spec = finished_run(tmp_path)
     same, record = resumed(spec), read_record(tmp_path / "runs/R")
     assert kept(same, record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
     assert str(finished(same, tmp_path)).startswith("R is finished")
+    assert "of None" not in str(finished(same, tmp_path))
     # A change of the user's is one, also of a field that the run did not know.
     assert kept(resumed(spec, every=1, patience=1), record, tmp_path) == {"prepare": 1}
     assert kept(resumed(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
+
+
+def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:
+    spec = finished_run(tmp_path, "training.num_steps=null", "training.epochs=2", is_older=False)
+    length = {"epochs": 2, "num_steps": 12, "num_tasks": 48}
+    (tmp_path / "runs/R/attempt_1/train").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "runs/R/attempt_1/train" / LENGTH_FILE).write_text(json.dumps(length))
+    write_record(tmp_path / "runs/R", read_record(tmp_path / "runs/R"))
+    MetricsFile(tmp_path / "runs/R/metrics.jsonl", "train", 1).write(12, {})
+    assert str(finished(resumed(spec), tmp_path)).startswith("R is finished (12 of 12 steps)")

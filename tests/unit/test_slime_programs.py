@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,10 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
     publish_model(export, tmp_path / "model")
     assert (tmp_path / "model/model-00001.safetensors").read_text() == "weights"
     assert (tmp_path / "model.attempt-1/config.json").is_file()
+    publish_model(export, tmp_path / "model")
+    shutil.rmtree(tmp_path / "model.attempt-1")  # the user needed its space
+    publish_model(export, tmp_path / "model")
+    assert sorted(one.name for one in tmp_path.glob("model*")) == ["model", "model.attempt-1", "model.attempt-2"]
     with pytest.raises(XpError, match="without its last export") as caught:
         publish_model(tmp_path / "exports/19", tmp_path / "model")
     assert caught.value.code is ExitCode.MISSING_OUTPUT

@@ -22,19 +22,30 @@ from xp.tracking.places import tracked_places
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from xp.planning.plan import Plan
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Console for output: styled on a terminal, else plain text. Texts have no colours of their own."""
+    """Console for output: styled on a terminal, else plain text.
+
+    Texts have no colours of their own, and brackets and colons in them are not markup: paths may have them.
+    """
     from rich.console import Console
 
     class OfTexts(Console):
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **options)
 
-    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True)
+    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def headed(head: str, rest: str) -> Text:
+    """A line with a bold beginning."""
+    from rich.text import Text
+
+    return Text.assemble((shown(head), "bold"), shown(rest))
 
 
 def live_console() -> Console:
@@ -51,32 +62,32 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     from xp.planning.splits import held_out_lines, profile_lines
 
     out = console()
-    out.print(f"[bold]{title(plan)}[/bold]")
+    out.print(title(plan), style="bold")
     for line in (*arithmetic(plan), *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}")
     for line in (*held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}")
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
         after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
-        out.print(f"[bold]{stage.name}[/bold]{after}: {shlex.join(stage.job.argv[:3])}")
+        out.print(headed(stage.name, f"{after}: {shlex.join(stage.job.argv[:3])}"))
         for path in stage.job.outputs:
             out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
     for line in (*code_of(plan), *(f"open: {door}" for door in render_module(plan.spec).open_doors(plan.spec))):
-        out.print(wrapped(f"  {line}"), markup=False)
+        out.print(wrapped(f"  {line}"))
     if with_files:
         for stage in plan.stages:
             for path, text in stage.job.files.items():
                 out.rule(path)
-                out.print(text, markup=False)
+                out.print(text)
         for path, text in submitted(plan, outputs).items():
             out.rule(f"{path}, as launcher={plan.spec.launcher.name} would submit it")
-            out.print(text, markup=False)
+            out.print(text)
 
 
 def plan_json(plan: Plan) -> str:
@@ -173,34 +184,34 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     results = read_held_out(file) if is_evaluated else {}
     was_trained = any(stage.name == "train" for stage in plan.stages)
     size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
-    out.print(f"\n[bold]{'Trained' if was_trained else 'Evaluated'}[/bold] {title(plan)}{size}")
+    out.print(headed("\nTrained" if was_trained else "\nEvaluated", f" {title(plan)}{size}"))
     for line in notice_lines(plan):
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}")
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
             out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")
     checkpoint = checkpoint_of(file) if is_evaluated else None
     if checkpoint is not None:
-        out.print(f"  of the checkpoint {checkpoint}", markup=False)
+        out.print(f"  of the checkpoint {checkpoint}")
     if not is_evaluated:
         out.print("  not evaluated: nothing is held out (env.held_out=null)")
     for line in held_out_lines(plan.spec, outputs):
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}")
     if (
         is_evaluated
         and checkpoint is None
-        and (picture := picture_of(run, file, lambda text: out.print(f"  {text}", markup=False))) is not None
+        and (picture := picture_of(run, file, lambda text: out.print(f"  {text}"))) is not None
     ):
         out.print(f"  reward curve  {picture}")
     for line in _symptoms(plan, run) if was_trained else ():
-        out.print(f"  {line}", markup=False, soft_wrap=True)
+        out.print(f"  {line}", soft_wrap=True)
     if checkpoint is None and (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
-    written_report(run, lambda text: out.print(f"  {text}", markup=False))
+    written_report(run, lambda text: out.print(f"  {text}"))
     for place in filter(None, (report_line(run), episodes_line(run))):
-        out.print(f"  {place}", markup=False, soft_wrap=True)
+        out.print(f"  {place}", soft_wrap=True)
     for line in tracked_places(plan.spec.tracking, run):
-        out.print(f"  {line}", markup=False, soft_wrap=True)
+        out.print(f"  {line}", soft_wrap=True)
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
 
@@ -224,7 +235,7 @@ def _symptoms(plan: Plan, run: Path) -> list[str]:
 
 def _reward(result: HeldOutResult) -> str:
     size = counted(result.num_scored or 0, "episode")
-    text = f"[bold]{result.reward_mean:.3f}[/bold]{_interval(result)} over {size}{_passes(result)}"
+    text = f"{result.reward_mean:.3f}{_interval(result)} over {size}{_passes(result)}"
     text = f"{text}, {result.num_void} void" if result.num_void else text
     return f"{text} ({result.label})" if result.label else text
 

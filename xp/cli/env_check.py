@@ -118,16 +118,16 @@ def show(one: EnvReport) -> None:
     from xp.cli.display import console
 
     out = console()
-    out.print(f"[bold]{one.name}[/bold]")
+    out.print(one.name, style="bold")
     for fact, value in one.facts.items():
-        out.print(f"  {fact:24} {value}", markup=False)
+        out.print(f"  {fact:24} {value}")
     if one.stopped:
-        out.print(f"  stopped: the time was over while {one.stopped}", markup=False)
-        out.print("  the figures above are of what was measured until then; --seconds N gives it more", markup=False)
+        out.print(f"  stopped: the time was over while {one.stopped}")
+        out.print("  the figures above are of what was measured until then; --seconds N gives it more")
     for warning in one.warnings:
-        out.print(f"  note: {warning}", markup=False)
+        out.print(f"  note: {warning}")
     for fault in one.faults:
-        out.print(f"  fault: {fault}", markup=False)
+        out.print(f"  fault: {fault}")
     if not one.faults and not one.warnings and not one.stopped:
         out.print("  no problems found")
 

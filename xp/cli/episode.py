@@ -49,19 +49,18 @@ def show_episode(asked: Namespace) -> int:
         return ExitCode.OK
     row, out = index.rows[number], console()
     reward = "void" if row.reward is None else f"{row.reward:g}"
-    out.print(f"{row.task}  {row.phase} step {row.step} sample {row.sample}", style="bold", markup=False)
+    out.print(f"{row.task}  {row.phase} step {row.step} sample {row.sample}", style="bold")
     out.print(
         f"reward {reward}, {row.status}, {counted(row.turns, 'turn')}, {counted(row.calls, 'tool call')},"
         f" {row.malformed} malformed, {row.seconds:.1f} s",
-        markup=False,
     )
     for style, line in _lines(record):
-        out.print(line, style=style, markup=False)
+        out.print(line, style=style)
     if others:
         out.print(
             f"\n{others} more match; --step, --index, --sample, --best, --median, --worst, --void choose", style="dim"
         )
-    out.print(f"file: {index.file_of(number)}", style="dim", markup=False)
+    out.print(f"file: {index.file_of(number)}", style="dim")
     return ExitCode.OK
 
 

@@ -65,7 +65,7 @@ def show_paired(asked: Namespace) -> int:
     out = console()
     for one in found:
         for line in paired_lines(one):
-            out.print(wrapped(line), markup=False)
+            out.print(wrapped(line))
     return ExitCode.OK
 
 
@@ -102,9 +102,9 @@ def show_list(asked: Namespace, outputs: Path, words: Sequence[str]) -> int:
                 print(f"xp: {shown(records.line_of(one))}", file=sys.stderr)
         return ExitCode.OK
     for one in found:
-        out.print(records.line_of(one), markup=False)
+        out.print(records.line_of(one))
     if not found:
-        out.print(f"no evaluations below {outputs / records.ROOM}", markup=False)
+        out.print(f"no evaluations below {outputs / records.ROOM}")
     return ExitCode.OK
 
 
@@ -121,7 +121,7 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
     out.print(table)
     for one in results:
         for line in tables.notes(one):
-            out.print(f"  {line}", markup=False)
+            out.print(f"  {line}")
 
 
 def _show(asked: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.cli.report import REPORT, write_page
+from xp.runs.record import number_of
 from xp.runs.run_directory import xp_command
 
 
 def episodes_line(run: Path) -> str | None:
-    """Directory of the newest attempt's trajectories, with the command that shows one; None: there are none."""
-    found = sorted(run.glob("attempt_*/*/trajectories"), key=lambda place: place.stat().st_mtime)
+    """Directory of the last attempt's trajectories, with the command that shows one; None: there are none."""
+    found = [place.parents[1] for place in run.glob("attempt_*/*/trajectories")]
     if not found:
         return None
-    attempt = found[-1].parent.parent.name
     command = xp_command(f"runs episode {run.name} --worst", run.parent.parent)
-    return f"episodes      {run / attempt}/*/trajectories  ({command})"
+    return f"episodes      {max(found, key=number_of)}/*/trajectories  ({command})"
 
 
 def report_line(run: Path) -> str:

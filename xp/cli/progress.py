@@ -50,8 +50,7 @@ def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
     lines = read_metrics(file, "train")
     if not lines:
         return None
-    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
-    total = settled[-1] if settled else None
+    total = record.num_steps
     times = [float(line["time/step_s"]) for line in lines[-RECENT:] if is_finite(line.get("time/step_s"))]
     step = int(lines[-1]["step"])
     left = fmean(times) * max(0, total - step) if times and total else None

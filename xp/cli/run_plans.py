@@ -14,6 +14,7 @@ from xp.launchers.base import Grouping, Launcher
 from xp.planning.plan import Plan
 from xp.runs.record import RunStatus, read_record
 from xp.runs.run_directory import xp_command
+from xp.security.terminal import shown
 from xp.tracking.places import tracked_places
 
 
@@ -60,20 +61,18 @@ def _begun(plans: Sequence[Plan]) -> dict[str, Grouping]:
 def _run_points(
     plans: Sequence[Plan], points: Sequence[str], together: Mapping[str, Grouping], *, is_whole: bool, has_panel: bool
 ) -> int:
-    from rich.markup import escape
-
     from xp.cli.display import console
 
     code: int = ExitCode.OK
     for number, (one, point) in enumerate(zip(plans, points, strict=True), start=1):
         if len(plans) > 1:
-            console().rule(escape(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
+            console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
         try:
             run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=together.get(one.run_id))
         except XpError as error:
             if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 raise
-            console(stderr=True).print(f"xp: {one.run_id}: {error}", markup=False)
+            console(stderr=True).print(f"xp: {one.run_id}: {error}")
             code = code or error.code
     return code
 
@@ -97,7 +96,7 @@ def run_plan(
         has_panel: whether a terminal shows a panel instead of the stages' output.
         launcher: launcher that a sweep's runs share; None: a new one.
     """
-    from xp.cli.display import console, notice_lines, show_summary, title
+    from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.panel import screen
     from xp.cli.places import places_of_failed
     from xp.launchers.choice import make_launcher
@@ -106,11 +105,11 @@ def run_plan(
 
     outputs = Path(one.spec.outputs)
     if not again and (reason := finished(one, outputs)) is not None:
-        console().print(reason, markup=False, soft_wrap=True)
+        console().print(reason, soft_wrap=True)
         return
-    console().print(f"[bold]{one.run_id}[/bold]  {title(one)}")
+    console().print(headed(one.run_id, f"  {title(one)}"))
     for line in notice_lines(one):
-        console().print(line, markup=False)
+        console().print(line)
     launcher = launcher or make_launcher(one.spec.launcher, outputs)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
@@ -122,12 +121,12 @@ def run_plan(
         is_in_a_hurry = error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
         places = places_of_failed(run) if _is_own(run, one.attempt) and not is_in_a_hurry else ()
         for line in (*tracked_places(one.spec.tracking, run), *places):
-            console(stderr=True).print(f"xp: {line}", markup=False, soft_wrap=True)
+            console(stderr=True).print(f"xp: {line}", soft_wrap=True)
         raise
     if record.status is RunStatus.RUNNING:
         shows = f"left to {one.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {one.run_id}', outputs)}"
         report = xp_command(f"report {one.run_id}", outputs)
-        console().print(f"{shows}; its report: {report}", markup=False, soft_wrap=True)
+        console().print(f"{shows}; its report: {report}", soft_wrap=True)
     elif is_whole:
         show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
 

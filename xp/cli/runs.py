@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from xp.reading import check_below
 from xp.runs import detached
 from xp.runs.held_out import NAMES, evaluation_files, held_out
 from xp.runs.origin import is_ours, mark
-from xp.runs.record import RunRecord, RunStatus, is_held, read_record, table
+from xp.runs.record import RunRecord, RunStatus, is_held, number_of, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
 from xp.runs.run_directory import resume_command
 from xp.security.terminal import is_read, shown
@@ -108,20 +109,20 @@ def show(run: Path, *, as_json: bool = False) -> None:
         print(json.dumps(asdict(record) | {"now": status(run, record)}, indent=2, default=str))
         return
     out = console()
-    out.print(table(record), markup=False)
+    out.print(table(record))
     for stage in record.attempts[-1].stages if record.status is RunStatus.RUNNING else ():
         if stage.native_id is not None and stage.status in (RunStatus.PENDING, RunStatus.RUNNING):
-            out.print(f"{stage.name}: {stage.launcher} {stage.native_id}", markup=False)
+            out.print(f"{stage.name}: {stage.launcher} {stage.native_id}")
     if status(run, record) == FOREIGN:
-        out.print("it was started elsewhere: its jobs are not queried, and it is not resumed", markup=False)
+        out.print("it was started elsewhere: its jobs are not queried, and it is not resumed")
     if is_ours(run) and (evaluation := _evaluation(run)):
         _show_curve(run, evaluation)
     for line in evaluations_of(run):
-        out.print(line, markup=False)
+        out.print(line)
     _show_progress(run, record)
     if status(run, record) == KILLED:
         command = resume_command(run.name, run.parent.parent)
-        out.print(f"its supervisor was killed; continue with: {command}", markup=False, soft_wrap=True)
+        out.print(f"its supervisor was killed; continue with: {command}", soft_wrap=True)
 
 
 def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
@@ -150,7 +151,7 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     found, problem, episodes = progress_of(run, record), last_problem(run, record), episodes_line(run)
     places = [episodes, report_line(run)] if episodes else []
     for line in [*(curves(found) if found else ()), *([problem] if problem else ()), *places]:
-        console().print(line, markup=False, soft_wrap=True)
+        console().print(line, soft_wrap=True)
 
 
 def logs(outputs: Path, run: Path) -> None:
@@ -160,7 +161,8 @@ def logs(outputs: Path, run: Path) -> None:
     tails: dict[Path, Tail] = {}
     while True:
         is_over = status(run, record) != RunStatus.RUNNING
-        detached.fetch(run, record)
+        with nullcontext() if is_over else suppress(XpError):  # asked again while it goes on
+            detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
             _show_new(tails.setdefault(file, Tail(file)))
         if is_over or not is_read():
@@ -258,8 +260,8 @@ def _logs(outputs: Path, record: RunRecord) -> list[Path]:
 
 
 def _evaluation(run: Path) -> Path | None:
-    """Newest evaluation.json of a run's own model; None: there is none."""
-    return max(evaluation_files(run), key=lambda path: path.stat().st_mtime, default=None)
+    """The last attempt's evaluation.json of a run's own model; None: there is none."""
+    return max(evaluation_files(run), key=lambda path: number_of(path.parents[1]), default=None)
 
 
 def _show_curve(run: Path, evaluation: Path) -> None:
@@ -268,8 +270,8 @@ def _show_curve(run: Path, evaluation: Path) -> None:
     from xp.cli.display import console
 
     out = console()
-    if (picture := picture_of(run, evaluation, lambda text: out.print(text, markup=False))) is not None:
-        out.print(f"reward curve: {picture}", markup=False)
+    if (picture := picture_of(run, evaluation, lambda text: out.print(text))) is not None:
+        out.print(f"reward curve: {picture}")
 
 
 def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
@@ -283,12 +285,11 @@ def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
 
 def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
     """Completed rollout steps, their total if it is known, and the completed share from 0 to 1."""
-    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
     try:
         step = last_step(run / "metrics.jsonl")
     except XpError as error:
         return {"note": str(error)}
     if step is None:
         return {}
-    total = settled[-1] if settled else None
+    total = record.num_steps
     return {"steps": f"{step}/{total}", "progress": step / total} if total else {"steps": str(step)}

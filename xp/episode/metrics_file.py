@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from xp.atomic import append_line
 from xp.episode.metric_names import check_names
 from xp.errors import ExitCode, XpError
 from xp.reading import is_count, is_finite, lines_of, opened
@@ -22,7 +23,7 @@ MAX_BYTES: Final = 1_000_000_000
 
 
 class MetricsFile:
-    """Appends lines to a run's metrics file; after `write`, the kernel has the line.
+    """Appends lines to a run's metrics file; after `write`, the line is on the disk.
 
     Args:
         path: the file; attempts of one run share it.
@@ -44,13 +45,7 @@ class MetricsFile:
         """
         check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        line = {"step": step, "time": time.time(), **self._head, **values}
-        with open(self._path, "ab+", opener=_no_link) as file:
-            size = file.seek(0, os.SEEK_END)
-            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the previous writer was killed
-            file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self._path, json.dumps({"step": step, "time": time.time(), **self._head, **values}))
 
     def continue_after(self, step: int) -> None:
         """Called by a training that goes on after a rollout step, 0 for none: an attempt without a step to do must
@@ -66,10 +61,6 @@ class MetricsFile:
         steps = "step 1" if step == 1 else f"steps 1 to {step}"
         print(f"xp: {self._path} has no step of this training: the metrics of {steps} are lost", file=sys.stderr)
         self.write(step, {})
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def read_metrics(path: Path, stage: str) -> list[dict[str, Any]]:
@@ -110,8 +101,8 @@ def _is_beyond(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not is_finite(value)
 
 
-TAIL_BYTES = 200_000
-"""Bytes at the end of a file that `last_step` reads; longer than any line."""
+TAIL_BYTES: Final = 200_000
+"""Bytes at the end of a file that `last_step` reads first; where they hold no line of a training, it reads more."""
 
 
 def last_step(path: Path) -> int | None:
@@ -126,7 +117,11 @@ def last_step(path: Path) -> int | None:
         size = file.seek(0, os.SEEK_END)
         if size > MAX_BYTES:
             raise XpError(f"{path} has {size:,} bytes; expected at most {MAX_BYTES:,}", ExitCode.RUN_DIR)
-        file.seek(max(0, size - TAIL_BYTES))
-        tail = file.read(TAIL_BYTES)
-    found = (_line(text) for text in reversed(tail.split(b"\n")))
-    return next((int(line["step"]) for line in found if line is not None and line["stage"] == "train"), None)
+        length = TAIL_BYTES
+        while True:
+            file.seek(max(0, size - length))
+            found = (_line(text) for text in reversed(file.read(length).split(b"\n")))
+            step = next((int(line["step"]) for line in found if line is not None and line["stage"] == "train"), None)
+            if step is not None or length >= size:
+                return step
+            length *= 10

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -127,23 +127,34 @@ def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, s
     return {name: value for name, value in plain.items() if name not in secret}, hidden
 
 
-def ask(argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None) -> str:
+def ask(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str] | None = None,
+    codes: Collection[int] = (0,),
+) -> str:
     """Runs a cluster's own program and returns its output.
+
+    Args:
+        timeout_s: seconds that it may take.
+        environ: its environment; None: that of this process.
+        codes: exit codes with which the output is an answer.
 
     Raises:
         XpError: RUNTIME if it is missing, fails, or does not answer in time (`TimedOut`).
     """
     try:
         run = subprocess.run(
-            list(argv), capture_output=True, text=True, timeout=timeout_s, check=True, env=environ, errors="replace"
+            list(argv), capture_output=True, text=True, timeout=timeout_s, check=False, env=environ, errors="replace"
         )
     except FileNotFoundError:
         raise XpError(f"{argv[0]} is not on this machine's PATH; start xp where it is", ExitCode.RUNTIME) from None
     except subprocess.TimeoutExpired:
         raise TimedOut(f"{argv[0]} did not answer within {timeout_s:g} s", ExitCode.RUNTIME) from None
-    except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout).strip()
-        raise XpError(f"{shlex.join(argv[:1])} failed ({error.returncode}): {said}", ExitCode.RUNTIME) from None
+    if run.returncode not in codes:
+        said = (run.stderr or run.stdout).strip()
+        raise XpError(f"{shlex.join(argv[:1])} failed ({run.returncode}): {said}", ExitCode.RUNTIME)
     return run.stdout
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import write_atomically
+from xp.atomic import replacing, write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import modal_app
@@ -91,20 +91,22 @@ class ModalLauncher:
         command = [*_modal(), "app", "logs", launch.native_id, "--follow"]
         log = self._outputs / launch.log
         code = follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
-        self._bring(launch, leave=("log.txt",))  # written locally from Modal's own log
+        missing = self._bring(launch, leave=("log.txt",))  # written locally from Modal's own log
+        if missing:
+            echo(f"xp: Modal did not give {', '.join(missing)}; `runs fetch` asks again\n")
         return code
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the app is running, or if Modal does not answer."""
-        directory = str(Path(launch.log).parent)
-        if (text := self._read(f"{directory}/{RESULT}")) is not None:
-            with suppress(ValueError, KeyError, TypeError):
-                result: dict[str, Any] = json.loads(text)
-                return int(result["code"]) or (ExitCode.MISSING_OUTPUT if result["missing"] else ExitCode.OK)
+        result = f"{Path(launch.log).parent}/{RESULT}"
+        if (code := _code(self._read(result))) is not None:
+            return code
         state = self._state(launch.native_id)
         if state is None or "stopped" not in state:
             return None
-        return 128 + 15 if self._read(f"{directory}/{RESULT}") is None else self.poll(launch)
+        if (text := self._read(result)) is None:  # read again: it may be as old as the app's end
+            return 128 + 15 if self._is_absent(result) else None
+        return ExitCode.RUNTIME if (code := _code(text)) is None else code
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Stops the app; Modal has only one way to stop, so `now` has no effect."""
@@ -120,7 +122,9 @@ class ModalLauncher:
         """Does nothing: the secrets' values are in the user's own Modal Secret."""
 
     def fetch(self, launch: Launch) -> None:
-        self._bring(launch)
+        """See xp.launchers.base.Detachable; raises XpError(RUNTIME) with the names of files that Modal did not give."""
+        if missing := self._bring(launch):
+            raise XpError(f"Modal did not give {', '.join(missing)}; ask again later", ExitCode.RUNTIME)
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
         """Copies directories from the volume, replacing earlier copies; returns those that exist.
@@ -146,17 +150,25 @@ class ModalLauncher:
             brought.append(name)
         return brought
 
-    def _bring(self, launch: Launch, leave: Sequence[str] = ()) -> None:
-        """Copies a stage's directory on the volume, and the run's metrics, to this machine."""
+    def _bring(self, launch: Launch, leave: Sequence[str] = ()) -> list[str]:
+        """Copies a stage's directory on the volume, and the run's metrics, to this machine.
+
+        Returns names of existing files that Modal did not give.
+        """
         directory = Path(launch.log).parent
         run = Path(*directory.parts[:2])
+        missing = []
         for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
             place = inside(self._outputs, name)  # names on the volume are not trusted
             if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
-            if (text := self._read(name, binary=True)) is not None:
+            if (content := self._read(name)) is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(text)
+                with replacing(place) as temporary:
+                    temporary.write_bytes(content)
+            elif not self._is_absent(name):
+                missing.append(name)
+        return missing
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
         """Text of each app; of one app for all stages of a detached run."""
@@ -246,25 +258,41 @@ class ModalLauncher:
         return []
 
     def _names(self, directory: str, kinds: Sequence[str] = ("file",)) -> list[str]:
-        """Names in a directory of the volume, of these kinds."""
-        with suppress(XpError, ValueError, AttributeError):
+        """Names in a directory of the volume, of these kinds; none if it does not exist, or Modal does not answer."""
+        return [name for name, kind in (self._entries(directory) or {}).items() if kind in kinds]
+
+    def _entries(self, directory: str) -> dict[str, str] | None:
+        """Name -> kind; None if the directory does not exist, or Modal does not answer."""
+        with suppress(XpError, ValueError, AttributeError, LookupError, TypeError):
             found = json.loads(
                 ask([*_modal(), "volume", "ls", "--json", str(self._spec.volume), directory], timeout_s=ANSWER_S)
             )
             rows = [{key.lower(): str(value) for key, value in row.items()} for row in found]
-            return [row["filename"] for row in rows if row.get("type") in kinds]
-        return []
+            return {row["filename"]: row["type"] for row in rows}
+        return None
 
-    def _read(self, name: str, *, binary: bool = False) -> Any:
+    def _is_absent(self, name: str) -> bool:
+        """Returns whether Modal says that a file does not exist; False also if it does not answer."""
+        if (entries := self._entries(str(Path(name).parent))) is not None:
+            return name not in entries
+        return self._entries("/") is not None  # it answers, so it is the directory that does not exist
+
+    def _read(self, name: str) -> bytes | None:
         """Content of a file on the volume; None if it does not exist, or Modal does not answer."""
         argv = [*_modal(), "volume", "get", str(self._spec.volume), name, "-"]
         try:
             run = subprocess.run(argv, capture_output=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        if run.returncode != 0:
-            return None
-        return run.stdout if binary else run.stdout.decode(errors="replace")
+        return run.stdout if run.returncode == 0 else None
+
+
+def _code(text: bytes | None) -> int | None:
+    """The exit code in a stage's result; None if there is none."""
+    with suppress(ValueError, KeyError, TypeError):
+        result: dict[str, Any] = json.loads(text or b"")
+        return int(result["code"]) or (ExitCode.MISSING_OUTPUT if result["missing"] else ExitCode.OK)
+    return None
 
 
 def _program() -> str | None:

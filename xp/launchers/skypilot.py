@@ -46,6 +46,9 @@ Options = SkypilotOptions
 ANSWER_S, SUBMIT_S = 120.0, 1800.0
 """Seconds for an answer, and for a submission, which may start SkyPilot's controller first."""
 ASK_S = 10.0
+LOG_CODES = (0, 100, 101, 103)
+"""Exit codes with which `sky jobs logs` has printed a log: the job succeeded, failed, has not ended, was cancelled
+(JobExitCode in sky/exceptions.py, SkyPilot 0.14.1)."""
 OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
 """States of ended stages; states that begin with FAILED, like FAILED_SETUP, also count."""
 
@@ -222,7 +225,8 @@ class SkypilotLauncher:
 
     def _log(self, launch: Launch) -> str:
         with suppress(XpError):
-            return ask([*_sky(), "jobs", "logs", "--name", launch.native_id, "--no-follow"], timeout_s=ANSWER_S)
+            command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--no-follow"]
+            return ask(command, timeout_s=ANSWER_S, codes=LOG_CODES)
         return ""
 
 

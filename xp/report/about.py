@@ -91,7 +91,7 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
 
 def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     try:
-        lines = [line.replace("[bold]", "").replace("[/bold]", "") for line in memory_lines(from_container({**spec}))]
+        lines = memory_lines(from_container({**spec}))
     except (XpError, KeyError, TypeError, ValueError):
         lines = []
     measured = [f"{name} {max(one for one in column if one is not None):.2f}" for name, column in values.items()
@@ -101,8 +101,7 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _planned_steps(training: Mapping[str, Any], record: RunRecord) -> str:
-    settled = [one.training["num_steps"] for one in record.attempts if one.training]
-    return _text(settled[-1] if settled else training.get("num_steps"))
+    return _text(record.num_steps or training.get("num_steps"))
 
 
 def _last(all_stages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

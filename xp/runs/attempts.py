@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from xp.launchers.base import now
@@ -91,8 +92,22 @@ class RunRecord:
     """Names of the variables that held secrets at launch; their values are nowhere."""
     attempts: tuple[AttemptRecord, ...] = ()
 
+    @property
+    def num_steps(self) -> int | None:
+        """Rollout steps of the last training, as its stage settled them; None: none has begun."""
+        return next((one.training["num_steps"] for one in reversed(self.attempts) if one.training), None)
+
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT} | asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def number_of(attempt: Path) -> int:
+    """Number of an attempt by its directory's name, `attempt_<n>`; 0 for another name.
+
+    Attempts are ordered by it, since file times change in a copy of a run.
+    """
+    number = attempt.name.removeprefix("attempt_")
+    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def begin_attempt(

@@ -29,6 +29,9 @@ def metrics_history(run: Path, record: RunRecord) -> History:
     file = run / "metrics.jsonl"
     lines, during = (read_metrics(file, stage) for stage in ("train", "evaluate_during"))
     try:
-        return History(lines, Facts.of_spec(spec_of(run, len(record.attempts))), during)
+        spec = spec_of(run, len(record.attempts))
+        if spec["training"]["num_steps"] is None:  # epochs: as many as the training found
+            spec["training"]["num_steps"] = record.num_steps
+        return History(lines, Facts.of_spec(spec), during)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise XpError(f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error

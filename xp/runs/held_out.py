@@ -9,7 +9,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.reading import LARGEST, check_below, is_count, is_finite, json_of
-from xp.runs.record import RunRecord, read_record
+from xp.runs.record import RunRecord, number_of, read_record
 from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
@@ -141,7 +141,7 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     for file in files:
         check_below(file, run, ExitCode.RUN_DIR)
     files = [file for file in files if checkpoint_of(file) is None]
-    return sorted(files, key=lambda file: (file.parents[1].name in trained, file.lstat().st_mtime))
+    return sorted(files, key=lambda file: (file.parents[1].name in trained, number_of(file.parents[1])))
 
 
 def checkpoint_of(file: Path) -> str | None:

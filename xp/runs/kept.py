@@ -62,7 +62,7 @@ def finished(plan: Plan, outputs: Path) -> str | None:
     to_do = {stage.name for stage in plan.stages if stage.done is None}
     if record.status is not RunStatus.SUCCEEDED or not to_do or set(kept(plan, record, outputs)) != to_do:
         return None
-    total = plan.spec.training.num_steps
+    total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
     return (
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
         f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs).removeprefix('python -m xp ')}"

@@ -198,7 +198,7 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         algorithm=spec["algorithm"]["name"],
         backend=spec["backend"]["name"],
         seed=spec["seed"],
-        steps=_steps(record) or spec["training"]["num_steps"],
+        steps=record.num_steps or spec["training"]["num_steps"],
         before=None if before is None else before.reward_mean,
         after=None if after is None else after.reward_mean,
         stderr=None if after is None else after.reward_stderr,
@@ -207,12 +207,6 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         note=next((result.label for result in results.values() if result.label), ""),
         differs={},
     )
-
-
-def _steps(record: RunRecord) -> int | None:
-    """Rollout steps of the last training."""
-    settled = [attempt.training["num_steps"] for attempt in record.attempts if attempt.training]
-    return settled[-1] if settled else None
 
 
 def _minutes(record: RunRecord) -> float:

@@ -24,6 +24,7 @@ from xp.runs.attempts import (
     StageRecord,
     begin_attempt,
     close_attempt,
+    number_of,
     update_stage,
     with_last,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "directory_of",
     "is_held",
     "no_such_run",
+    "number_of",
     "read_record",
     "table",
     "update_stage",

@@ -64,22 +64,23 @@ def dispatch(
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
     max_restarts = plan.spec.launcher.max_restarts
-    with (
-        hold(run, plan.attempt),
-        _mirror(plan, run, ready, echo),
-        Signals(plan.run_id, resume_command(plan.run_id, outputs)) as signals,
-    ):
+    resume = resume_command(plan.run_id, outputs)
+    with hold(run, plan.attempt):
         for restart in range(max_restarts + 1):
-            attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=again and restart == 0)
             try:
-                return attempt.leave() if plan.spec.launcher.detach else attempt.run()
+                # Trackers of each attempt are its own, as for a resumed run.
+                with _mirror(plan, run, ready, echo), Signals(plan.run_id, resume) as signals:
+                    attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=again and restart == 0)
+                    return attempt.leave() if plan.spec.launcher.detach else attempt.run()
             except XpError as error:
                 if restart == max_restarts or not attempt.is_restartable:
                     raise
                 delay = restart_delay_s * 2**restart
                 echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
-                signals.sleep(delay)
-                plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
+                with Signals(plan.run_id, resume) as signals:
+                    signals.sleep(delay)
+                    plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
+                    signals.check()
     raise AssertionError("unreachable")
 
 

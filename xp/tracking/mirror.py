@@ -59,6 +59,7 @@ class Mirror:
         self._file, self._run, self._warn = file, run, warn
         self._poll_s, self._close_timeout_s = poll_s, close_timeout_s
         self._waiting = dict(openers)
+        """Trackers that are not closed yet; a tracker that fails is left out."""
         self._trackers: dict[str, Tracker] = {}
         self._offset = file.stat().st_size if file.exists() else 0
         self._stop = threading.Event()
@@ -80,10 +81,11 @@ class Mirror:
             return
         self._thread.join(self._close_timeout_s)
         if self._thread.is_alive():
-            self._warn(f"tracking: {', '.join(self._trackers)} did not finish within {self._close_timeout_s:g} s\n")
+            names = ", ".join(self._waiting)
+            self._warn(f"tracking: {names} did not finish within {self._close_timeout_s:g} s\n")
 
     def _follow(self) -> None:
-        for name, opener in self._waiting.items():
+        for name, opener in list(self._waiting.items()):
             self._try(name, partial(self._open, name, opener))
         while True:
             is_last = self._stop.wait(self._poll_s)
@@ -94,6 +96,7 @@ class Mirror:
                 break
         for name, tracker in list(self._trackers.items()):
             self._try(name, partial(tracker.close, is_success=self._is_success))
+            self._waiting.pop(name, None)
 
     def _open(self, name: str, opener: Opener) -> None:
         self._trackers[name] = opener(self._run)
@@ -117,4 +120,5 @@ class Mirror:
             action()
         except Exception as error:
             self._trackers.pop(name, None)
+            self._waiting.pop(name, None)
             self._warn(f"tracking: {name} failed and is left out from here on: {type(error).__name__}: {error}\n")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from xp.atomic import append_line
 from xp.episode.metrics import Played
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -100,8 +101,7 @@ class Curriculum:
                 counts[1] += 1
         self._steps[step] = found
         if self._writes:
-            with self._file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"step": step, "tasks": found}) + "\n")
+            append_line(self._file, json.dumps({"step": step, "tasks": found}))
 
     def num_within(self, step: int) -> dict[str, float]:
         """Metric of the number of tasks within the bounds in a step's window."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -13,7 +15,7 @@ from xp.verified import DIGESTS, damaged, write_digests
 def publish(save: Callable[[Path], object], target: Path) -> None:
     """Saves a model beside the target, then renames it.
 
-    A model of an earlier attempt is kept as `<name>.attempt-<n>`.
+    A model of an earlier attempt is kept as `<name>.attempt-<n>`, with the first free number.
 
     Args:
         save: function that writes a Hugging Face directory.
@@ -24,8 +26,8 @@ def publish(save: Callable[[Path], object], target: Path) -> None:
     save(staged)
     write_digests(staged)
     if target.exists():
-        number = 1 + len(list(target.parent.glob(f"{target.name}.attempt-*")))
-        target.rename(target.with_name(f"{target.name}.attempt-{number}"))
+        numbers = (target.with_name(f"{target.name}.attempt-{number}") for number in count(1))
+        target.rename(next(aside for aside in numbers if not os.path.lexists(aside)))
     staged.rename(target)
 
 

@@ -90,12 +90,12 @@ def _verdict(found: MemoryFit) -> Iterator[str]:
             yield f"fits with {_interval(found.worst_headroom, found.headroom)} GB to spare"
         case MemoryVerdict.LIKELY:
             yield (
-                f"fits with {found.headroom / GB:.1f} GB to spare as expected; [bold]would not fit by"
-                f" {-found.worst_headroom / GB:.1f} GB[/bold] if all episodes of a micro-batch were at their limit;"
+                f"fits with {found.headroom / GB:.1f} GB to spare as expected; would not fit by"
+                f" {-found.worst_headroom / GB:.1f} GB if all episodes of a micro-batch were at their limit;"
                 f" safe with {way_out}"
             )
         case _:
-            yield f"[bold]would not fit by {-found.headroom / GB:.1f} GB as expected[/bold]; cheapest: {way_out}"
+            yield f"would not fit by {-found.headroom / GB:.1f} GB as expected; cheapest: {way_out}"
 
 
 def _uncounted(shape: Architecture | BuildSpec) -> str:
