@@ -91,3 +91,12 @@ def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their
         assert len(server.requests) == asked  # the limit is passed: nothing more is played
     told = capsys.readouterr()
     assert "more than training.max_void_fraction=0.1" in told.out + told.err
+
+
+def test_a_task_whose_prompt_does_not_fit_the_models_context_is_void_and_no_reward_of_0(tmp_path: Path) -> None:
+    too_long = (400, {}, {"error": {"message": "This model's maximum context length is 8192 tokens."}})
+    server = replace(breaks_off_at(10**9), before=lambda number: too_long if number == 1 else None)
+    with serving(server):
+        command = words(server, tmp_path, "evaluation.num_tasks=20", "training.max_void_fraction=0.9")
+        assert main(command) == 0
+    assert result_in(tmp_path)["summary"]["num_void"] == 1

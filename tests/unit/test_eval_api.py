@@ -92,6 +92,7 @@ NO_MESSAGE: dict[str, Reply] = {
     "no choices": (200, {}, {"choices": []}),
     "no message": (200, {}, {"choices": [{"message": None, "finish_reason": "content_filter"}]}),
     "a list": (200, {}, []),
+    "filtered": (200, {}, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}),
 }
 
 
@@ -141,6 +142,41 @@ def test_a_dialogue_beyond_the_context_is_no_fault() -> None:
     reply = (400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}})
     with serving(refusing(reply)) as server, pytest.raises(TooLong):
         api(server).ask(MESSAGES, [], 0.0)
+
+
+VLLM_TOO_LONG: Reply = (
+    400,
+    {},
+    {"error": {"message": "'max_tokens' is too large: 8192. This model's maximum context length is 8192 tokens."}},
+)
+"""vLLM's answer where `max_tokens` leaves no room for a prompt."""
+
+
+def test_a_limit_that_leaves_no_room_for_any_dialogue_stops_the_evaluation() -> None:
+    with serving(ChatServer(before=lambda _: VLLM_TOO_LONG)) as server:
+        with pytest.raises(XpError, match=r"model\.max_tokens=8192: .* refuses every dialogue with it") as caught:
+            api(server, max_tokens=8192).ask(MESSAGES, [], 0.0)
+    assert caught.value.code is ExitCode.CONFIG
+    assert "lower model.max_tokens" in str(caught.value)
+
+
+FAILURES = {
+    "openrouter": {"choices": [{"finish_reason": "error", "error": {"code": 502, "message": "upstream"},
+                                "message": {"role": "assistant", "content": ""}}]},
+    "no choices": {"error": {"code": 502, "message": "upstream"}},
+    "aborted": {"choices": [{"finish_reason": "abort", "message": {"role": "assistant", "content": ""}}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_of_the_model_behind_status_200_is_tried_again_and_is_no_answer(name: str) -> None:
+    failure: Reply = (200, {}, FAILURES[name])
+    with serving(refusing(failure)) as server:
+        assert api(server).ask(MESSAGES, [], 0.0).completion_tokens == 5
+    with serving(refusing(failure, failure)) as server, pytest.raises(DialogueFails, match="answers other dialogues"):
+        api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
+    with serving(ChatServer(before=lambda _: failure)) as server, pytest.raises(Unavailable, match="HTTP 200"):
+        api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
 
 def test_a_refused_request_is_not_repeated_and_the_message_never_holds_the_key() -> None:

@@ -29,6 +29,8 @@ REFUSED: Final = (400, 422)
 """Status codes of a request whose content the API refuses."""
 TAKEN: Final = (200, *REFUSED)
 """Status codes of a small request that show that an API is running."""
+FAILED: Final = ("error", "abort")
+"""Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
 HELLO: Final = ({"role": "user", "content": "Hello"},)
 """A dialogue that every model answers."""
 HELLOS: Final = 3
@@ -42,7 +44,7 @@ SHOWN: Final = 300
 
 
 class TooLong(Exception):
-    """The dialogue exceeds the model's context; the episode is truncated."""
+    """The dialogue exceeds the model's context; the episode is truncated, and void if it has no turn yet."""
 
 
 class DialogueFails(Exception):
@@ -98,6 +100,8 @@ class Api:
             self._headers["Authorization"] = f"Bearer {key}"
         self._redactor = Redactor([key] if key else [])
         self._local = threading.local()
+        self._has_answered = False
+        """Whether any request with these settings was answered."""
 
     def __repr__(self) -> str:
         return f"Api({self.url!r}, {self.name!r})"
@@ -106,10 +110,10 @@ class Api:
         """Requests one assistant message.
 
         Raises:
-            TooLong: the dialogue is longer than the model's context.
+            TooLong: the dialogue and `model.max_tokens` exceed the model's context.
             DialogueFails: all attempts failed, or the answer is no message, but another dialogue is answered.
             Unavailable: all attempts failed.
-            XpError: the API refuses all such requests.
+            XpError: the API refuses all such requests; `model.max_tokens` (CONFIG) alone exceeds the model's context.
         """
         own = self._endpoint
         body = {"model": self.name, "messages": messages, "temperature": temperature, own.limit_name: own.max_tokens}
@@ -117,13 +121,23 @@ class Api:
             body["tools"] = tools
         if own.seed is not None:
             body["seed"] = own.seed
+        # The same tools and settings, so that settings which the API refuses still stop the evaluation.
+        hello = json.dumps({**body, "messages": HELLO}).encode()
         try:
-            return self._answer(self._post(json.dumps(body).encode()))
+            answer = self._answer(self._post(json.dumps(body).encode()))
+        except TooLong as fault:
+            if not self._has_answered and not self._says_hello(hello):
+                raise XpError(
+                    f"model.max_tokens={own.max_tokens}: {self.url} refuses every dialogue with it: {fault}"
+                    "\nthe prompt and max_tokens must fit the model's context: lower model.max_tokens"
+                ) from None
+            raise
         except _NoMessage as fault:
-            # The same tools and settings, so that settings which the API refuses still stop the evaluation.
-            if not self._says_hello(json.dumps({**body, "messages": HELLO}).encode()):
+            if not self._says_hello(hello):
                 raise
             raise DialogueFails(f"{fault}; the endpoint answers other dialogues") from None
+        self._has_answered = True
+        return answer
 
     def _post(self, body: bytes) -> bytes:
         """Sends a request, with retries, and returns the reply."""
@@ -136,10 +150,11 @@ class Api:
                 is_busy = False
                 wait, fault = backoff_s(attempt), f"{type(error).__name__}: {error}"
             else:
-                if status == 200:
+                is_failure = status == 200 and _is_failure(reply)
+                if status == 200 and not is_failure:
                     return reply
                 fault, is_busy = f"HTTP {status}: {self._told(reply)}", status == 429
-                if status != 429 and status < 500:
+                if status != 429 and status < 500 and not is_failure:
                     self._refuse(status, reply)
                 asked = retry_after_s(headers.get("Retry-After"), time.time())
                 wait = backoff_s(attempt) if asked is None else asked + backoff_s(1) * 0.2
@@ -156,17 +171,18 @@ class Api:
         """Returns whether the API is running: it answers a dialogue of one word, or refuses its content."""
         body = {"model": self.name, "messages": HELLO, self._endpoint.limit_name: 1}
         try:
-            status, _, _ = self._send(json.dumps(body).encode())
+            status, _, reply = self._send(json.dumps(body).encode())
         except (OSError, http.client.HTTPException):
             self._drop()
             return False
-        return status in TAKEN
+        return status in TAKEN and not _is_failure(reply)
 
     def _says_hello(self, body: bytes) -> bool:
         """Returns whether the API answers `HELLO` with a message."""
         for _ in range(HELLOS):
             with suppress(_NoMessage, TooLong):
                 self._answer(self._post(body))
+                self._has_answered = True
                 return True
         return False
 
@@ -235,9 +251,10 @@ class Api:
     def _told(self, reply: bytes) -> str:
         """The API's own message, with the key removed."""
         try:
-            error = json.loads(reply)["error"]
+            value = json.loads(reply)
+            error = value.get("error") or value["choices"][0]["error"]
             text = str(error["message"] if isinstance(error, dict) else error)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             text = reply.decode("utf-8", "replace")
         text = self._redactor.redact(" ".join(valid_text(text).split()))
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
@@ -250,6 +267,8 @@ class Api:
                 raise TypeError("a message that is no object")
             if is_deep(message):
                 raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
+            if value["choices"][0].get("finish_reason") == "content_filter" and not _is_said(message):
+                raise ValueError("the answer was filtered")
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
@@ -263,6 +282,22 @@ class Api:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
+
+
+def _is_failure(reply: bytes) -> bool:
+    """Returns whether a gateway reports a failure of the model in a reply with status 200, as OpenRouter does."""
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        value = json.loads(reply)
+        if value.get("error"):
+            return True
+        choice = value["choices"][0]
+        return bool(choice.get("error")) or choice.get("finish_reason") in FAILED
+    return False
+
+
+def _is_said(message: Mapping[str, Any]) -> bool:
+    """Returns whether a message has any text or tool call."""
+    return any(message.get(name) for name in ("content", "tool_calls", "refusal"))
 
 
 def is_deep(value: Any) -> bool:

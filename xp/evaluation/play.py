@@ -134,7 +134,8 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
         ask: function that requests the model's next message (`Api.ask`).
 
     Raises:
-        XpError: from `ask`. A dialogue that is too long truncates the episode, a failing one makes it void.
+        XpError: from `ask`. A dialogue that becomes too long truncates the episode; one that fails, or is too long
+            before the model was asked, makes it void.
     """
     usage = Usage()
     episode.start()
@@ -142,7 +143,9 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
         while True:
             try:
                 answer = ask(dialogue)
-            except TooLong:
+            except TooLong as fault:
+                if not usage.requests:
+                    episode.give_up(f"the task's prompt and model.max_tokens exceed the model's context: {fault}")
                 return usage
             except DialogueFails as fault:
                 episode.give_up(str(fault))
