@@ -42,8 +42,13 @@ def test_gpus_with_the_least_memory_in_use_come_first(monkeypatch: pytest.Monkey
     assert visible_gpus() == ["1", "3", "2", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     assert visible_gpus() == ["2", "0"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert visible_gpus() == []
+    for nothing in ("", "-1", "9,0"):  # CUDA ignores what follows an unknown number
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert visible_gpus() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 0,-1,1")
+    assert visible_gpus() == ["2", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6")
+    assert visible_gpus() == ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"]
 
 
 def test_two_runs_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> None:

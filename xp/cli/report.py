@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 
 REPORT: Final = "report.html"
@@ -74,7 +75,7 @@ def _named(asked: Namespace) -> list[Path]:
 
 
 def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:
-    """Writes the page of some runs; returns its size in bytes.
+    """Writes the page of some runs; returns its size in characters.
 
     Args:
         runs: directories of the runs.
@@ -101,7 +102,9 @@ def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, 
 
 
 def _target(outputs: Path, runs: Sequence[Path]) -> Path:
-    """Path of a report: in a run's own directory; for several runs, a file named after the first and the last."""
+    """Path of a report: in a run's own directory; for several runs, a file named after the first, with a digest of all
+    names, so that reports of other runs are kept."""
     if len(runs) == 1:
         return runs[0] / REPORT
-    return outputs / ROOM / f"{runs[0].name}-and-{len(runs) - 1}-more.html"
+    digest = text_digest("\n".join(run.name for run in runs))[:8]
+    return outputs / ROOM / f"{runs[0].name}-and-{len(runs) - 1}-more-{digest}.html"

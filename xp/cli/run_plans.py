@@ -29,16 +29,18 @@ def run_plans(
         is_whole: whether each plan ends with an evaluation, which is shown.
         has_panel: whether a terminal shows a panel instead of the stages' output.
     """
-    together = _begun(plans)
+    together, sweeps = _grouped(plans)
     try:
+        for grouping, sweep in sweeps:
+            grouping.begin(sweep)
         return _run_points(plans, names or [""] * len(plans), together, is_whole=is_whole, has_panel=has_panel)
     finally:
-        for launcher in together.values():
-            launcher.finish()
+        for grouping, _ in sweeps:
+            grouping.finish()
 
 
-def _begun(plans: Sequence[Plan]) -> dict[str, Grouping]:
-    """Run id -> launcher, for runs that are submitted together."""
+def _grouped(plans: Sequence[Plan]) -> tuple[dict[str, Grouping], list[tuple[Grouping, dict[str, Sequence[Stage]]]]]:
+    """Run id -> launcher, for runs that are submitted together; and each launcher with its runs' stages."""
     from xp.launchers.choice import make_launcher
 
     found: dict[str, Grouping] = {}
@@ -53,9 +55,7 @@ def _begun(plans: Sequence[Plan]) -> dict[str, Grouping]:
             sweeps[key] = launcher, {}
         sweeps[key][1][one.run_id] = one.stages
         found[one.run_id] = sweeps[key][0]
-    for launcher, sweep in sweeps.values():
-        launcher.begin(sweep)
-    return found
+    return found, list(sweeps.values())
 
 
 def _run_points(
@@ -92,7 +92,7 @@ def run_plan(
         one: the plan.
         is_whole: whether the plan ends with an evaluation, which is shown.
         again: whether stages that succeeded in an earlier attempt run again.
-        replan: makes the same plan for another attempt; None: `xp.planning.plan.build_plan`.
+        replan: makes the same plan for another attempt; None: `xp.planning.plan.build_again`.
         has_panel: whether a terminal shows a panel instead of the stages' output.
         launcher: launcher that a sweep's runs share; None: a new one.
     """

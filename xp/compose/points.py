@@ -73,14 +73,13 @@ def to_yaml(spec: RunSpec) -> str:
     return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def from_container(container: dict[str, Any], env_name: str = "env") -> RunSpec:
+def from_container(container: dict[str, Any]) -> RunSpec:
     """Validate plain data; raises XpError that names every fault.
 
     Args:
         container: the sections as nested dicts; `env` is a mixture (`members`), or one environment, a mixture of one.
-        env_name: what to call that one.
     """
-    found = _validate(container, env_name)
+    found = _validate(container, "env")
     if isinstance(found, list):
         raise XpError("\n".join(str(fault) for fault in found))
     return found

@@ -29,9 +29,9 @@ PIECE_BYTES = 1024 * 1024
 class Tail:
     """Reads the text that was added to a file since the last read."""
 
-    def __init__(self, file: Path, position: int = 0) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
-        self._position = position
+        self._position = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def read(self) -> Iterator[str]:

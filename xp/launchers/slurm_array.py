@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from xp.atomic import write_atomically
@@ -43,8 +44,12 @@ class SlurmArrays:
         for run_id, stages in sweep.items():
             words = tuple(options(spec, most([stage.job.resources for stage in stages])))
             groups.setdefault(words, []).append(run_id)
-        for words, run_ids in groups.items():
-            self._submit(spec, outputs, words, run_ids)
+        try:
+            for words, run_ids in groups.items():
+                self._submit(spec, outputs, words, run_ids)
+        except BaseException:
+            self._cancel()
+            raise
 
     def _submit(self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]) -> None:
         directory, argv, script = array_job(spec, outputs, words, run_ids)
@@ -70,10 +75,23 @@ class SlurmArrays:
         return native_id
 
     def release(self) -> None:
-        """Releases the arrays."""
+        """Releases the arrays; raises XpError if Slurm refuses one, after it was asked to release the others."""
+        held, self._held = self._held, []
+        faults: list[XpError] = []
+        for number in held:
+            try:
+                ask(["scontrol", "release", number], timeout_s=ANSWER_S)
+            except XpError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0]
+
+    def _cancel(self) -> None:
+        """Cancels the arrays of a sweep whose other arrays were refused: nothing would release them."""
         held, self._held = self._held, []
         for number in held:
-            ask(["scontrol", "release", number], timeout_s=ANSWER_S)
+            with suppress(XpError):
+                ask(["scancel", number], timeout_s=ANSWER_S)
 
 
 def array_job(

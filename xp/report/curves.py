@@ -32,12 +32,12 @@ def curves(run: Path) -> dict[str, dict[str, Any]]:
     return {stage: _columns([by_step[step] for step in sorted(by_step)]) for stage, by_step in lines.items() if by_step}
 
 
-def reward_intervals(index: EpisodeIndex, phase: str = TRAIN) -> dict[str, list[float | None]]:
-    """Mean reward of each step's episodes with its 95 % interval, clustered by task, from the last attempt."""
+def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
+    """Mean reward of each training step's episodes with its 95 % interval, clustered by task, from the last attempt."""
     last = index.last_attempt_of()
     steps: dict[int, dict[str, list[float]]] = {}
     for row in index.rows:
-        if row.phase == phase and row.attempt == last[phase, row.step] and row.reward is not None:
+        if row.phase == TRAIN and row.attempt == last[TRAIN, row.step] and row.reward is not None:
             steps.setdefault(row.step, {}).setdefault(row.task, []).append(row.reward)
     found: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
     for step in sorted(steps):

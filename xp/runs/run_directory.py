@@ -102,7 +102,7 @@ def save_record(run: Path, record: RunRecord) -> None:
 
 
 def cancel(run: Path) -> int:
-    """Stops a run by SIGINT to its supervisor, like Ctrl-C; returns its process id.
+    """Stops a run by SIGTERM to its supervisor, as orderly as by Ctrl-C; returns its process id.
 
     Raises:
         XpError: RUN_DIR if the run has no supervisor.

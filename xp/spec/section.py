@@ -87,14 +87,13 @@ def check_plain_url(url: str) -> str:
     return url
 
 
-def user_in_url(value: Any, path: str = "") -> str | None:
+def user_in_url(value: Any) -> str | None:
     """The path of the first text below a value with a URL that has a user or a password; None: there is none.
 
     Args:
         value: mappings, lists and texts.
-        path: of the value, which is put before.
     """
-    return _first(value, path, lambda text: bool(USER_IN_URL.search(text)))
+    return _first(value, "", lambda text: bool(USER_IN_URL.search(text)))
 
 
 def secret_below(value: Any) -> str | None:

@@ -10,6 +10,8 @@ from typing import Any
 from xp.backends.batch.constraint import Constraint, Tier, broken
 from xp.backends.batch.shape import FIELDS, BatchShape
 
+MOST = 3
+"""Largest number of proposals."""
 WEIGHTS: Mapping[str, float] = {
     # The micro-batch and the engines' layout change only speed and memory.
     "micro": 1.0,
@@ -41,8 +43,8 @@ class Proposal:
         return " ".join(f"{key}={value}" for key, value in self.changes.items())
 
 
-def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...], limit: int = 3) -> list[Proposal]:
-    """Legal batch shapes with one or two changed numbers, without shapes whose changes include those of another.
+def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Proposal]:
+    """Up to three legal batch shapes with one or two changed numbers, without those that change more than another does.
 
     The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
     """
@@ -57,7 +59,7 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...], limit:
     for proposal in sorted(found.values(), key=lambda one: (one.cost, len(one.changes), str(one))):
         if not any(one.changes.items() <= proposal.changes.items() for one in kept):
             kept.append(proposal)
-        if len(kept) == limit:
+        if len(kept) == MOST:
             break
     return kept
 

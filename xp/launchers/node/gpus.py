@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,8 +50,16 @@ def visible_gpus() -> list[str]:
     rows = [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
     used = {row[0]: int(row[1]) if row[1].isdigit() else 0 for row in rows}
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = list(used) if allowed is None else [part.strip() for part in allowed.split(",") if part.strip()]
+    if allowed is None:
+        names = list(used)
+    else:
+        names = list(takewhile(partial(_is_there, used), (part.strip() for part in allowed.split(","))))
     return sorted(names, key=lambda name: used.get(name, 0))
+
+
+def _is_there(used: Mapping[str, int], name: str) -> bool:
+    """Returns whether CUDA takes a name; it ignores the list from the first number on that no GPU has, such as -1."""
+    return name in used or name.startswith(("GPU-", "MIG-"))
 
 
 def claim(count: int, accelerator: str, directory: Path | None = None) -> Gpus:

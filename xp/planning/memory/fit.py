@@ -15,6 +15,9 @@ from xp.planning.memory.estimate import BY_LENGTH, ENGINE_OVERHEAD, OVERHEAD, Me
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.spec import RunSpec, Strategy
 
+MOST = 3
+"""Largest number of single changes that are proposed."""
+
 
 class MemoryVerdict(StrEnum):
     """Result of the check whether a spec fits."""
@@ -131,7 +134,7 @@ def headroom(found: MemoryEstimate, capacity: float) -> float:
     return min(phases)
 
 
-def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, limit: int = 3) -> Iterator[Lever]:
+def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths) -> Iterator[Lever]:
     """Single changes that make the spec fit, cheapest first; else one lever with the cheapest changes that together
     do."""
     alone, together = list[Lever](), dict[str, Any]()
@@ -141,7 +144,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, limit: int 
         if (room := _room_with(spec, changes, capacity, lengths)) is not None and room >= 0:
             alone.append(Lever(changes, room))
     if alone:
-        yield from alone[:limit]
+        yield from alone[:MOST]
         return
     for changes in _changes(spec):
         if _room_with(spec, together | changes, capacity, lengths) is None:

@@ -12,7 +12,6 @@ BAR = 1e-5
 SEED = 29
 FIRST_ID, LAST_ID = 16, 95
 """Range of the token ids that occur."""
-GROUP_SIZE = 4
 REWARDS: tuple[tuple[float | None, ...], ...] = (
     (1.0, None, 0.0, 0.5),
     (0.3, 0.9, None, None),
