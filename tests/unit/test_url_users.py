@@ -36,6 +36,10 @@ VERIFIERS = ["env=verifiers", "env.target=my_env"]
         ([f"backend.overrides.x='{URL}'"], "x"),
         (["launcher=skypilot", f"launcher.options.x='{URL}'"], "x"),
         ([*INSPECT[:1], f"env.target='{URL}'"], ""),
+        ([f"env.system_prompt='see {URL}'"], "system_prompt"),
+        (["env=openreward", "env.target=a/b", f"env.variant='{URL}'"], "variant"),
+        ([f"env.train.split=['{URL}']"], ""),
+        ([f"backend.pins.trl='{URL}'"], "backend.pins.trl"),
     ],
 )
 def test_a_url_with_a_password_is_refused_with_its_path(overrides: list[str], path: str) -> None:

@@ -35,7 +35,18 @@ from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.fields import Former, former_values, schema_fields
 from xp.spec.model import Architecture, BuildSpec, DType, LoraSpec, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
-from xp.spec.section import Count, EnvVarName, Fraction, LocalPath, ModulePath, Name, Seconds, Section
+from xp.spec.section import (
+    WITHOUT_USER,
+    Count,
+    EnvVarName,
+    Fraction,
+    LocalPath,
+    ModulePath,
+    Name,
+    Seconds,
+    Section,
+    user_in_url,
+)
 from xp.spec.tasks import HeldOutSpec, Overlap, SelectionSpec
 from xp.spec.training import Evaluation, LrSchedule, Training
 
@@ -148,6 +159,12 @@ class RunSpec(Section):
     backend: Backend
     hardware: Hardware
     launcher: LauncherSpec
+
+    @model_validator(mode="after")
+    def _urls_have_no_user(self) -> RunSpec:
+        if (place := user_in_url(self.model_dump())) is not None:
+            raise ValueError(f"{place}: {WITHOUT_USER}")
+        return self
 
     @model_validator(mode="after")
     def _rate_has_a_critic(self) -> RunSpec:
