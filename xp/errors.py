@@ -41,7 +41,7 @@ class ExitCode(IntEnum):
     SYMPTOM = 14
     """A training showed a symptom, and `training.on_symptom` is `stop`."""
     FLAT = 21
-    """`runs diagnose`: nothing was learned, and no fault was found."""
+    """`runs diagnose`: nothing was learned, and no symptom is of severity broken."""
     WORSE = 22
     """`runs diagnose`: the trained model is worse than the model before training."""
     BROKEN = 23
@@ -70,6 +70,8 @@ class XpError(Exception):
 def nearest(wanted: str, legal: Iterable[str]) -> str:
     """Returns ` (did you mean x?)`, or an empty text where no legal name is close."""
     names = list(legal)
+    if len(wanted) >= 3 and len(longer := [name for name in names if name.startswith(wanted)]) == 1:
+        return f" (did you mean {longer[0]}?)"
     match = difflib.get_close_matches(wanted, names, n=1, cutoff=0.55)
     by_last_part = difflib.get_close_matches(wanted.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75)
     if not match and by_last_part:

@@ -115,7 +115,8 @@ def test_a_run_that_does_not_exist_is_always_told_alike(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*line.split(), f"outputs={tmp_path}"]) == 5
-    assert capsys.readouterr().err == "xp: no such run: nope; python -m xp runs list names the runs\n"
+    command = f"python -m xp runs list outputs={tmp_path}"
+    assert capsys.readouterr().err == f"xp: no such run: nope; {command} names the runs\n"
 
 
 def test_a_flag_may_stand_before_or_after_the_overrides() -> None:

@@ -17,6 +17,7 @@ from xp.cli.metrics import metrics_markdown
 from xp.cli.parser import parse
 from xp.cli.reference import reference_page
 from xp.compose import compose, compose_sweep
+from xp.planning.plan import build_plan
 from xp.runs.resume import split_off
 
 ROOT = Path(xp.__file__).parents[1]
@@ -118,8 +119,8 @@ def test_there_are_commands_in_the_docs() -> None:
 
 
 @pytest.mark.parametrize(("page", "text"), COMMANDS, ids=[f"{page}: {text}" for page, text in COMMANDS])
-def test_a_command_of_the_docs_is_taken_and_composes(page: str, text: str) -> None:
-    """The parser takes its words, and its overrides are a legal spec."""
+def test_a_command_of_the_docs_is_taken_and_planned(page: str, text: str) -> None:
+    """The parser takes its words, its overrides are a legal spec, and a backend takes the spec."""
     del page
     asked = parse(shlex.split(text.partition(" > ")[0]))
     words = split_off(("run", "checkpoint", "resume"), getattr(asked, "overrides", []) or [])[1]
@@ -127,9 +128,19 @@ def test_a_command_of_the_docs_is_taken_and_composes(page: str, text: str) -> No
     if asked.command in UNDER_THE_ROOT or asked.command == "search":
         return
     if asked.command in ("run", "plan", "prepare") and asked.multirun:
-        assert compose_sweep(overrides, asked.config_dir)
+        specs = [point.spec for point in compose_sweep(overrides, asked.config_dir)]
     else:
-        assert compose(overrides)
+        specs = [compose(overrides)]
+    for spec in specs if "my_env" not in text else ():
+        assert build_plan(spec, "R").stages
+
+
+def test_a_path_in_the_docs_exists() -> None:
+    places = {
+        place for page in PAGES for place in re.findall(r"`((?:xp|conf|tests|recipes)/[\w./-]+)`", page.read_text())
+    }
+    assert len(places) > 20
+    assert [one for one in sorted(places) if "NAME" not in one and not (ROOT / one).exists()] == []
 
 
 def blocks(language: str) -> list[tuple[str, str]]:

@@ -181,6 +181,34 @@ def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path:
     assert length_of(spec_to_resume("r", [where, "training.epochs=4"]).spec) == (None, 4)
 
 
+@pytest.mark.parametrize("before", ["training.epochs=3", "training.num_steps=9"])
+def test_a_resume_with_fewer_epochs_than_were_made_is_refused_before_anything_changes(
+    before: str, tmp_path: Path
+) -> None:
+    from xp.compose import to_yaml
+    from xp.runs.resume import spec_to_resume
+
+    run = tmp_path / "runs" / "r"
+    stage = run / "attempt_1" / "train"
+    stage.mkdir(parents=True)
+    spec = compose(["recipes=whodunit-skyrl", "training.prompts_per_step=16", before])
+    settle(Length(spec.training.num_steps, spec.training.epochs), 50, 16, stage)
+    attempt = AttemptRecord(1, RunStatus.SUCCEEDED, now(), now(), Provenance("", "", None, None, {}), ())
+    write_record(run, RunRecord("r", RunStatus.SUCCEEDED, (), (attempt,)))
+    (run / "spec.yaml").write_text(to_yaml(spec))
+    (run / "metrics.jsonl").write_text('{"stage": "train", "step": 9}\n')
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    where = f"outputs={tmp_path}"
+    with pytest.raises(
+        XpError, match=r"^training\.epochs=2 \(6 steps of 50 tasks\): r has made 9 steps; give 3 or more"
+    ):
+        spec_to_resume("r", [where, "training.epochs=2"])
+    assert length_of(spec_to_resume("r", [where, "training.epochs=3"]).spec) == (None, 3)
+    with pytest.raises(XpError, match=r"^training\.num_steps=8: r has made 9 steps; give 9 or more"):
+        spec_to_resume("r", [where, "training.num_steps=8"])
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+
+
 def test_a_warm_up_that_does_not_end_is_told() -> None:
     spec = compose(["training.num_steps=4", "training.warmup_updates=5", "training.learning_rate=0.001"])
     said = "4 updates at learning rate 0.001, which the warm-up of 5 updates does not reach"

@@ -84,3 +84,37 @@ def test_fewer_steps_than_a_run_has_made_are_refused(
     capsys.readouterr()
     assert say(f"resume={run_of(tmp_path).name}", "training.num_steps=2") == (ExitCode.CONFIG, [])
     assert "has made 3 steps; give 3 or more" in "".join(capsys.readouterr())
+
+
+def test_a_checkpoint_that_does_not_exist_changes_nothing_and_those_that_do_are_named(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert say("training.num_steps=3")[0] == 0
+    run = run_of(tmp_path)
+    before = (run / "run.json").read_bytes()
+    for step in (1, 3):
+        (run / f"checkpoints/checkpoint-{step}").mkdir(parents=True)
+    assert say("evaluate", f"run={run.name}", "checkpoint=2") == (ExitCode.RUN_DIR, [])
+    assert "the run has one of the steps 1, 3" in capsys.readouterr().err
+    assert say("evaluate", f"run={run.name}", "checkpoint=") == (ExitCode.CONFIG, [])
+    assert "checkpoint=: it has no value" in capsys.readouterr().err
+    assert (run / "run.json").read_bytes() == before
+    assert say("evaluate", f"run={run.name}", "checkpoint=3", failing="evaluate")[0] == ExitCode.STAGE_FAILED
+    assert f"resume: python -m xp evaluate run={run.name} checkpoint=3 outputs={tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("training.num_step=4", "training.num_step: unknown key (did you mean training.num_steps?)"),
+        ("launcher=slurm", "launcher=slurm: the run keeps its recorded options"),
+        ("tracking=wandb,tensorboard", "a list is written 'tracking=[wandb,tensorboard]'"),
+        ("seed=3", "seed: a resumed run keeps it; start a new run to change it"),
+    ],
+)
+def test_a_slip_while_resuming_is_told_as_what_it_is(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str, said: str
+) -> None:
+    assert say("training.num_steps=3")[0] == 0
+    assert say(f"resume={run_of(tmp_path).name}", word)[0] == ExitCode.CONFIG
+    assert said in capsys.readouterr().err

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from xp.cli.information import completion, doctor, explain, parity, show_config
 from xp.cli.parser import outputs_of
-from xp.cli.plans import open_plans, plan_again, plans_of, plans_of_sweep, points_of
+from xp.cli.plans import check_checkpoint, open_plans, plan_again, plans_of, plans_of_sweep, points_of
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose
 from xp.counted import counted
@@ -21,6 +22,7 @@ from xp.planning.plan import (
     build_preparation,
     new_run_id,
 )
+from xp.runs.commands import xp_command
 from xp.runs.resume import spec_to_resume, split_off
 from xp.spec import RunSpec
 
@@ -58,25 +60,33 @@ def evaluate(asked: Namespace) -> int:
     step = given.get("checkpoint")
     if "run" not in given:
         if step is not None:
-            raise XpError("checkpoint=STEP is one of a run: give run=RUN; python -m xp runs list names the runs")
+            command = xp_command("runs list", outputs_of(asked.overrides))
+            raise XpError(f"checkpoint=STEP is one of a run: give run=RUN; {command} names the runs")
         points = points_of(asked)
         plans = [build_model_evaluation(point.spec, new_run_id(point.spec)) for point in points]
         return run_plans(plans, [point.name for point in points])
     if step is not None and not (step.isascii() and step.isdigit()):
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     if step is not None and int(step) == 0:
-        raise XpError(f"checkpoint=0: for the model before training, python -m xp eval run={given['run']}@0")
+        command = xp_command(f"eval run={given['run']}@0", outputs_of(asked.overrides))
+        raise XpError(f"checkpoint=0: for the model before training, {command}")
+    name = f"{given['run']}{'' if step is None else f'@{step}'}"
     if moved := [word for word in overrides if word.startswith("env")]:
         raise XpError(
             f"{moved[0]}: `evaluate` plays the run's own held-out tasks; other tasks or another environment:\n"
-            f"  python -m xp eval run={given['run']}{'' if step is None else f'@{step}'} {' '.join(moved)}"
+            f"  {xp_command(f'eval run={name} {shlex.join(moved)}', outputs_of(asked.overrides))}"
         )
     resumed = spec_to_resume(given["run"], overrides)
+    outputs = Path(resumed.spec.outputs)
+    if step is not None:
+        check_checkpoint(resumed.spec, outputs / "runs" / resumed.run_id, int(step))
 
     def replan(attempt: int) -> Plan:
         return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))
 
-    run_plan(replan(resumed.attempt), is_whole=True, again=True, replan=replan)
+    words = f"evaluate run={resumed.run_id}{'' if step is None else f' checkpoint={step}'}"
+    command = xp_command(words, outputs)
+    run_plan(replan(resumed.attempt), is_whole=True, again=True, replan=replan, resume=command)
     return ExitCode.OK
 
 

@@ -15,8 +15,8 @@ from xp.counted import counted
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
+from xp.runs.commands import xp_command
 from xp.runs.held_out import HeldOutResult, checkpoint_of, read_held_out
-from xp.runs.run_directory import xp_command
 from xp.security.terminal import shown
 from xp.tracking.places import tracked_places
 
@@ -117,18 +117,9 @@ def code_of(plan: Plan) -> list[str]:
 
     Check them before you run another person's spec: it may name any code.
     """
-    from xp.backends.stages.episode import user_modules
+    from xp.backends.stages.named_code import named_code
 
-    spec = plan.spec
-    members = spec.env.members.values()
-    programs = [("Python of the jobs", spec.backend.runtime.python), ("image of the jobs", spec.backend.runtime.image)]
-    programs += [("Python of an environment", one.python) for one in members]
-    programs += [("image of an environment", one.image) for one in members]
-    modules = user_modules(spec)
-    return [
-        *([f"would import modules: {shown(', '.join(modules))}"] if modules else []),
-        *(f"would start the {what}: {shown(name)}" for what, name in dict.fromkeys(programs) if name is not None),
-    ]
+    return [shown(line) for line in named_code(plan.spec)]
 
 
 def title(plan: Plan) -> str:

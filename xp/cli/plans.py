@@ -6,7 +6,9 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
+from xp.backends.base import RunPaths, render_module
 from xp.compose import Point, compose, compose_sweep, faults_of_points
 from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
@@ -24,9 +26,7 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
     for line in unread_variables(os.environ):
         print(f"xp: note: {line}", file=sys.stderr)
     given, overrides = split_off(("resume",), asked.overrides)
-    if "resume" in given:
-        if asked.multirun:
-            raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
+    if "resume" in given and not asked.multirun:
         resumed = spec_to_resume(given["resume"], overrides)
         return [plan_again(resumed)]
     if asked.multirun:
@@ -37,6 +37,8 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
 
 def plans_of_sweep(asked: Namespace) -> tuple[SweepPlans, list[str]]:
     """Plans of a sweep's points that must still run, and the runs of the other points."""
+    if split_off(("resume",), asked.overrides)[0]:
+        raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
     points = points_of(asked)
     return open_plans([point.spec for point in points], again=asked.again, names=[point.name for point in points])
 
@@ -85,3 +87,25 @@ def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = 
     return SweepPlans(points, [names[point.number] for point in todo] if names else ()), [
         entry.run_id for entry in left
     ]
+
+
+def check_checkpoint(spec: RunSpec, run: Path, step: int) -> None:
+    """Checks that a run has a model of a rollout step, if the outputs are on this machine.
+
+    Raises:
+        XpError: (RUN_DIR) there is none; the message has the steps with one.
+    """
+    from xp.episode.metrics_file import last_step
+    from xp.launchers.choice import make_launcher
+
+    outputs = run.parents[1]
+    if not make_launcher(spec.launcher, outputs).is_here:
+        return
+    places = RunPaths(run=f"runs/{run.name}", attempt=1, tasks="")
+    checkpoint = render_module(spec).checkpoint
+    if (place := outputs / checkpoint(spec, places, step)).is_dir():
+        return
+    steps = range(1, 1 + (last_step(run / "metrics.jsonl") or 0))
+    there = [str(one) for one in steps if (outputs / checkpoint(spec, places, one)).is_dir()]
+    known = f"the run has one of the steps {', '.join(there)}" if there else "the run has none"
+    raise XpError(f"checkpoint={step}: there is no model at {place}; {known}", ExitCode.RUN_DIR)

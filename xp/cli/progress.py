@@ -17,6 +17,7 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
 from xp.reading import is_finite, opened
+from xp.runs.commands import xp_command
 from xp.runs.diagnose import metrics_history
 from xp.runs.record import RunRecord, RunStatus, StageRecord
 from xp.security.terminal import shown
@@ -88,8 +89,8 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
     alarms = sorted((one for one in found if one.severity is not Severity.NOTE), key=_weight)
     if not alarms:
         return None
-    one = alarms[0]
-    return shown(f"problem  {one.rule}, step {one.step}: {one.found} (runs diagnose {run.name})")
+    one, command = alarms[0], xp_command(f"runs diagnose {run.name}", run.parent.parent)
+    return shown(f"problem  {one.rule}, step {one.step}: {one.found} ({command})")
 
 
 def _weight(symptom: Any) -> tuple[bool, int]:

@@ -12,8 +12,8 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
 from xp.planning.plan import Plan
+from xp.runs.commands import xp_command
 from xp.runs.record import RunStatus, read_record
-from xp.runs.run_directory import xp_command
 from xp.security.terminal import shown
 from xp.tracking.places import tracked_places
 
@@ -85,6 +85,7 @@ def run_plan(
     replan: Callable[[int], Plan] | None = None,
     has_panel: bool = True,
     launcher: Launcher | None = None,
+    resume: str | None = None,
 ) -> None:
     """Runs one plan, unless its run is finished.
 
@@ -95,6 +96,7 @@ def run_plan(
         replan: makes the same plan for another attempt; None: `xp.planning.plan.build_again`.
         has_panel: whether a terminal shows a panel instead of the stages' output.
         launcher: launcher that a sweep's runs share; None: a new one.
+        resume: command that continues the plan, for messages; None: `resume=RUN`.
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.panel import screen
@@ -104,17 +106,24 @@ def run_plan(
     from xp.runs.supervise import dispatch
 
     outputs = Path(one.spec.outputs)
-    if not again and (reason := finished(one, outputs)) is not None:
+    launcher = launcher or make_launcher(one.spec.launcher, outputs)
+    if not again and (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
         console().print(reason, soft_wrap=True)
         return
     console().print(headed(one.run_id, f"  {title(one)}"))
     for line in notice_lines(one):
         console().print(line)
-    launcher = launcher or make_launcher(one.spec.launcher, outputs)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
             record = dispatch(
-                one, launcher, outputs, echo=echo, modules=user_modules(one.spec), replan=replan, again=again
+                one,
+                launcher,
+                outputs,
+                echo=echo,
+                modules=user_modules(one.spec),
+                replan=replan,
+                again=again,
+                resume=resume,
             )
     except XpError as error:
         run = outputs / "runs" / one.run_id

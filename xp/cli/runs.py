@@ -20,11 +20,11 @@ from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
 from xp.reading import check_below
 from xp.runs import detached
+from xp.runs.commands import resume_command
 from xp.runs.held_out import NAMES, evaluation_files, held_out
 from xp.runs.origin import is_ours, mark
 from xp.runs.record import RunRecord, RunStatus, is_held, number_of, read_record, table
 from xp.runs.run_directory import cancel as stop_supervisor
-from xp.runs.run_directory import resume_command
 from xp.security.terminal import is_read, shown
 
 RUNS: Final = (
@@ -109,7 +109,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
         print(json.dumps(asdict(record) | {"now": status(run, record)}, indent=2, default=str))
         return
     out = console()
-    out.print(table(record))
+    out.print(table(record, run.parent.parent))
     for stage in record.attempts[-1].stages if record.status is RunStatus.RUNNING else ():
         if stage.native_id is not None and stage.status in (RunStatus.PENDING, RunStatus.RUNNING):
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}")
@@ -225,17 +225,14 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 
 def trust(run: Path) -> str:
     """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
-    from xp.backends.stages.episode import user_modules
+    from xp.backends.stages.named_code import named_code
     from xp.compose.recorded import recorded_spec, validated
 
     record = read_record(run)
     spec = validated(recorded_spec(run / "spec.yaml"), run.name)
     mark(run)
-    modules = ", ".join(user_modules(spec)) or "none"
-    python = spec.backend.runtime.python or "xp's own"
-    return (
-        f"{record.run_id} is trusted now; going on with it imports the modules: {modules}; the job's Python: {python}"
-    )
+    lines = [shown(line) for line in named_code(spec)] or ["would import and start nothing beside xp and the trainer"]
+    return "\n".join([f"{record.run_id} is trusted now; a resume of it", *(f"  {line}" for line in lines)])
 
 
 def status(run: Path, record: RunRecord) -> str:

@@ -39,6 +39,9 @@ def explain_unknown_key(
     """
     if hint:
         return f"{path}: unknown key; {hint}"
+    if node is None and (own := keys_below(parent)):
+        section = ", ".join(f"{name}: ..." for name in own)
+        return f"{path}: {parent} is null; set the whole section: '{parent}={{{section}}}'"
     if not isinstance(node, dict):
         return f"{path}: unknown key; {parent} is {node!r} and has no keys below it"
     legal = {f"{parent}.{key}" if parent else key: None for key in node}
@@ -47,6 +50,14 @@ def explain_unknown_key(
     guess = nearest_key(path, everything, legal) or nearest(path, all_paths(node, parent))
     names = sorted(name.rpartition(".")[2] for name in legal)
     return f"{path}: unknown key{guess}; {parent or 'the top level'} has: {', '.join(names)}"
+
+
+def keys_below(section: str) -> list[str]:
+    """Names of the keys that a section has which may be null, such as `model.lora`; none: there is no such section."""
+    from xp.spec import RunSpec, schema_fields
+
+    paths = [path for path, _ in schema_fields(RunSpec)]
+    return [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == section]
 
 
 def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ()) -> str:

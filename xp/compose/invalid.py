@@ -9,6 +9,7 @@ from typing import Any
 from xp.compose.faults import Fault, all_paths
 from xp.compose.native_names import hint
 from xp.errors import nearest
+from xp.spec.section import FORMS
 
 
 def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool = False) -> list[Fault]:
@@ -40,12 +41,17 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         wanted = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
         message = f"should be one of: {wanted}"
     else:
-        message = f"{error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
+        message = f"{_form(error) or error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
         if path == "training.num_steps" and value == 0:
             message += (
                 "; `python -m xp evaluate` plays the model untrained, `python -m xp eval run=RUN@0` that of a run"
             )
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
+
+
+def _form(error: Any) -> str | None:
+    """Describes the text that a pattern wants; None: another error."""
+    return FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
 
 
 def _native(path: str, value: Any) -> str:

@@ -70,6 +70,8 @@ def _unread(text: str) -> str:
         return f"{text}: an override is written key=value or group=option; this word has no `=`"
     if not KEY.fullmatch(key):
         return f"{key!r}: an override is written key=value; a key is made of letters, digits, _ and dots"
+    if text.partition("=")[2].startswith("~"):
+        return f"{key}: a shell expands ~ only at the beginning of a word; write {key}=$HOME/... or the whole path"
     return (
         f"{key}: an override is written key=value, and this value cannot be read;"
         f" put text with special characters into quotes: '{key}=\"...\"'"

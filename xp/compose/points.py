@@ -57,13 +57,18 @@ def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) ->
 def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
     """`key=value` texts as a mapping; raises XpError for group choices and sweeps, which have no place there."""
     parsed, faults = parse(overrides)
-    faults += [
-        f"{override.input_line}: only key=value is taken here"
-        for override in parsed
-        if is_group(override) or override.is_sweep_override()
-    ]
+    faults += [fault for override in parsed if (fault := _no_assignment(override)) is not None]
     _raise(faults)
     return {override.key_or_group: override.value() for override in parsed}
+
+
+def _no_assignment(override: Override) -> str | None:
+    key, _, text = (override.input_line or "").partition("=")
+    if override.is_sweep_override():
+        return f"{key}={text}: one value is taken here; a list is written '{key}=[{text}]'"
+    if is_group(override):
+        return f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
+    return None
 
 
 def to_yaml(spec: RunSpec) -> str:
@@ -165,6 +170,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     spec = _validate(container, composed.env_name)
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
+        if "model.path" in known:  # these would be read from the model
+            spec = [fault for fault in spec if not (fault.path.startswith("model.") and fault.value is None)]
         faults += [fault for fault in spec if not any(_are_related(fault.path, path) for path in known)]
     elif not faults and not composed.faults:
         return Point(tuple(o.input_line or "" for o in chosen), spec)
@@ -187,7 +194,7 @@ def _placed(
 
 def _yaml_reading(fault: Fault, raw: str | None) -> str:
     """Describes how YAML reads an unquoted word that was meant as text."""
-    if raw is None or not fault.wants_text or raw == str(fault.value):
+    if raw is None or fault.value is None or not fault.wants_text or raw == str(fault.value):
         return ""
     return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"
 

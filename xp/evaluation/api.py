@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from xp.counted import counted
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
@@ -101,7 +102,7 @@ class Api:
         self._redactor = Redactor([key] if key else [])
         self._local = threading.local()
         self._has_answered = False
-        """Whether any request with these settings was answered."""
+        """True if any request with these settings was answered."""
 
     def __repr__(self) -> str:
         return f"Api({self.url!r}, {self.name!r})"
@@ -162,7 +163,8 @@ class Api:
                     raise Unavailable(f"{self.url} asks for a pause of {wait:.0f} s ({fault})", ExitCode.ENVIRONMENT)
             if attempt < self._endpoint.max_attempts:
                 self._sleep(wait)
-        told = f"did not answer in {self._endpoint.max_attempts} tries; the last one: {fault}"
+        tries = counted(self._endpoint.max_attempts, "try", "tries")
+        told = f"did not answer in {tries}; the last one: {fault}"
         if not is_busy and self._answers_another():
             raise DialogueFails(f"the endpoint {told}; it answers other dialogues")
         raise Unavailable(f"{self.url} {told}", ExitCode.ENVIRONMENT)

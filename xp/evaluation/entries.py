@@ -155,14 +155,20 @@ def _run_directory(run: str, overrides: Sequence[str]) -> Path:
     directory = Path(run) if "/" in run else Path(outputs) / "runs" / run
     is_run = is_name(directory.name) and Path(os.path.abspath(directory)).parent.name == "runs"
     if not is_run or not (directory / "spec.yaml").is_file():
-        raise no_such_run(run, [file.parent.name for file in directory.parent.glob("*/spec.yaml")])
+        known = [file.parent.name for file in directory.parent.glob("*/spec.yaml")]
+        raise no_such_run(run, known, directory.parent.parent)
     return directory
 
 
 def _steps(directory: Path) -> str:
     """Existing checkpoints, for a message."""
-    found = sorted(path.name for path in (directory / "checkpoints").glob("*") if path.is_dir())
+    found = sorted((path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()), key=_by_number)
     return f"; its checkpoints: {', '.join(found)}" if found else "; did the run get that far?"
+
+
+def _by_number(name: str) -> list[tuple[bool, int, str]]:
+    """Sorting key: digits in a name count as a number, so that checkpoint-9 is before checkpoint-13."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _env_words(env: str | None) -> list[str]:

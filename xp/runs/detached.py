@@ -11,6 +11,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Detachable, Distant, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.reading import json_of
+from xp.runs.commands import xp_command
 from xp.runs.origin import is_ours
 from xp.runs.record import (
     LOCK,
@@ -23,7 +24,6 @@ from xp.runs.record import (
     update_stage,
     write_record,
 )
-from xp.runs.run_directory import xp_command
 from xp.spec.place import LauncherSpec
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.node.outputs import states
 from xp.reading import json_of
+from xp.runs.commands import xp_command
 from xp.runs.record import RunRecord, RunStatus, read_record
-from xp.runs.run_directory import xp_command
 from xp.verified import DIGESTS, damaged
 
 if TYPE_CHECKING:
@@ -53,19 +53,29 @@ def has_every_stage(plan: Plan, record: RunRecord) -> bool:
     return begun <= {stage.name for stage in plan.stages}
 
 
-def finished(plan: Plan, outputs: Path) -> str | None:
-    """Returns why a run need not be resumed, and how to continue it anyway; None if there is work left."""
+def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
+    """Returns why a run need not be resumed, and how to continue it anyway; None if there is work left.
+
+    Args:
+        plan: plan of a new attempt.
+        outputs: the outputs root.
+        is_here: whether this machine can see the stages' outputs.
+    """
     if plan.attempt == 1:
         return None
     run = outputs / "runs" / plan.run_id
     record = read_record(run)
     to_do = {stage.name for stage in plan.stages if stage.done is None}
-    if record.status is not RunStatus.SUCCEEDED or not to_do or set(kept(plan, record, outputs)) != to_do:
+    if (
+        record.status is not RunStatus.SUCCEEDED
+        or not to_do
+        or set(kept(plan, record, outputs, is_here=is_here)) != to_do
+    ):
         return None
     total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
     return (
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
-        f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs).removeprefix('python -m xp ')}"
+        f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)}"
     )
 
 

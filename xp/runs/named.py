@@ -61,5 +61,5 @@ def _of_word(outputs: Path, word: str, names: Sequence[str], takes_several: bool
                 ExitCode.RUN_DIR,
             )
     if not chosen:
-        raise no_such_run(word, names)
+        raise no_such_run(word, names, outputs)
     return [directory_of(outputs, name) for name in chosen]

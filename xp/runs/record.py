@@ -28,6 +28,7 @@ from xp.runs.attempts import (
     update_stage,
     with_last,
 )
+from xp.runs.commands import xp_command
 from xp.runs.record_check import length_of, record_of
 from xp.security.names import is_name
 from xp.security.terminal import guarded, shown
@@ -64,22 +65,25 @@ def write_record(directory: Path, record: RunRecord) -> None:
 def directory_of(outputs: Path, run_id: str) -> Path:
     """Directory of a run below the outputs root; raises XpError(RUN_DIR) if there is no such run."""
     if not is_name(run_id):
-        raise XpError(f"{run_id!r} is not the id of a run; python -m xp runs list names the runs", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run_id!r} is not the id of a run; {xp_command('runs list', outputs)} names the runs", ExitCode.RUN_DIR
+        )
     directory = outputs / "runs" / run_id
     if not directory.is_dir():
         known = [file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}")]
-        raise no_such_run(run_id, known)
+        raise no_such_run(run_id, known, outputs)
     return directory
 
 
-def no_such_run(name: str, known: Iterable[str] = ()) -> XpError:
+def no_such_run(name: str, known: Iterable[str], outputs: Path) -> XpError:
     """Makes the error for a name that no run has.
 
     Args:
         name: the name that was given.
         known: names of runs; the message suggests the nearest.
+        outputs: the outputs root.
     """
-    text = f"no such run: {name}{nearest(name, known)}; python -m xp runs list names the runs"
+    text = f"no such run: {name}{nearest(name, known)}; {xp_command('runs list', outputs)} names the runs"
     return XpError(text, ExitCode.RUN_DIR)
 
 
@@ -129,7 +133,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     return with_last(record, replace(last, training=found))
 
 
-def table(record: RunRecord) -> str:
+def table(record: RunRecord, outputs: Path | None = None) -> str:
     """The record in a few aligned lines."""
     lines = [f"{record.run_id}  {record.status}"]
     for attempt in record.attempts:
@@ -141,7 +145,8 @@ def table(record: RunRecord) -> str:
         for stage in attempt.stages:
             exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
             took = _seconds(stage.started, stage.ended)
-            line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {stage.log or ''}"
+            log = "" if stage.log is None else stage.log if outputs is None else str(outputs / stage.log)
+            line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
         replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stand_ins)
         lines += [f"  not the real one: {', '.join(replaced)}"] if replaced else []

@@ -10,7 +10,9 @@ from typing import Any
 
 from xp.compose import from_container, give_way, parse_assignments, with_value
 from xp.compose.faults import all_paths
-from xp.errors import ExitCode, XpError
+from xp.counted import counted
+from xp.errors import ExitCode, XpError, nearest
+from xp.runs.commands import xp_command
 from xp.security.names import is_name
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
@@ -45,9 +47,15 @@ class Resumed:
 
 
 def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Separate `WORD=value` from the overrides, for words that name a run instead of a key of its spec."""
+    """Separate `WORD=value` from the overrides, for words that name a run instead of a key of its spec.
+
+    Raises:
+        XpError: (CONFIG) a word has no value, as where a shell's variable is not set.
+    """
     pairs = [text.partition("=") for text in overrides]
-    given = {word: value for word, _, value in pairs if word in words and value not in ("", "null")}
+    if empty := [word for word, _, value in pairs if word in words and not value]:
+        raise XpError(f"{empty[0]}=: it has no value; give one, or leave {empty[0]} out")
+    given = {word: value for word, _, value in pairs if word in words and value != "null"}
     return given, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
 
 
@@ -74,7 +82,8 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
         raise XpError(f"{run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
     file = directory / "spec.yaml"
     if not directory.is_dir():
-        raise no_such_run(run, [file.parent.name for file in directory.parent.glob(f"*/{FILE}")])
+        known = [file.parent.name for file in directory.parent.glob(f"*/{FILE}")]
+        raise no_such_run(run, known, directory.parent.parent)
     if not file.is_file():
         raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
     container = recorded_spec(file, tell=True)
@@ -85,35 +94,56 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
         raise XpError("\n".join(faults))
     give_way(container, with_value(list(values.items())))
     spec = from_container(container)
-    if "training.num_steps" in values:
-        _check_length(spec, directory)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
+    if {"training.num_steps", "training.epochs"} & set(values):
+        trained = next((one.training for one in reversed(attempts) if one.training), None)
+        _check_length(spec, directory, None if trained is None else trained["num_tasks"])
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
     return Resumed(directory.name, len(attempts) + 1, spec, stages)
 
 
-def _check_length(spec: RunSpec, run: Path) -> None:
-    """Raises XpError(CONFIG) if a training would have fewer steps than it has made: its model cannot forget them."""
-    from xp.episode.metrics_file import last_step
+def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
+    """Raises XpError if a training would have fewer steps than it has made: its model cannot forget them.
 
-    made, wanted = last_step(run / "metrics.jsonl"), spec.training.num_steps
-    if made is not None and wanted is not None and wanted < made:
+    Args:
+        spec: spec with the new length.
+        run: the run's directory.
+        num_tasks: training tasks of its last training, by which epochs are steps; None: no training has begun.
+    """
+    from xp.episode.metrics_file import last_step
+    from xp.tasks.length import Length
+
+    made, training = last_step(run / "metrics.jsonl"), spec.training
+    if made is None:
+        return
+    if training.epochs is None:
+        wanted, key, least = training.num_steps, f"training.num_steps={training.num_steps}", made
+    elif num_tasks is None:
+        return
+    else:
+        wanted = Length(None, training.epochs).over(num_tasks, training.prompts_per_step).num_steps
+        key = f"training.epochs={training.epochs} ({counted(wanted or 0, 'step')} of {counted(num_tasks, 'task')})"
+        least = -(-made // (num_tasks // training.prompts_per_step))
+    if wanted is not None and wanted < made:
         raise XpError(
-            f"training.num_steps={wanted}: {run.name} has made {made} steps; give {made} or more, or evaluate an"
-            f" earlier checkpoint: evaluate run={run.name} checkpoint=N"
+            f"{key}: {run.name} has made {made} steps; give {least} or more, or evaluate an"
+            f" earlier checkpoint: {xp_command(f'evaluate run={run.name} checkpoint=N', run.parent.parent)}"
         )
 
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
-    if not any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE):
-        return (
-            f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
-        )
     node: Any = container
     *parents, last = key.split(".")
     for part in parents:
         node = node.get(part) if isinstance(node, dict) else None
+    is_changeable = any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE)
     if not isinstance(node, dict) or last not in node:
-        return f"{key}: unknown key; there is: {', '.join(all_paths(container)[:5])}, ..."
+        known = [path for path in all_paths(container) if path.startswith(CHANGEABLE)]
+        if is_changeable or nearest(key, known):
+            return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
+    if not is_changeable:
+        return (
+            f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
+        )
     node[last] = value
     return None

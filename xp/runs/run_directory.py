@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from xp.atomic import TEMPORARY
 from xp.errors import ExitCode, XpError
+from xp.runs.commands import resume_command
 from xp.runs.origin import FILE as ORIGIN
 from xp.runs.origin import WITNESS, check_ours, is_ours, mark
 from xp.runs.record import LOCK, RunRecord, is_held, read_record, write_record
@@ -154,13 +154,3 @@ def resource_errors(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
-
-
-def resume_command(run_id: str, outputs: Path) -> str:
-    return xp_command(f"resume={run_id}", outputs)
-
-
-def xp_command(words: str, outputs: Path) -> str:
-    """A command of xp's for people to type, with the outputs root unless it is the default one."""
-    default = outputs.absolute() == Path("outputs").absolute()
-    return f"python -m xp {words}" + ("" if default else f" {shlex.quote(f'outputs={outputs}')}")

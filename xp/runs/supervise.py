@@ -18,12 +18,13 @@ from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
 from xp.launchers.node.outputs import State, missing, states
 from xp.launchers.signals import Signals
+from xp.runs.commands import resume_command
 from xp.runs.detached import record_before
 from xp.runs.kept import has_every_stage, kept
 from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
-from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
+from xp.runs.run_directory import hold, resource_errors, save_record
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
 from xp.tracking.opening import openers
@@ -45,6 +46,7 @@ def dispatch(
     replan: Callable[[int], Plan] | None = None,
     restart_delay_s: float = 5.0,
     again: bool = False,
+    resume: str | None = None,
 ) -> RunRecord:
     """Run a plan to its end.
 
@@ -56,6 +58,7 @@ def dispatch(
         replan: makes the same plan for another attempt, for restarts; None: `xp.planning.plan.build_again`.
         restart_delay_s: seconds before the first restart; doubles with each.
         again: whether stages that succeeded in an earlier attempt run again.
+        resume: command that continues the plan, for messages; None: `resume=RUN`.
 
     Raises:
         XpError: preflight failed (nothing was created), a stage failed, or the run was stopped by a signal.
@@ -64,13 +67,14 @@ def dispatch(
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
     max_restarts = plan.spec.launcher.max_restarts
-    resume = resume_command(plan.run_id, outputs)
+    resume = resume or resume_command(plan.run_id, outputs)
     with hold(run, plan.attempt):
         for restart in range(max_restarts + 1):
             try:
                 # Trackers of each attempt are its own, as for a resumed run.
                 with _mirror(plan, run, ready, echo), Signals(plan.run_id, resume) as signals:
-                    attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=again and restart == 0)
+                    is_again = again and restart == 0
+                    attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
                     return attempt.leave() if plan.spec.launcher.detach else attempt.run()
             except XpError as error:
                 if restart == max_restarts or not attempt.is_restartable:
@@ -97,12 +101,13 @@ class _Attempt:
         signals: Signals,
         *,
         again: bool,
+        resume: str,
     ) -> None:
         self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
         self._echo, self._signals = echo, signals
         self._run = outputs / "runs" / plan.run_id
         self._context = context_of(plan, outputs, ready)
-        self._again = again
+        self._again, self._resume = again, resume
         self._kept: dict[str, int] = {}
         self.is_restartable = False
 
@@ -249,7 +254,7 @@ class _Attempt:
         log = self._outputs / launch.log
         what = f"stage {stage.name} failed: {reason(code, absent)}"
         tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
-        text = f"{what}{tail}\nlog: {log}\nresume: {resume_command(self._plan.run_id, self._outputs)}"
+        text = f"{what}{tail}\nlog: {log}\nresume: {self._resume}"
         return XpError(self._context.redactor.redact(text), exit_code(code, absent))
 
     def _update(self, stage: Stage, **changes: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from xp.envs.config import Dialect, ToolsPrompt
@@ -133,6 +133,12 @@ def _as_trackers(value: Any) -> Any:
 Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_as_trackers)]
 
 
+def _outputs(place: str) -> str:
+    if not place or place.startswith("~"):
+        raise ValueError(f"{place!r} is no directory here: nothing expands ~, and an empty text is none; write it out")
+    return place
+
+
 class RunSpec(Section):
     """One experiment, fully resolved."""
 
@@ -140,7 +146,7 @@ class RunSpec(Section):
     """First part of the run's directory name."""
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     """Seed of sampling, data order and the trainer."""
-    outputs: LocalPath
+    outputs: Annotated[LocalPath, AfterValidator(_outputs)]
     """Directory of runs, task sets and made models."""
     project: Name
     """Name under which trackers file the run."""

@@ -43,13 +43,21 @@ WITHOUT_TOKEN = (
 
 LocalPath = Annotated[str, AfterValidator(local_path)]
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+Name = Annotated[str, Field(pattern=NAME)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-EnvVarName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ENV_VAR_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+EnvVarName = Annotated[str, Field(pattern=ENV_VAR_NAME)]
 MODULE_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH)]
+FORMS = {
+    NAME: "should have letters of English, digits, . _ and - only, at most 80, and begin with a letter or a digit",
+    ENV_VAR_NAME: "should be the name of an environment variable: letters of English, digits and _",
+    MODULE_PATH: "should be module:name, such as my_env:grade",
+}
+"""Pattern -> what a text of it looks like, for messages."""
 RowsPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w-]*(\.(jsonl|parquet))?$")]
 
 
