@@ -35,7 +35,7 @@ pytestmark = pytest.mark.scorecard(53)
 
 C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]
 C1 = [chr(number) for number in range(0x7F, 0xA0)]
-BIDI = list("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+BIDI = list("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u00ad\u200b\u2060")
 EVERY = "".join([*C0, *C1, *BIDI, "\U000e0041", "\ufeff"])
 ACTS = "\x1b]0;owned\x07\x1b[2J\x1b[8mhidden\x1b[0m\x1b[31mred\x9b2J\x9d0;owned\x9c\r" + EVERY
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
+from xp.runs import detached
 from xp.runs.record import (
     Provenance,
     RunRecord,
@@ -135,3 +137,17 @@ def test_the_module_prints_a_record_and_says_what_is_none(directory: Path, tmp_p
     absent = subprocess.run([*command, str(tmp_path / "x")], capture_output=True, text=True, check=False)
     assert absent.returncode == ExitCode.RUN_DIR
     assert "Traceback" not in absent.stderr
+
+
+def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "run.json"))
+
+    record = begin_attempt(EMPTY, ["train"], HERE, is_detached=True)
+    write_record(directory, record)
+    monkeypatch.setattr(detached, "detachable", lambda *_: object())
+    monkeypatch.setattr(detached, "_asked", lambda *_: close_attempt(record, RunStatus.SUCCEEDED))
+    monkeypatch.setattr(detached, "write_record", full)
+    with pytest.raises(XpError, match="No space left on device") as caught:
+        detached.current(directory)
+    assert caught.value.code == ExitCode.RESOURCE

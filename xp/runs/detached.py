@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from xp.runs.record import (
     update_stage,
     write_record,
 )
+from xp.runs.run_directory import resource_errors
 from xp.spec.place import LauncherSpec
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def current(run: Path) -> RunRecord:
     """Returns a run's current record; the jobs of a run without a supervisor are queried first.
 
     Raises:
-        XpError: RUN_DIR if there is no such run.
+        XpError: RUN_DIR if there is no such run; RESOURCE if its new state cannot be written.
     """
     from filelock import FileLock, Timeout
 
@@ -56,12 +58,14 @@ def current(run: Path) -> RunRecord:
     try:
         record = read_record(run)
         updated = _asked(record, launcher, run) if record.status is RunStatus.RUNNING else record
-        if updated != record:
-            write_record(run, updated)
-        if updated.status is not RunStatus.RUNNING:
-            fetch(run, updated)
-            write_record(run, updated)  # again: the stages' files, which complete the record, have only now arrived
-            launcher.close(context_of(run, updated))
+        with resource_errors(run):
+            if updated != record:
+                write_record(run, updated)
+            if updated.status is not RunStatus.RUNNING:
+                with suppress(XpError):  # `runs fetch` asks for the rest
+                    fetch(run, updated)
+                write_record(run, updated)  # again: the stages' files, which complete the record, have only now arrived
+                launcher.close(context_of(run, updated))
         return updated
     finally:
         lock.release()

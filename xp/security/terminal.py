@@ -18,7 +18,8 @@ MAX_LINE: Final = 10_000
 CONTROLS: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1
     r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # direction of writing, other line ends
-    r"\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff"  # invisible marks, half characters
+    r"\u00ad\u180e\u200b\u2060-\u2065\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible marks
+    r"\ud800-\udfff"  # half characters
 )
 """Control characters, as part of a character class of a regular expression."""
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
