@@ -19,12 +19,16 @@ VERIFIED: Final = ".verified.json"
 
 def write_digests(directory: Path) -> None:
     """Writes DIGESTS with the sha256 of every file below the directory."""
-    files = {
+    write_atomically(directory / DIGESTS, json.dumps({"files": digests_below(directory)}, indent=1) + "\n")
+
+
+def digests_below(directory: Path) -> dict[str, str]:
+    """The `files` of a manifest: path below the directory -> sha256, for every file there."""
+    return {
         str(file.relative_to(directory)): file_digest(file)
         for file in sorted(directory.rglob("*"))
         if file.is_file() and file.name not in (DIGESTS, VERIFIED)
     }
-    write_atomically(directory / DIGESTS, json.dumps({"files": files}, indent=1) + "\n")
 
 
 def damaged(manifest: Path) -> str | None:
@@ -33,7 +37,8 @@ def damaged(manifest: Path) -> str | None:
     Digests are computed once: a record beside the manifest has the size and time of change of the verified files.
 
     Args:
-        manifest: a JSON file, whose `files` are names beside it and their sha256.
+        manifest: a JSON file, whose `files` are names beside it and their sha256. One without `files`, as earlier
+            versions of xp and backends of plugins write, has nothing to check.
     """
     directory = manifest.parent
     try:

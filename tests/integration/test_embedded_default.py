@@ -172,7 +172,8 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_
     for words in ((f"resume={run.name}",), ("runs", "resume", run.name)):
         done = xp(outputs, *words)
         assert done.returncode == 0, done.stderr
-        assert f"{run.name} is finished (2 of 2 steps); to go on: python -m xp resume={run.name} training.num_steps=N" in done.stdout
+        way_on = f"python -m xp resume={run.name} training.num_steps=N"
+        assert f"{run.name} is finished (2 of 2 steps); to go on: {way_on}" in done.stdout
     assert (run / "run.json").read_bytes() == before
     assert not (run / f"attempt_{num_attempts + 1}").exists()
 

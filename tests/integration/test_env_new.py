@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.environments.python import VARIABLE, python
 from xp.__main__ import main
 from xp.cli.env_new import WORDS, new_environment
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +49,31 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         new_environment("counting_up", "graded", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["test_counting_up.py"]
     assert (tmp_path / "test_counting_up.py").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(XpError, match=r"counting_up\.py: No such file or directory") as caught:
+        new_environment("counting_up", "graded", tmp_path / "gone")
+    assert caught.value.code is ExitCode.RESOURCE
+    monkeypatch.chdir("/sys")
+    assert main(["env", "new", "counting_up"]) == ExitCode.RESOURCE
+    assert "xp: /sys/counting_up.py: " in capsys.readouterr().err
+
+
+def test_of_two_files_none_is_left_if_one_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path.open
+
+    def full(path: Path, *given: Any, **named: Any) -> Any:
+        if path.name.startswith("test_"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return own(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(XpError, match="No space left on device"):
+        new_environment("counting_up", "graded", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["Counting", "my-env", "../up", "class", "json", "xp", "", "1st"])

@@ -82,7 +82,37 @@ def test_an_engine_that_its_python_has_not_is_named_before_anything_is_played(
     words += [*PLAY, "eval.engine=vllm", "eval.python=/nowhere/python"]
     assert main(words) == ExitCode.RUNTIME
     assert "/nowhere/python has no vLLM; give eval.python=PATH" in capsys.readouterr().err
-    (request,) = (
-        place for place in (outputs / "evaluations").glob("*/request.json") if '"engine": "vllm"' in place.read_text()
-    )
-    assert not (request.parent / EPISODES).exists()
+    assert not any('"engine": "vllm"' in one.read_text() for one in (outputs / "evaluations").glob("*/request.json"))
+
+
+@pytest.mark.parametrize(("model", "part"), [("Org/Nope", "tokenizer"), ("DIRECTORY", "weights")])
+def test_a_model_that_cannot_be_loaded_is_one_message_and_leaves_no_evaluation(
+    model: str,
+    part: str,
+    outputs: Path,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = sorted((outputs / "evaluations").glob("*"))
+    if model == "DIRECTORY":
+        bare = directory.with_name("bare")
+        bare.mkdir()
+        (bare / "config.json").write_bytes((directory / "config.json").read_bytes())
+        model = str(bare)
+    assert main(["eval", "env=multiply", *TASKS, f"model={model}", f"outputs={outputs}", *PLAY]) == ExitCode.RUNTIME
+    told = capsys.readouterr().err
+    assert f"xp: model={model}: its {part} cannot be loaded: " in told
+    assert ("check the name, set HF_TOKEN" in told) == (model == "Org/Nope")
+    assert "Traceback" not in told
+    assert "on record" not in told
+    assert sorted((outputs / "evaluations").glob("*")) == before
+
+
+def test_a_path_of_nothing_is_refused_before_tasks_are_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "env=echo", f"model={tmp_path}/nope", f"outputs={tmp_path}/out"]) == ExitCode.CONFIG
+    assert f"model.path={tmp_path}/nope: no such directory" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

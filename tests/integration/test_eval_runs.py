@@ -121,6 +121,18 @@ def test_what_a_run_does_not_have_is_refused_with_what_it_has(
     assert told in capsys.readouterr().err
 
 
+def test_checkpoints_are_named_in_the_order_of_their_numbers(
+    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "R"
+    for name in ("best", "checkpoint-13", "checkpoint-9"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    shutil.copy(outputs / "runs" / "R" / "spec.yaml", run)
+    mark(run)
+    assert main(["eval", "run=R@7", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
+    assert "; its checkpoints: best, checkpoint-9, checkpoint-13" in capsys.readouterr().err
+
+
 def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained_model(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from tests.fake_session import call
 from tests.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
 from xp.__main__ import main
 from xp.envs.base import Provider, Task
+from xp.envs.harbor import keeper
 from xp.envs.harbor.local_sandbox import LocalSandbox
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
@@ -183,6 +184,34 @@ def test_links_that_a_model_leaves_are_removed_and_not_followed(tasks: Path, tmp
     assert outcome.reward == 0.0
     assert kept.read_text() == "mine"
     assert sorted(path.name for path in outside.rglob("*")) == ["mine.txt", "reward.txt", "verifier"]
+
+
+@pytest.mark.parametrize(
+    "command", ["rm -rf {root}", "mv {root} {root}-moved && ln -s {above} {root}"], ids=["gone", "link"]
+)
+def test_a_session_whose_root_the_model_removed_changes_no_mode_above_it(command: str, tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(0o1755)
+    (above / "kept").touch(0o644)
+    root = above / "session"
+    root.mkdir()
+    subprocess.run(["sh", "-c", command.format(root=root, above=above)], check=True)
+    keeper.remove(str(root))
+    assert above.stat().st_mode & 0o7777 == 0o1755
+    assert (above / "kept").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_session_with_restrictive_modes_is_removed_without_a_change_above_it(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    (above / "session/inner").mkdir(parents=True)
+    (above / "session/inner/file").touch()
+    (above / "session/inner").chmod(0o500)
+    (above / "session").chmod(0)
+    above.chmod(0o1755)
+    keeper.remove(str(above / "session"))
+    assert [path.name for path in above.iterdir()] == []
+    assert above.stat().st_mode & 0o7777 == 0o1755
 
 
 def test_a_model_that_kills_the_process_which_holds_it_makes_its_own_episode_void(tasks: Path) -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.foreign import leave_run, record
+from xp.backends.slime.control.flags import catalog
+from xp.backends.slime.control.overrides import TAKEN
+from xp.backends.stages.named_code import named_code
+from xp.cli.runs import trust
 from xp.compose import compose
 from xp.errors import ExitCode
 
@@ -75,6 +79,77 @@ def test_plan_says_which_image_a_run_would_start(place: Path, settings: tuple[st
     done = plan(place, *settings)
     assert done.returncode == ExitCode.OK, done.stderr
     assert f"would start the image of {what}: theirs:1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            ("env=inspect", "env.target={place}/theirs/envs.py@one"),
+            "would import the task of inspect_ai: {place}/theirs",
+        ),
+        (("env=inspect", "env.target=theirs/one"), "would import the task of inspect_ai: theirs/one"),
+        (("env=openreward", "env.serve=elsewhere.envs:Env", "env.python={place}/python"), "modules: elsewhere"),
+        (("env=verifiers", "env.target=owner/their-pack", "env.python={place}/python"), "modules: their_pack"),
+        (("env=verifiers", "env.target=owner/their-pack"), "modules: their_pack"),
+        (("env=harbor", "env.target={place}/tasks", "env.sandbox=none"), "would run the programs of the tasks in: "),
+    ],
+    ids=["inspect-file", "inspect-package", "serve-elsewhere", "verifiers-elsewhere", "verifiers", "harbor"],
+)
+def test_plan_says_which_code_another_python_or_a_task_would_run(
+    place: Path, settings: tuple[str, ...], line: str
+) -> None:
+    spec = compose([setting.format(place=place) for setting in settings])
+    assert line.format(place=place) in "\n".join(named_code(spec))
+    assert not (place / "theirs" / "ran").exists()
+
+
+def loaded_by_slime() -> list[str]:
+    """Slime's own flags with a path, which it loads as functions, and those of Megatron and SGLang that name code."""
+    of_slime = [name for name, flag in catalog().flags.items() if flag.origin == "slime" and name.endswith("-path")]
+    return sorted({*of_slime, "--spec", "--sglang-custom-weight-loader"} - set(TAKEN))
+
+
+@pytest.mark.parametrize("flag", loaded_by_slime())
+def test_each_flag_by_which_slime_loads_code_is_shown(flag: str) -> None:
+    key = flag.removeprefix("--")
+    spec = compose(["backend=slime", "model=qwen3-4b", "hardware=h100x8", f"backend.overrides.{key}=theirs.envs.one"])
+    assert f"backend.overrides.{key}=theirs.envs.one" in "\n".join(named_code(spec))
+
+
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("spec=[theirs,one]", "spec=['theirs', 'one']"),
+        ("rollout-sample-hook-path=[theirs.envs.one]", "rollout-sample-hook-path=['theirs.envs.one']"),
+        (
+            "sglang-forward-hooks=[{hook_factory: 'theirs:one'}]",
+            "sglang-forward-hooks=[{'hook_factory': 'theirs:one'}]",
+        ),
+        ("a={worker_extension_cls: theirs.envs.Env}", "a.worker_extension_cls=theirs.envs.Env"),
+        ("a='{b: theirs.envs.Env}'", "a={b: theirs.envs.Env}"),
+        ("trust-remote-code=true", "trust-remote-code=True"),
+    ],
+)
+def test_code_that_an_override_names_in_any_form_is_shown(override: str, shown: str) -> None:
+    spec = compose(["backend=slime", "model=qwen3-4b", "hardware=h100x8", f"backend.overrides.{override}"])
+    assert f"may import it: backend.overrides.{shown}" in "\n".join(named_code(spec))
+
+
+def test_a_spec_that_names_no_code_is_said_to_name_none() -> None:
+    overrides = "{lr-decay-style: cosine, clip-grad: 1.5, use-tis: true, trust-remote-code: false}"
+    spec = compose(["backend=slime", "model=qwen3-4b", "hardware=h100x8", f"backend.overrides={overrides}"])
+    assert not [line for line in named_code(spec) if "may import" in line]
+
+
+def test_plan_and_trust_show_the_same_code(place: Path) -> None:
+    overrides = ["env=inspect", f"env.target={place}/theirs/envs.py@one", "env.train.split=train"]
+    spec = compose([f"outputs={place / 'outputs'}", *overrides])
+    run = leave_run(place / "outputs", "their-run", record("their-run", status="failed"), spec)
+    line = f"would import the task of inspect_ai: {place}/theirs/envs.py@one"
+    done = plan(place, *overrides)
+    assert "".join(line.split()) in "".join(done.stdout.split())
+    assert line in trust(run)
 
 
 def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:

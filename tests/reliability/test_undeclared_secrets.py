@@ -38,6 +38,10 @@ SAMPLES = {
     "HTTPS_PROXY": "http://me:pr0xypass@proxy.example:3128",
     "SLURM_JWT": "a-token-of-the-cluster",
     "VLLM_API_KEY": "a-key-of-an-engine",
+    "WANDB_APIKEY": "0123456789abcdef" * 2,
+    "HF_APIKEY": "1123456789abcdef" * 2,
+    "VLLM_APIKEY": "2123456789abcdef" * 2,
+    "APPTAINERENV_OPENAI_APIKEY": "3123456789abcdef" * 2,
     "PIP_INDEX_URL": "https://ci:t0k3n-of-ci@pypi.example/simple",
 }
 ORDINARY = {
@@ -53,6 +57,8 @@ ORDINARY = {
     "RAY_AUTH_MODE": "token",
     "XP_DEBUG": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE": "163840",
+    "SGLANG_NUM_RESERVED_DECODE_TOKENS": "512000",
     "OMP_NUM_THREADS": "2",
     "HTTP_PROXY": "http://proxy.example:3128",
     "no_proxy": "localhost",

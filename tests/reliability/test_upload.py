@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.unit.test_episode_trajectory import a_record
+from xp.backends.stages.episode import episode_config
+from xp.compose import compose
 from xp.envs.target import api_target
 from xp.episode import upload
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.recorder import Recorder
 from xp.episode.upload import Uploaded, Uploader, batches, rollout_events
 from xp.errors import XpError
 
@@ -23,7 +30,7 @@ ACCEPTED = faults.replied(b"{}", executed=False)
 @pytest.fixture
 def uploader(world: World) -> Iterator[Uploader]:
     environ = {"OPENREWARD_API_URL": world.proxy.url, "OPENREWARD_API_KEY": "k"}
-    uploader = Uploader(api_target(environ), "run-1", {"fake": "Org/Fake"})
+    uploader = Uploader(api_target(environ, [world.proxy.url]), "run-1", {"fake": "Org/Fake"})
     yield uploader
     uploader.close(0.1)
 
@@ -83,8 +90,35 @@ def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:
 
 @pytest.mark.parametrize(
     "environ",
-    [{}, {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"}],
+    [
+        {},
+        {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": "http://elsewhere.example"},
+        {"OPENREWARD_API_KEY": "k", "OPENREWARD_URL": "http://127.0.0.1:9999"},
+    ],
 )
 def test_uploads_without_a_key_or_in_the_clear_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(XpError):
         api_target(environ)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"])
+def test_a_port_of_this_machine_gets_the_key_only_if_the_user_listed_it(url: str) -> None:
+    environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
+    for allowed in ([], ["http://127.0.0.1:9998"], ["https://127.0.0.1:9999"]):
+        with pytest.raises(XpError, match=r"upload_rollouts: .* is not allowed: .*\nAdd it to allowed_origins"):
+            api_target(environ, allowed)
+    assert api_target(environ, [f"{url}/"]).headers == {"X-API-Key": "k"}
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_stage_takes_the_list_of_its_environments(
+    is_listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:9999"
+    monkeypatch.setattr("xp.episode.recorder.Uploader", lambda api, *_: SimpleNamespace(api=api))
+    origins = f"env.allowed_origins=[{url if is_listed else ''}]"
+    mix = EnvironmentMixture.__new__(EnvironmentMixture)
+    mix._config = episode_config(compose(["env=multiply", origins]))
+    environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
+    with nullcontext() if is_listed else pytest.raises(XpError, match="not allowed"):
+        Recorder(tmp_path / "t.jsonl", mix, "run-1", environ)

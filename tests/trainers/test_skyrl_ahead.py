@@ -87,3 +87,48 @@ def test_a_step_has_the_groups_of_xps_order_and_none_is_older_than_the_limit(tmp
     assert max(ages) <= staleness
     assert ages[0] == 0
     assert ages[-1] > 0
+
+
+class Writing:
+    """SkyRL's dispatch, whose workers' files are empty."""
+
+    def __init__(self) -> None:
+        self.models: list[str] = []
+
+    def save_checkpoint(self, role: str, directory: str, tokenizer: Any) -> None:  # noqa: ARG002
+        Path(directory).mkdir(parents=True)
+
+    def save_hf_model(self, role: str, directory: str, tokenizer: Any) -> None:  # noqa: ARG002
+        Path(directory).mkdir(parents=True)
+        self.models.append(Path(directory).parent.name)
+
+
+@pytest.mark.parametrize("stopped_after", [None, 3])
+def test_the_last_step_is_saved_once_under_its_own_number(
+    tmp_path: Path, stopped_after: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xp.backends.skyrl.worker import trainer as base
+
+    made = trainer(tmp_path, 1)
+    settings = made.cfg.trainer
+    settings.ckpt_path, settings.export_path = str(tmp_path / "checkpoints"), str(tmp_path / "exports")
+    settings.max_ckpts_to_keep = 2
+    made.dispatch, made.epoch = Writing(), 0
+    monkeypatch.setattr(made, "_cleanup_old_checkpoints", lambda: base.prune(settings.ckpt_path, 2))
+    for step in range(1, 1 + (stopped_after or settings.max_training_steps)):
+        made.global_step = step
+        # A training that stops early does so at any step, without a checkpoint of it.
+        if step != stopped_after:
+            made.save_checkpoints()
+            made.save_models()
+    last = made.global_step
+    settings.max_training_steps = last
+    made.global_step += 1  # as SkyRL counts after the last one
+    made.save_checkpoints()
+    made.save_models()
+    assert {path.name for path in (tmp_path / "checkpoints").glob("global_step_*")} == {
+        f"global_step_{step}" for step in (last - 1, last)
+    }
+    assert (tmp_path / "checkpoints/latest_ckpt_global_step.txt").read_text() == str(last)
+    assert made.dispatch.models == [f"global_step_{step}" for step in range(1, 1 + last)]
+    assert made.global_step == last + 1

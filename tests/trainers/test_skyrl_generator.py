@@ -22,7 +22,8 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
 
-ROOMY = train_config("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
+ROOMY_LIMITS = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
+ROOMY = train_config(*ROOMY_LIMITS)
 NO_RETRY = replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
 OTHER = replace(ROW, task_id="fake/train/1", index=1)
 
@@ -176,3 +177,26 @@ def test_the_same_task_twice_in_a_batch_is_two_groups() -> None:
         (ROW.task_id, 0),
         (ROW.task_id, 1),
     ] * 2
+
+
+def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same_seed() -> None:
+    """SkyRL's engines all have one seed, and its requests have none."""
+
+    def seeds(*overrides: str, num_steps: int = 1, step: int = 1) -> list[int]:
+        config = train_config(*ROOMY_LIMITS, *overrides)
+        client = ScriptedClient([call("look"), call("win")])
+        made = generator(client, FakeMix(RULES), config)
+        for at in range(num_steps):
+            wanted = request([ROW, ROW, OTHER], 2, config)
+            wanted["batch_metadata"] = replace(wanted["batch_metadata"], global_step=step + at)
+            client._turns.clear()
+            asyncio.run(made.generate(wanted))
+            made.running_episodes(wanted)
+        return sorted(one["seed"] for one in client.asked)
+
+    found = seeds(num_steps=2)
+    assert len(found) == len(set(found)) == 2 * 6 * 2
+    assert all(0 <= seed < 2**63 for seed in found)
+    assert seeds(num_steps=2) == found
+    assert set(seeds(step=2)) < set(found)
+    assert not {*seeds("seed=7")} & {*found}

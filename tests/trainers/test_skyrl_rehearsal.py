@@ -186,6 +186,10 @@ def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.T
     assert found[0]["training/logprob_gap"] < 1e-5
     played = read_trajectories(root / "runs/r/attempt_1/train/trajectories/train.jsonl").records
     assert sorted(record["step"] for record in played) == [0] * 4 + [1] * 4 + [2] * 4
+    # The last step's weights are saved once, so that another step's are kept too.
+    kept = {path.name for path in (root / "runs/r/checkpoints").glob("global_step_*")}
+    assert kept == {path.name for path in (root / "runs/r/checkpoints/huggingface").iterdir()}
+    assert kept == {"global_step_2", "global_step_3"}
     # Of its checkpoint, a second attempt plays what is left.
     done = run(root, "train", 2, *ahead[:2], "training.num_steps=4", *ahead[3:])
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]

@@ -38,14 +38,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
-    places, spec = RunPaths(str(directory), 1, "tasks"), compose(list(OVERRIDES))
+    trainer = started(directory, directory, list(OVERRIDES))
+    trainer.train()
+    return trainer, (compose(list(OVERRIDES)), RunPaths(str(directory), 1, "tasks")), directory
+
+
+def started(base: Path, directory: Path, overrides: list[str]) -> Any:
+    """A trainer of a run in `directory`, before its first step."""
+    tokenizer, _ = tokenizer_and_model()
+    places, spec = RunPaths(str(directory), 1, "tasks"), compose(overrides)
     job = next(stage.job for stage in stages(spec, places) if stage.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{directory}/attempt_1/train/config.json"])
-    config = replace(config, base_model=f"{directory}/base")
+    config = replace(config, base_model=f"{base}/base")
     rollouts: Any = Scripted(Ranks())
-    trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
-    trainer.train()
-    return trainer, (spec, places), directory
+    return make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
 
 
 def logits(model: Any) -> Any:
@@ -87,3 +93,23 @@ def test_a_model_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> No
         whole_model("runs/x/model", tmp_path)
     assert caught.value.code is ExitCode.RUN_DIR
     assert whole_model("some/hub-id", tmp_path) == "some/hub-id"
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.4])
+def test_adapters_have_their_dropout_in_an_update_and_none_before_it(
+    run: tuple[Any, Any, Path], probability: float, tmp_path: Path
+) -> None:
+    import torch
+
+    told = OVERRIDES[1].replace("dropout: 0.0", f"dropout: {probability}")
+    trainer = started(run[2], tmp_path, [*OVERRIDES, told, "training.num_steps=1"])
+    trainer.train()
+    trainer.model.train()
+    ids = torch.arange(10, 34).reshape(2, 12)
+
+    def logps() -> Any:
+        return trainer._get_per_token_logps_and_entropies(trainer.model, ids, torch.ones_like(ids), 6)[0].detach()
+
+    with torch.no_grad():
+        torch.testing.assert_close(logps(), logps(), rtol=0, atol=0)
+    assert bool((logps() - logps()).abs().max() > 1e-3) is (probability > 0)

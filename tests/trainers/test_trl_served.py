@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
+import requests
 
+from tests.strangers import stranger
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker import guarded, server_link, server_watch
 from xp.backends.trl.worker.completions import ServerWriter
@@ -189,6 +191,11 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
     assert client.get_world_size() == 1
     assert Endpoints.asked[first:] == [("/get_world_size", f"Bearer {guarded.key_at('the-secret', client.base_url)}")]
     del Endpoints.asked[first:]
+    with stranger() as taken:
+        client.base_url = taken.url
+        with pytest.raises(requests.ConnectionError, match="a process of another user listens"):
+            client.get_world_size()
+        assert taken.heard == b""
     for one in (server, other):
         one.shutdown()
         one.server_close()

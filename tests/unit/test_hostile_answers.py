@@ -14,8 +14,9 @@ from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Answer, Api, Unavailable, is_deep
+from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.play import _arguments
+from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub
 

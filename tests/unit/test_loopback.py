@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 import pytest
 
 from tests.listeners import off_loopback
-from xp.security import own_ray
+from tests.strangers import NOBODY, stranger
+from xp.security import loopback, own_ray, port_owner
 
 PROGRAM = """
 import json, os, socket, sys
@@ -54,7 +56,8 @@ def test_nothing_listens_off_loopback(early: str) -> None:
 
 CLUSTER = """
 import json, os
-from xp.security import own_ray
+from tests.strangers import NOBODY, stranger
+from xp.security import loopback, own_ray, port_owner
 own_ray.close_to_others()
 print(json.dumps(dict(os.environ)))
 """
@@ -74,3 +77,26 @@ def test_a_process_that_inherits_the_name_of_a_cluster_without_its_token_makes_i
     assert own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     child = environment_of(own)
     assert child[own_ray.DIRECTORY] == own[own_ray.DIRECTORY]
+
+
+@pytest.mark.scorecard(49)
+def test_another_user_at_a_port_is_known_by_the_kernel_and_by_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(port: int) -> tuple[bool, frozenset[int], frozenset[int]]:
+        return loopback.has_foreign_listener(port), port_owner.users_at(port), port_owner._read(port)
+
+    with stranger() as other, socket.create_server((loopback.HOST, 0)) as own:
+        ours = frozenset({os.getuid()})
+        assert answers(other.port) == (True, frozenset({NOBODY}), frozenset({NOBODY}))
+        assert answers(own.getsockname()[1]) == (False, ours, ours)
+    with socket.socket() as free:
+        free.bind((loopback.HOST, 0))
+        assert answers(free.getsockname()[1]) == (False, frozenset(), frozenset())
+    with socket.create_server(("0.0.0.0", 0)) as everywhere:
+        monkeypatch.setattr(port_owner, "_read", lambda _: pytest.fail("the table is for kernels that do not answer"))
+        assert port_owner.users_at(everywhere.getsockname()[1]) == ours
+
+
+def test_the_table_is_read_where_the_kernel_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_owner, "SOCK_DIAG", 31)  # no such protocol
+    with stranger() as other:
+        assert loopback.has_foreign_listener(other.port)

@@ -164,6 +164,20 @@ def test_an_option_that_says_all_of_its_model_asks_nobody(monkeypatch: pytest.Mo
         assert compose([f"model={name}"]).model.name == name
 
 
+def test_an_absolute_path_without_a_model_is_refused_where_the_run_is_on_this_machine(tmp_path: Path) -> None:
+    for path in (tmp_path / "nope", tmp_path):
+        text = fault("model=hf", f"model.path={path}")
+        assert f"model.path={path}: no such directory with a config.json on this machine, where launcher=local" in text
+    assert "no such directory" in fault("model=hf", "model.path='~/no such/model'")
+    elsewhere = compose(["model=hf", "model.path=/cluster/nope", "launcher=slurm"])
+    assert (elsewhere.model.path, elsewhere.model.name) == ("/cluster/nope", "nope")
+
+
+def test_a_directory_of_adapters_is_a_models(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert compose(["model=hf", f"model.path={tmp_path}"]).model.path == str(tmp_path)
+
+
 def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
     assert "needs model.path=ORG/NAME" in fault("model=hf")
     assert "no such directory with a config.json" in fault("model=hf", "model.path=./nothing/here")

@@ -25,7 +25,7 @@ from xp.cli.parity_measure import (
     unexplained,
 )
 from xp.cli.parity_options import OPTIONS, REPORTED, Option
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.worker.parity.recorded import BAR, batch
 
 SAID = json.loads((DOCS / "parity-measured.json").read_text())
@@ -144,3 +144,37 @@ def test_the_batch_has_what_trainers_get_wrong() -> None:
 
 def test_docs_without_a_measure_have_no_section(tmp_path: Path) -> None:
     assert section(tmp_path / "parity-measured.json") == []
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parity_measure, "measure", None)
+    for place in (tmp_path, tmp_path / "nope" / "x.json"):
+        assert main(["parity", "measure", "--out", str(place)]) == ExitCode.RESOURCE
+        assert f"xp: {place}: " in capsys.readouterr().err
+
+
+def test_the_table_is_printed_also_where_the_file_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def removing(*_: object) -> ParityMeasure:
+        assert list(folder.iterdir()) == []
+        folder.rmdir()
+        return COMMITTED
+
+    monkeypatch.setattr(parity_measure, "measure", removing)
+    assert main(["parity", "measure", "--out", str(folder / "x.json")]) == ExitCode.RESOURCE
+    told = capsys.readouterr()
+    assert "algorithm=grpo" in told.out
+    assert "x.json: No such file or directory" in told.err
+
+
+@pytest.mark.parametrize("flag", [("--out", "x.json"), ("--python", "skyrl=python")])
+def test_a_flag_of_the_measure_is_refused_without_it(flag: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "training.learning_rate", *flag]) == ExitCode.CONFIG
+    assert f"{flag[0]} is of `parity measure`" in capsys.readouterr().err
+    assert not Path("x.json").exists()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from colorlog import ColoredFormatter
 
+from xp.compose import compose
 from xp.compose.search import DATABASE, search
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
 
 RANGES = ["training.learning_rate=tag(log,interval(1e-4,1e-3))", "training.group_size=choice(4,8)"]
@@ -54,6 +56,21 @@ def test_a_run_that_fails_ends_the_search_with_its_own_message(tmp_path: Path) -
         (["seed=1"], "nothing to search"),
         (["training.learning_rat=interval(1e-4,1e-3)"], "learning_rate"),
         (["training.learning_rate=interval(-1,1)"], "training.learning_rate"),
+        (["training.learning_rate=interval(1e-4,inf)"], "training.learning_rate"),
+        (["model=choice(tiny,bar)", "seed=choice(1,2)"], "model=bar: no such option"),
+        (["seed=choice(1,x)", "training.group_size=choice(4,1)"], "seed.*\n.*group_size"),
+        (["training.group_size=range(4,1)"], r"group_size=range\(4,1\): the lower bound is first; write range\(1,4\)"),
+        (
+            ["training.learning_rate=interval(1e-3,1e-4)"],
+            r"=interval\(1e-3,1e-4\): the lower bound is first; write interval\(0.0001,0.001\)",
+        ),
+        (["seed=range(3,3)"], "the range has no value"),
+        (["seed=range(1,5,-1)"], "the range has no value"),
+        (["training.learning_rate=tag(log,interval(0,1))"], "needs a lower bound above 0; got 0"),
+        (["model=glob(q*)"], r"a search takes no glob; name the options, model=choice\(A,B\)"),
+        (["model.lora=choice({rank: 4},{rank: 8})"], "a searched value is a text, a number, true, false or null"),
+        (["seed=range(x,5)"], "seed"),
+        (["seed="], "seed"),
     ],
 )
 def test_a_faulty_search_starts_no_run_and_leaves_no_file(tmp_path: Path, overrides: list[str], message: str) -> None:
@@ -63,6 +80,51 @@ def test_a_faulty_search_starts_no_run_and_leaves_no_file(tmp_path: Path, overri
     with pytest.raises(XpError, match=message):
         search(overrides, [], tmp_path / "search", 3, objective)
     assert not (tmp_path / "search").exists()
+
+
+def test_the_upper_bound_of_a_range_is_checked_since_optuna_draws_it(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="seed"):
+        search([f"seed=range({2**31 - 3},{2**31})"], [], tmp_path / "search", 1, lambda _: 0.0)
+    with pytest.raises(XpError, match="seed"):
+        search([f"seed=range(0,{2**31},{2**20})"], [], tmp_path / "search", 1, lambda _: 0.0)
+    search([f"seed=range({2**31 - 2},{2**31},3)"], [], tmp_path, 1, lambda _: 0.0)
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_of_resources(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(XpError, match=f"{tmp_path / 'file'}.*outputs=DIR names another") as caught:
+        search(RANGES, [], tmp_path / "file" / "search", 1, lambda _: 0.0)
+    assert caught.value.code is ExitCode.RESOURCE
+
+
+def test_a_database_that_cannot_be_read_is_an_error_of_resources(tmp_path: Path) -> None:
+    (tmp_path / DATABASE).write_text("no database" * 100)
+    with pytest.raises(XpError, match=f"{DATABASE}: file is not a database") as caught:
+        search(RANGES, [], tmp_path, 1, lambda _: 0.0)
+    assert caught.value.code is ExitCode.RESOURCE
+
+
+def test_options_of_ones_own_are_searched_and_a_trial_may_compose(tmp_path: Path) -> None:
+    """Hydra's main function, in which trials run, refuses every other composition."""
+    options = tmp_path / "options" / "algorithm"
+    options.mkdir(parents=True)
+    for name in ("one", "two"):
+        (options / f"{name}.yaml").write_text(f"# Mine.\ndefaults:\n  - grpo\n  - _self_\n# Mine.\nname: {name}\n")
+    seen = []
+
+    def objective(spec: RunSpec) -> float:
+        seen.append(spec.algorithm.name)
+        compose(["recipes=quickstart", f"seed={len(seen)}", "env=echo", "algorithm=rloo"])
+        return 0.0
+
+    words = ["algorithm=choice(one,two)", "env=choice(echo,multiply)"]
+    search(words, [tmp_path / "options"], tmp_path / "search", 8, objective)
+    assert set(seen) == {"one", "two"}
+
+
+def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
+    search(RANGES, [], tmp_path, 1, lambda _: 0.0)
+    assert not any(isinstance(one.formatter, ColoredFormatter) for one in logging.getLogger("optuna").handlers)
 
 
 def test_a_search_leaves_the_warnings_of_xp_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

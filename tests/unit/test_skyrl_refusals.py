@@ -14,6 +14,7 @@ from xp.launchers.preflight import check_machine
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]
 MEGATRON = [*SKYRL, "backend.parallel.strategy=megatron"]
+HOST = ["backend.parallel.offload_optimizer=true"]
 LORA = "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"
 
 SEPARATE = [
@@ -68,6 +69,26 @@ CASES = [
     ([*SKYRL, "training.max_response_tokens=32768"], "more than the 32768 tokens that model=qwen2.5-3b-instruct"),
     ([*SKYRL, LORA, "backend.engine.eager=true"], "turns CUDA graphs on again"),
     ([*SKYRL, LORA.replace("64.0", "64.5")], "takes a whole number"),
+    ([*SKYRL, LORA.replace("rank: 32", "rank: 24")], "256, 320, 512, not 24; set 16"),
+    ([*SKYRL, LORA.replace("rank: 32", "rank: 1024")], "not 1024; set 512"),
+    ([*MEGATRON, *HOST, LORA.replace("null", "[q_proj]")], "set null, which is all of them"),
+    ([*SKYRL, "backend.engine.max_sequences=10000"], "set 10000 or more"),
+    ([*SKYRL, "model=qwen3.5-4b"], "does not keep apart; set sdpa"),
+    ([*MEGATRON, *HOST, "model=qwen3.5-9b"], "set sdpa, with backend.parallel.strategy=fsdp2"),
+    (
+        [*MEGATRON, *HOST, "training.max_tokens_per_micro_batch=8192"],
+        "depends on the packing; set null, or training.kl",
+    ),
+    (
+        [
+            *MEGATRON,
+            *HOST,
+            "training.max_tokens_per_micro_batch=8192",
+            "training.kl_coef=0",
+            "training.entropy_coef=0.1",
+        ],
+        "the terms of entropy_coef over micro-batches",
+    ),
     (
         [*SKYRL, "backend.engine.placement=separate", "backend.engine.accelerators=2"],
         "moves optimizer state only where",
@@ -123,6 +144,25 @@ def test_every_field_has_a_meaning_and_exactly_the_refused_ones_are_unsupported(
     fields = {refusal.field for refusal in refusals(spec)}
     unsupported = {path for path, meaning in found.items() if meaning.support is Support.UNSUPPORTED}
     assert {path for path in found if path in fields or ("model.lora" in fields and "lora" in path)} == unsupported
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *([*SKYRL, LORA.replace("rank: 32", f"rank: {rank}")] for rank in (1, 8, 320, 512)),
+        # Megatron sends merged weights to the engine.
+        [*MEGATRON, *HOST, LORA.replace("rank: 32", "rank: 24")],
+        [*SKYRL, LORA.replace("null", "[q_proj]")],
+        [*SKYRL, "backend.engine.max_sequences=10000", "backend.engine.max_batched_tokens=10000"],
+        [*SKYRL, "backend.engine.max_sequences=8192"],
+        [*SKYRL, "model=qwen3.5-4b", "backend.attention=sdpa"],
+        [*SKYRL, "training.max_tokens_per_micro_batch=8192"],
+        [*MEGATRON, *HOST, "training.max_tokens_per_micro_batch=8192", "training.kl_coef=0"],
+    ],
+    ids=lambda overrides: " ".join(overrides[3:]),
+)
+def test_what_skyrl_takes_is_not_refused(overrides: list[str]) -> None:
+    assert refusals(compose(overrides)) == []
 
 
 def test_a_difference_of_meaning_is_named() -> None:

@@ -28,6 +28,7 @@ from xp.backends.slime.worker.training import Watched
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.verified import damaged
 
 
 def command(*flags: str, paths: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> SlimeCommand:
@@ -271,9 +272,34 @@ def test_a_conversion_takes_its_name_when_it_is_whole(
     (tmp_path / "models/tiny-megatron").mkdir()  # what a killed conversion left
     convert([str(path)])
     target = tmp_path / "models/tiny-megatron"
-    assert json.loads((target / "manifest.json").read_text()) == {"of": "tiny"}
+    manifest = json.loads((target / "manifest.json").read_text())
+    assert manifest["of"] == "tiny"
+    assert sorted(manifest["files"]) == ["latest_checkpointed_iteration.txt", "release/weights"]
     assert f"--hf-checkpoint {tmp_path}/models/tiny" in (target / "release/weights").read_text()
     assert [path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".part")] == []
+
+
+def test_a_converted_checkpoint_that_was_damaged_is_seen_and_made_again(
+    tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    path = convert_job(tmp_path, checkouts, '(save / "latest_checkpointed_iteration.txt").write_text("release")')
+    convert([str(path)])
+    manifest = tmp_path / "models/tiny-megatron/manifest.json"
+    weights = manifest.with_name("release") / "weights"
+    assert damaged(manifest) is None
+    made = weights.stat().st_ino
+    convert([str(path)])
+    assert weights.stat().st_ino == made, "a whole checkpoint of another run is kept"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert damaged(manifest) == "release/weights does not match its sha256"
+    convert([str(path)])
+    assert damaged(manifest) is None
+    weights.unlink()
+    assert damaged(manifest) == "'release/weights' is missing"
 
 
 def test_a_conversion_that_is_not_whole_leaves_nothing(

@@ -204,6 +204,15 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
         ([*GPUS, "backend.engine.tensor_parallel=3"], "3 does not divide the 4 accelerators that generate"),
         ([*GPUS, "backend.engine.max_sequences=8"], "set 16 or more"),
         ([*GPUS, "backend.engine.max_batched_tokens=4096"], "TRL sets 4096 for its colocated engine; set null"),
+        (
+            [*GPUS, "training.prompts_per_step=4352", "backend.engine.max_sequences=4352"],
+            "all 4352 episodes of its processes at once, more than the 4096 tokens",
+        ),
+        (
+            [*GPUS, "backend.parallel.strategy=ddp", LORA.replace("null", "[q_proj, lm_head]")],
+            "never trains an adapter on the head (lm_head)",
+        ),
+        ([*GPUS, "model=qwen3.5-4b"], "backend.engine.name: vLLM loads the multimodal network of model=qwen3.5-4b"),
         (["backend.engine.max_batched_tokens=4096"], "the policy itself generates; set null"),
         ([*SEPARATE, "backend.engine.accelerators=4"], "leave none to train on"),
         ([*SEPARATE, "backend.engine.tensor_parallel=4"], "4 does not divide the 2 accelerators that generate"),

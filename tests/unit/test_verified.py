@@ -80,6 +80,11 @@ def test_digests_that_are_not_xps_are_a_fault_and_nothing_beside_them_is_read(tm
     assert damaged(tmp_path / DIGESTS) is not None
 
 
+def test_a_manifest_of_an_earlier_xp_without_files_has_nothing_to_check(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"model": "tiny"}')
+    assert damaged(tmp_path / "manifest.json") is None
+
+
 def test_a_run_whose_model_was_changed_publishes_it_again(tmp_path: Path) -> None:
     one = plan(stage("train", "", outputs=("runs/run/model/model.safetensors",)), stage("evaluate", ""))
     made: list[str] = []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
+from xp.runs.run_directory import resource_errors
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MODULE: Final = "my_environment"
@@ -37,7 +38,8 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
     """Writes `NAME.py` and `test_NAME.py` into a folder; returns the overrides that select the environment.
 
     Raises:
-        XpError: CONFIG for a name that cannot be a new module's, or a file that exists already.
+        XpError: CONFIG for a name that cannot be a new module's, or a file that exists already; RESOURCE if the folder
+            cannot be written, and then no file is left.
     """
     cls = "".join(part.capitalize() for part in name.split("_"))
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
@@ -52,8 +54,15 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
             f"env new {name}: there is a module of that name ({spec.origin or 'a package'}); take another",
             ExitCode.CONFIG,
         )
-    for path, skeleton in texts.items():
-        text = files("xp.cli.skeletons").joinpath(skeleton).read_text(encoding="utf-8")
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text.replace(MODULE, name).replace(CLASS, cls))
+    written: list[Path] = []
+    try:
+        for path, skeleton in texts.items():
+            text = files("xp.cli.skeletons").joinpath(skeleton).read_text(encoding="utf-8")
+            with resource_errors(path), path.open("x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(text.replace(MODULE, name).replace(CLASS, cls))
+    except XpError:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
     return [word.format(module=name, cls=cls) for word in WORDS[kind]]

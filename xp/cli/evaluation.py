@@ -6,10 +6,10 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.cli.display import console
 from xp.cli.parser import outputs_of
@@ -18,6 +18,7 @@ from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
+from xp.evaluation.ending import OrderlyEnd
 from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.paired import Paired, p_text
@@ -26,6 +27,9 @@ from xp.evaluation.settings import settings
 from xp.evaluation.words import read
 from xp.security.terminal import shown
 from xp.spec import RunSpec
+
+UNLIMITED: Final = 100_000
+"""Width that a table may have, in characters, so that no cell is cut; rich does not pad it to this width."""
 
 
 def eval_command(asked: Namespace) -> int:
@@ -37,18 +41,31 @@ def eval_command(asked: Namespace) -> int:
         raise XpError("--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens")
     found = entries(read_words)
     allowance = Allowance(asked.budget_usd, asked.max_tokens_total)
+    runs = [EvaluationRun(entry, read_words.settings, allowance) for entry in found]
+    for run in runs:
+        run.check(again=asked.again)
     results: list[dict[str, Any]] = []
-    try:
-        for entry in found:
-            with redirect_stdout(sys.stderr):
-                results.append(EvaluationRun(entry, read_words.settings, allowance).run(again=asked.again))
-    except (XpError, KeyboardInterrupt):
-        if results:
-            _show(asked, results, Path(found[0].spec.outputs))
-        print("xp: the played episodes are on record; the same command continues from there", file=sys.stderr)
-        raise
+    with OrderlyEnd() as end:
+        try:
+            for run in runs:
+                with redirect_stdout(sys.stderr):
+                    results.append(run.run(again=asked.again))
+        except (XpError, KeyboardInterrupt):
+            if results:
+                _show(asked, results, Path(found[0].spec.outputs))
+            _tell_played(runs[len(results) :])
+            end.check()
+            raise
     _show(asked, results, Path(found[0].spec.outputs))
     return _judge([entry.spec for entry in found], results)
+
+
+def _tell_played(runs: Sequence[EvaluationRun]) -> None:
+    """Prints how many episodes of unfinished evaluations are on record, if there are any."""
+    with suppress(XpError):  # unreadable records are the fault that is being raised
+        if num_played := sum(run.num_played() for run in runs):
+            on_record = f"{counted(num_played, 'played episode')} {'is' if num_played == 1 else 'are'} on record"
+            print(f"xp: {on_record}; the same command continues from there", file=sys.stderr)
 
 
 def show_paired(asked: Namespace) -> int:
@@ -115,9 +132,10 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
     out = console()
     table = Table(box=None, pad_edge=False)
     for number, column in enumerate(tables.HEAD):
-        table.add_column(column, overflow="fold", justify="right" if number in (2, 3, 5, 6) else "left")
+        table.add_column(column, no_wrap=True, justify="right" if number in (2, 3, 5, 6) else "left")
     for row in tables.rows(results):
         table.add_row(*(shown(cell) for cell in row))
+    out.width = UNLIMITED
     out.print(table)
     for one in results:
         for line in tables.notes(one):

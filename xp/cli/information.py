@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from pathlib import Path
 
 from xp.cli.table import wrapped
 from xp.compose import compose, to_yaml
 from xp.errors import ExitCode, XpError
+from xp.runs.run_directory import resource_errors
 
 
 def parity(asked: Namespace) -> int:
@@ -16,6 +18,9 @@ def parity(asked: Namespace) -> int:
 
     if asked.overrides[:1] == ["measure"]:
         return _measure(asked)
+    if asked.out is not None or asked.python:
+        flag = "--python" if asked.out is None else "--out"
+        raise XpError(f"{flag} is of `parity measure`; write: python -m xp parity measure {flag} ...")
     prefixes = [text for text in asked.overrides if _is_key(text)]
     specs = specs_of([text for text in asked.overrides if not _is_key(text)], asked.config_dir)
     table = below(rows(specs), prefixes)
@@ -38,14 +43,26 @@ def _measure(asked: Namespace) -> int:
     pythons = dict(one.partition("=")[::2] for one in asked.python)
     if "" in pythons.values():
         raise XpError(f"--python: expected BACKEND=PATH, got {' '.join(asked.python)}; for example --python skyrl=PATH")
-    measured = measure(overrides, backends, pythons)
     if asked.out is not None:
-        asked.out.write_text(measured.to_json(), encoding="utf-8")
-    print(measured.to_json() if asked.json else "\n".join(table(measured)))
+        _check_file(asked.out)
+    measured = measure(overrides, backends, pythons)
+    print(measured.to_json() if asked.json else "\n".join(table(measured)), flush=True)
+    if asked.out is not None:
+        with resource_errors(asked.out):
+            asked.out.write_text(measured.to_json(), encoding="utf-8")
     faults = unexplained(measured)
     if faults:
         raise XpError("\n".join(faults), ExitCode.STAGE_FAILED)
     return ExitCode.OK
+
+
+def _check_file(file: Path) -> None:
+    """Raises XpError(RESOURCE) if a file cannot be written, so that no long measurement is lost."""
+    with resource_errors(file):
+        is_new = not file.exists()
+        file.open("a").close()
+        if is_new:
+            file.unlink()
 
 
 def _is_key(text: str) -> bool:

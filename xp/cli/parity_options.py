@@ -155,7 +155,7 @@ OPTIONS = (
             # xp's rehearsal on a CPU refuses adapters, since they go to engines; the measurement has no engine.
             of_backend={"skyrl": ("hardware=a100x1", "backend.attention=sdpa")},
         )
-        for rank in (2, 8)
+        for rank in (8, 16)
     ),
     Option(
         "grpo in float32, as it is trained", (), "float32", 1e-8, dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING)

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
@@ -115,16 +116,8 @@ def run_plan(
         console().print(line)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
-            record = dispatch(
-                one,
-                launcher,
-                outputs,
-                echo=echo,
-                modules=user_modules(one.spec),
-                replan=replan,
-                again=again,
-                resume=resume,
-            )
+            about: Any = {"modules": user_modules(one.spec), "replan": replan, "again": again, "resume": resume}
+            record = dispatch(one, launcher, outputs, echo=echo, **about)
     except XpError as error:
         run = outputs / "runs" / one.run_id
         is_in_a_hurry = error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)

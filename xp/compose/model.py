@@ -10,11 +10,15 @@ from typing import Any, Final
 from xp.compose.faults import Fault
 from xp.models.files import HUB_ID, config_of
 from xp.models.network import context_of, mismatches, network_of, not_causal
+from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
 
 GENERAL: Final = "hf"
 """The option for any model."""
+LOCAL: Final = LauncherName.LOCAL.value
 _KEY: Final = "model.path"
+_FILES: Final = ("config.json", "adapter_config.json")
+"""Files of which a model's directory has one."""
 
 
 def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iterator[Fault]:
@@ -30,6 +34,13 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
     path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
     if path is None and option.get("name") is None:
         yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
+    if isinstance(path, str) and _is_missing_here(path, container):
+        yield Fault(
+            _KEY,
+            f"{_KEY}={path}: no such directory with a config.json on this machine, where launcher={LOCAL} runs; correct"
+            " the path, or write ORG/NAME for a hub's model",
+        )
+        return
     # An option with all fields needs no config.json; a URL is a fault that the schema reports.
     if (
         not isinstance(path, str)
@@ -52,6 +63,13 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
         for line in mismatches(written, config):
             yield Fault("model.architecture", f"{line} in {path}; correct it, or leave model.architecture out")
     _fill(model, option, container, config)
+
+
+def _is_missing_here(path: str, container: Mapping[str, Any]) -> bool:
+    """Returns whether an absolute path is no model and no other machine could have it: its launcher is `local`."""
+    launcher, place = container.get("launcher"), Path(path).expanduser()
+    is_local = isinstance(launcher, dict) and launcher.get("name") == LOCAL
+    return is_local and place.is_absolute() and not any((place / file).is_file() for file in _FILES)
 
 
 def _resolved(path: str, outputs: Path) -> str | None:

@@ -14,7 +14,8 @@ PROOF_HEADER = "X-XP-Proof"
 class Keys:
     """Keys of a local server.
 
-    A process that takes over a dead server's port sees the client's key, but cannot make the proof.
+    A process of this user that takes over a dead server's port sees the client's key, but cannot make the proof. One of
+    another user gets no request (xp.envs.own_connector).
     """
 
     client: str = field(repr=False)

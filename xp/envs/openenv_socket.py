@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
+from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost
 from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.ors_replies import MAX_REPLY_BYTES
+from xp.envs.own_connector import connector_to, replaced
 from xp.envs.target import Target, origin
 from xp.envs.wire import parsed
 
@@ -28,7 +29,7 @@ def client_of(target: Target) -> aiohttp.ClientSession:
     async def check(_session: Any, _context: Any, seen: aiohttp.TraceRequestEndParams) -> None:
         if target.proof is not None and seen.response.headers.get(PROOF_HEADER) != target.proof:
             seen.response.close()
-            raise UnsafeOrigin(f"{origin(target.url)} is no longer the server that this run started")
+            raise replaced(origin(target.url))
 
     async def refuse(_session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams) -> None:
         seen.response.close()
@@ -38,7 +39,7 @@ def client_of(target: Target) -> aiohttp.ClientSession:
     trace.on_request_end.append(check)
     trace.on_request_redirect.append(refuse)  # ws_connect has no allow_redirects
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=connector_to(target),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=not target.is_loopback,

@@ -6,7 +6,7 @@ import base64
 import importlib.util
 import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from xp.envs.config import EnvConfig
 from xp.envs.local_keys import Keys
 from xp.errors import ExitCode, XpError
+from xp.security.loopback import has_foreign_listener
 
 DEFAULT_URL = "https://openreward.ai"
 API_KEY = "OPENREWARD_API_KEY"
@@ -99,18 +100,31 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     return Target(url, None, headers, {})
 
 
-def api_target(environ: Mapping[str, str]) -> Target:
+def api_target(environ: Mapping[str, str], allowed_origins: Iterable[str] = ()) -> Target:
     """The target of the OpenReward API, for uploads.
 
+    Args:
+        environ: variables with the API key and the API's URL.
+        allowed_origins: `allowed_origins` of the run's environments. A loopback port may belong to any user of the
+            machine, so its origin must be listed.
+
     Raises:
-        XpError: there is no API key, or the API's URL is neither https nor loopback.
+        XpError: there is no API key, or the API's URL is neither https nor a listed loopback port.
     """
     url, _ = _catalog_urls(environ)
     key = environ.get(API_KEY)
     if not key:
         raise XpError(f"uploading rollouts needs {API_KEY}", ExitCode.SECRET)
-    if not (url.startswith("https://") or is_loopback(url)):
-        raise XpError(f"rollouts and the API key would go to {origin(url)} in the clear")
+    if not url.startswith("https://"):
+        place = origin(url)
+        if not is_loopback(url):
+            raise XpError(f"upload_rollouts: rollouts and {API_KEY} would go to {place} in the clear; use https")
+        if place not in {origin(allowed) for allowed in allowed_origins}:
+            raise XpError(
+                f"upload_rollouts: rollouts and {API_KEY} would go to {place}, which is not allowed: a port of this"
+                " machine may belong to any of its users.\n"
+                "Add it to allowed_origins of the environment if you trust that server."
+            )
     return Target(url, None, {"X-API-Key": _header(key, API_KEY)}, {})
 
 
@@ -142,6 +156,11 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_taken(url: str) -> bool:
+    """Returns whether another user listens on a loopback URL's port, so that a key must not be sent there."""
+    return is_loopback(url) and has_foreign_listener(urlsplit(url).port or 80)
 
 
 def _shown(url: str) -> str:

@@ -70,6 +70,10 @@ class EnvironmentMixture:
         targets = {name: member.target for name, member in self._config.members.items()}
         return {name: target for name, target in targets.items() if target is not None and "://" not in target}
 
+    def allowed_origins(self) -> frozenset[str]:
+        """Origins beside the catalog's that may receive the API key, over all members."""
+        return frozenset(one for member in self._config.members.values() for one in member.allowed_origins)
+
     def close(self) -> None:
         for provider in self._providers.values():
             provider.close()

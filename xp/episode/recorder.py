@@ -23,7 +23,9 @@ class Recorder:
     """
 
     def __init__(self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]) -> None:
-        self._uploader = None if upload_as is None else Uploader(api_target(environ), upload_as, mix.catalog_names())
+        self._uploader = None
+        if upload_as is not None:
+            self._uploader = Uploader(api_target(environ, mix.allowed_origins()), upload_as, mix.catalog_names())
         self._writer = TrajectoryWriter(path)
 
     def write(self, record: Trajectory) -> None:

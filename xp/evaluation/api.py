@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +18,7 @@ from xp.counted import counted
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
+from xp.evaluation.replies import MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long
 from xp.evaluation.settings import Endpoint
 from xp.exchange import post
 from xp.security.secrets import Redactor
@@ -30,16 +31,10 @@ REFUSED: Final = (400, 422)
 """Status codes of a request whose content the API refuses."""
 TAKEN: Final = (200, *REFUSED)
 """Status codes of a small request that show that an API is running."""
-FAILED: Final = ("error", "abort")
-"""Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
 HELLO: Final = ({"role": "user", "content": "Hello"},)
 """A dialogue that every model answers."""
 HELLOS: Final = 3
 """Attempts at it, since a sampled answer may lack a message by chance."""
-MOST_TOKENS: Final = 10**9
-"""Largest number of tokens in one answer; a larger number is not a count."""
-MOST_DEPTH: Final = 100
-"""Largest depth of nesting in a message."""
 SHOWN: Final = 300
 """Largest number of characters of an API's message in xp's message."""
 
@@ -151,11 +146,11 @@ class Api:
                 is_busy = False
                 wait, fault = backoff_s(attempt), f"{type(error).__name__}: {error}"
             else:
-                is_failure = status == 200 and _is_failure(reply)
-                if status == 200 and not is_failure:
+                has_failed = status == 200 and is_failure(reply)
+                if status == 200 and not has_failed:
                     return reply
                 fault, is_busy = f"HTTP {status}: {self._told(reply)}", status == 429
-                if status != 429 and status < 500 and not is_failure:
+                if status != 429 and status < 500 and not has_failed:
                     self._refuse(status, reply)
                 asked = retry_after_s(headers.get("Retry-After"), time.time())
                 wait = backoff_s(attempt) if asked is None else asked + backoff_s(1) * 0.2
@@ -177,7 +172,7 @@ class Api:
         except (OSError, http.client.HTTPException):
             self._drop()
             return False
-        return status in TAKEN and not _is_failure(reply)
+        return status in TAKEN and not is_failure(reply)
 
     def _says_hello(self, body: bytes) -> bool:
         """Returns whether the API answers `HELLO` with a message."""
@@ -229,7 +224,7 @@ class Api:
 
     def _refuse(self, status: int, reply: bytes) -> None:
         told = self._told(reply)
-        if status == 400 and _is_too_long(reply):
+        if status == 400 and is_too_long(reply):
             raise TooLong(told)
         if status in (401, 403):
             key = self._endpoint.key
@@ -269,7 +264,7 @@ class Api:
                 raise TypeError("a message that is no object")
             if is_deep(message):
                 raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
-            if value["choices"][0].get("finish_reason") == "content_filter" and not _is_said(message):
+            if value["choices"][0].get("finish_reason") == "content_filter" and not is_said(message):
                 raise ValueError("the answer was filtered")
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
@@ -279,47 +274,4 @@ class Api:
             ) from None
         usage = value.get("usage")
         usage = usage if isinstance(usage, dict) else {}
-        return Answer(valid_value(message), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
-
-
-def _is_failure(reply: bytes) -> bool:
-    """Returns whether a gateway reports a failure of the model in a reply with status 200, as OpenRouter does."""
-    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        value = json.loads(reply)
-        if value.get("error"):
-            return True
-        choice = value["choices"][0]
-        return bool(choice.get("error")) or choice.get("finish_reason") in FAILED
-    return False
-
-
-def _is_said(message: Mapping[str, Any]) -> bool:
-    """Returns whether a message has any text or tool call."""
-    return any(message.get(name) for name in ("content", "tool_calls", "refusal"))
-
-
-def is_deep(value: Any) -> bool:
-    """Returns whether a JSON value is nested too deeply to be written again."""
-    level = [value]
-    for _ in range(MOST_DEPTH):
-        level = [child for one in level for child in _children(one)]
-        if not level:
-            return False
-    return True
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _is_too_long(reply: bytes) -> bool:
-    """Returns whether a reply means a too long dialogue: OpenAI sends a code; vLLM, SGLang, llama.cpp, Ollama only
-    text."""
-    text = reply.decode("utf-8", "replace").lower()
-    return any(mark in text for mark in ("context_length_exceeded", "context length", "context size", "context window"))
+        return Answer(valid_value(message), count(usage.get("prompt_tokens")), count(usage.get("completion_tokens")))

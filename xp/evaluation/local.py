@@ -24,6 +24,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
+from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
@@ -47,8 +48,11 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     assert entry.directory is not None
     quiet_trainer(entry.spec.backend.num_threads)
     ensure_made(entry.spec, entry.directory)
-    directory = whole_model(entry.directory, place / "model")
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), chat_of(entry.spec))
+    with _loading(entry.directory, "adapters"):
+        directory = whole_model(entry.directory, place / MODEL)
+    with _loading(directory, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    chat = ChatTokens(tokenizer, chat_of(entry.spec))
     sampling = sampling_of(entry.spec, entry.spec.evaluation.temperature)
     with ENGINES[how.engine](directory, entry.spec, chat, sampling, how.python, place) as open_engine:
         yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)
@@ -93,7 +97,9 @@ def _transformers(
 
     from xp.backends.trl.worker.engine import TransformersEngine
 
-    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, spec.model.dtype.value)).eval()
+    dtype = getattr(torch, spec.model.dtype.value)
+    with _loading(directory, "weights"):
+        model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
     is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
     yield lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
 
@@ -139,6 +145,34 @@ ENGINES: Final[Mapping[Engine, Callable[..., AbstractContextManager[OpenEngine]]
     Engine.VLLM: _vllm,
     Engine.SGLANG: _sglang,
 }
+
+
+@contextmanager
+def _loading(directory: str, part: str) -> Iterator[None]:
+    """Context manager: converts transformers' error for a model that is not there, or lacks files, to an XpError.
+
+    Args:
+        directory: Hugging Face directory or id.
+        part: what is loaded.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        fault = f"model={directory}: its {part} cannot be loaded"
+        reason = " ".join(str(error).split("\n", 1)[0].split()).rstrip(".")
+        if Path(directory).is_dir():
+            raise XpError(f"{fault}: {reason}; give a whole Hugging Face directory", ExitCode.RUNTIME) from error
+        raise XpError(
+            f"{fault}: no such model on the hub, no access, or no network ({reason}); check the name, set HF_TOKEN for"
+            " a gated model, or give a directory",
+            ExitCode.RUNTIME,
+        ) from error
+
+
+def check_engine(how: Eval) -> None:
+    """Raises XpError(RUNTIME) if the engine of `eval.engine` is not installed in its Python."""
+    if how.engine is not Engine.TRANSFORMERS:
+        _python_with(how.engine, how.python)
 
 
 def _python_with(engine: Engine, python: str | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,17 +25,18 @@ from xp.evaluation.api import Api
 from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local, usage_of_record
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
-from xp.evaluation.local import LocalModel, local_model
+from xp.evaluation.local import LocalModel, check_engine, local_model
 from xp.evaluation.progress import Board
 from xp.evaluation.records import Requested
 from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
+from xp.runs.run_directory import check_writable
 from xp.security.secrets import resolve
 from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
-from xp.tasks.request import code_digest
+from xp.tasks.request import code_digest, request_key
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
 from xp.tasks.unchanged import check_unchanged
@@ -55,13 +57,29 @@ class EvaluationRun:
         self._outputs = Path(entry.spec.outputs)
         self._environ = _environ(entry.spec)
         self._tracker_keys = check_trackers(entry.spec.tracking)
-        self._task_set = prepare(prepare_config(entry.spec), self._environ, self._outputs)
-        self._rows = _rows(self._task_set, settings.eval.tasks)
-        self.requested = self._requested()
+        self.requested = self._requested(request_key(prepare_config(entry.spec)))
+        self._place: Path | None = None
+        self._task_set: TaskSet
+        self._rows: list[TaskRow]
 
     @property
     def title(self) -> str:
         return f"{self._entry.env} / {self._entry.name}"
+
+    def check(self, *, again: bool) -> None:
+        """Checks what unplayed episodes need, before anything is made.
+
+        Raises:
+            XpError: (SECRET) the model's key has no value, or would be sent in the clear; (RUNTIME) the engine is not
+                installed; (RESOURCE) the outputs root cannot be written.
+        """
+        if _finished(records.place_of(self._outputs, self.requested, again=again)) is not None:
+            return
+        if self._entry.directory is None:
+            self._connect()
+        else:
+            check_engine(self._settings.eval)
+        check_writable(self._outputs)
 
     def run(self, *, again: bool) -> dict[str, Any]:
         """Plays missing episodes and writes eval.json; the result of a finished evaluation is only read.
@@ -69,10 +87,12 @@ class EvaluationRun:
         Raises:
             XpError: the model cannot be loaded or does not answer; played episodes stay recorded.
         """
-        place = records.place_of(self._outputs, self.requested, again=again)
-        summary = place / records.SUMMARY
-        if summary.exists() and (done := dict(records.read_summary(summary)))["status"] == "finished":
+        self._place = place = records.place_of(self._outputs, self.requested, again=again)
+        if (done := _finished(place)) is not None:
             return done
+        self.check(again=again)
+        self._task_set = prepare(prepare_config(self._entry.spec), self._environ, self._outputs)
+        self._rows = _rows(self._task_set, self._settings.eval.tasks)
         with records.held(place, self.requested), self._model(place) as model:
             todo, rules = self._todo(model), self._rules(model)
             stopped = self._play(place, model, rules, todo)
@@ -80,9 +100,13 @@ class EvaluationRun:
             prices = (self._settings.model.price_in, self._settings.model.price_out) if model is None else (None, None)
             result = summary_of(self.requested, self._entry.spec, todo, found, stopped, prices) | {"id": place.name}
             write_files(place, result, [found[one] for one in sorted(found)])
-            write_atomically(summary, json.dumps(result, indent=2) + "\n")
+            write_atomically(place / records.SUMMARY, json.dumps(result, indent=2) + "\n")
             track(place, result, self._entry.spec, self._tracker_keys)
         return result
+
+    def num_played(self) -> int:
+        """Number of episodes on record, of this call of `run` and of those before that it resumed."""
+        return 0 if self._place is None else len(records.played(self._place))
 
     def _model(self, place: Path) -> AbstractContextManager[LocalModel | None]:
         if self._entry.directory is None:
@@ -139,7 +163,7 @@ class EvaluationRun:
             )
             return play(todo, concurrency, mix.max_sessions())
 
-    def _connect(self, pause: Any) -> Api:
+    def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
         name = self._settings.model.key
         key = resolve([name])[name] if name else None
         return Api(self._settings.model, self._entry.name, key, pause)
@@ -152,7 +176,7 @@ class EvaluationRun:
         is_known = self._settings.model.price_in is not None or self._allowance.cost_usd > 0
         return f"${self._allowance.cost_usd:.3f}" if is_known else ""
 
-    def _requested(self) -> Requested:
+    def _requested(self, task_set: str) -> Requested:
         spec, own = self._entry.spec, self._settings.model
         training, evaluation = spec.training, spec.evaluation
         playing: dict[str, Any] = {
@@ -174,7 +198,14 @@ class EvaluationRun:
                 playing["engine"] = engine.value
         code = {one.fn: code_digest(one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()}
         rules = digest_of([asdict(episode_config(spec)), code] if code else asdict(episode_config(spec)))
-        return Requested(self._entry.env, self._entry.model, self._entry.run, self._task_set.key, rules, playing)
+        return Requested(self._entry.env, self._entry.model, self._entry.run, task_set, rules, playing)
+
+
+def _finished(place: Path) -> dict[str, Any] | None:
+    """Result of an evaluation; None: it is not finished, or does not exist."""
+    summary = place / records.SUMMARY
+    result = dict(records.read_summary(summary)) if summary.exists() else {}
+    return result if result.get("status") == "finished" else None
 
 
 def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:

@@ -14,7 +14,8 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
-from xp.evaluation.api import Answer, DialogueFails, TooLong, is_deep
+from xp.evaluation.api import Answer, DialogueFails, TooLong
+from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 from xp.valid_text import valid_text

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from xp.digest import digest_of
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
+from xp.runs.run_directory import resource_errors
 from xp.security.names import is_name
 from xp.tasks import profile
 
@@ -24,6 +26,9 @@ ROOM: Final = profile.ROOM
 SUMMARY: Final = profile.SUMMARY
 REQUEST: Final = "request.json"
 EPISODES: Final = "trajectories/episodes.jsonl"
+MODEL: Final = "model"
+"""Directory of a whole model that was merged from adapters."""
+LOCK: Final = ".lock"
 SCHEMA_VERSION: Final = 1
 MAX_AGAIN: Final = 1000
 
@@ -74,21 +79,42 @@ def held(place: Path, requested: Requested) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    place.mkdir(parents=True, exist_ok=True)
-    if links := [path for path in (*place.iterdir(), *(place / EPISODES).parent.glob("*")) if path.is_symlink()]:
-        raise XpError(f"{links[0]} is a link, which xp does not write through; remove it", ExitCode.RUN_DIR)
-    lock = FileLock(place / ".lock")
+    with resource_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        if links := [path for path in (*place.iterdir(), *(place / EPISODES).parent.glob("*")) if path.is_symlink()]:
+            raise XpError(f"{links[0]} is a link, which xp does not write through; remove it", ExitCode.RUN_DIR)
+        lock = FileLock(place / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR) from None
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR) from None
-    try:
-        if not (place / REQUEST).exists():
-            value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
-            write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
+        with resource_errors(place):
+            if not (place / REQUEST).exists():
+                value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
+                write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
         yield
     finally:
+        if not _is_begun(place):
+            _remove(place)
         lock.release()
+
+
+def _is_begun(place: Path) -> bool:
+    """Returns whether an evaluation has an episode or a summary on record."""
+    episodes = place / EPISODES
+    return os.path.lexists(place / SUMMARY) or (episodes.is_file() and episodes.stat().st_size > 0)
+
+
+def _remove(place: Path) -> None:
+    """Removes the directory of an evaluation without an episode; an engine's log stays, since messages name it."""
+    with suppress(OSError):
+        shutil.rmtree(place / MODEL, ignore_errors=True)
+        for file in (EPISODES, REQUEST, LOCK):
+            (place / file).unlink(missing_ok=True)
+        (place / EPISODES).parent.rmdir()
+    with suppress(OSError):
+        place.rmdir()
 
 
 def played(place: Path) -> dict[Number, Mapping[str, Any]]:
@@ -133,9 +159,9 @@ class ListedEvaluation:
 
 
 def summaries(outputs: Path) -> list[ListedEvaluation]:
-    """Every evaluation below the outputs root with its eval.json, oldest first."""
+    """Every evaluation with an episode below the outputs root, with its eval.json, oldest first."""
     files = sorted((outputs / ROOM).glob(f"*/{REQUEST}"), key=lambda file: file.lstat().st_mtime)
-    return [_listed(file.parent) for file in files]
+    return [_listed(file.parent) for file in files if _is_begun(file.parent)]
 
 
 def _listed(place: Path) -> ListedEvaluation:

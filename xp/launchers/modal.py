@@ -240,16 +240,12 @@ class ModalLauncher:
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name; None: there is none."""
-        for app in self._apps():
-            if app.get("description") == name:
-                return app.get("app_id")
-        return None
+        found = (app.get("app_id") for app in self._apps() if app.get("description") == name)
+        return next(found, None)
 
     def _state(self, native_id: str) -> str | None:
-        for app in self._apps():
-            if app.get("app_id") == native_id:
-                return app.get("state")
-        return None
+        found = (app.get("state") for app in self._apps() if app.get("app_id") == native_id)
+        return next(found, None)
 
     def _apps(self) -> list[dict[str, str]]:
         with suppress(XpError, ValueError, AttributeError):

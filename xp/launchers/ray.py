@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
@@ -30,7 +31,7 @@ from xp.launchers.limits import asks_itself, check_limits, needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.job_spec import JOB_SPEC, JobSpec, read_result
 from xp.launchers.preflight import check_machine
-from xp.launchers.ray_head import RayHead, is_loopback
+from xp.launchers.ray_head import RayHead
 from xp.reading import config_of
 from xp.spec.place import LauncherSpec
 
@@ -77,10 +78,7 @@ class RayLauncher:
                 f"launcher=ray needs Ray's client: {sys.executable} -m pip install 'ray[default]==2.56.0'",
                 ExitCode.RUNTIME,
             ) from None
-        if not is_loopback(self._address):
-            self._check_secrets(stages)
-        else:
-            check_machine(stages)
+        (check_machine if is_loopback(self._address) else self._check_secrets)(stages)
         check_limits(self._spec, stages)
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
@@ -109,8 +107,7 @@ class RayLauncher:
         if (result := read_result(directory)) is not None:
             return result.exit_code
         code = self._ended(launch)
-        result = read_result(directory)
-        return code if result is None else result.exit_code
+        return code if (result := read_result(directory)) is None else result.exit_code
 
     def fetch(self, launch: Launch) -> None:
         """Does nothing: the job's files are below the outputs root."""
@@ -152,6 +149,7 @@ class RayLauncher:
         for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)
         if self._head is not None:
+            self._head.check_port()
             return JobSubmissionClient(self._head.address, headers={"Authorization": f"Bearer {self._head.token}"})
         return JobSubmissionClient(self._address)
 

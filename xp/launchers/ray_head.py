@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.guarded import START_RAY, behind_guard, end_guarded
 from xp.security import own_ray
@@ -32,7 +33,9 @@ class RayHead:
         command = [
             *(sys.executable, *START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
-            *(f"--node-ip-address={HOST}", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
+            # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
+            *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
+            f"--node-ip-address={HOST}",
             *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),
             *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
         ]
@@ -69,10 +72,24 @@ class RayHead:
         end_guarded(self._process, 2 * GRACE_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def check_port(self) -> None:
+        """Raises XpError(RUNTIME) if another user listens on its port, to which no token may go."""
+        if is_taken(self.address):
+            raise XpError(
+                f"launcher.start_head: a process of another user listens on {self.address}, the address of Ray's"
+                " dashboard; start the run again, and it gets another port",
+                ExitCode.RUNTIME,
+            )
+
     def _wait(self) -> None:
         """Waits until its dashboard accepts jobs; raises XpError(RUNTIME) with Ray's output."""
         end = time.monotonic() + START_S
         while time.monotonic() < end and self.is_alive:
+            try:
+                self.check_port()
+            except XpError:
+                self.stop()
+                raise
             if self._answers():
                 return
             time.sleep(0.3)
@@ -105,11 +122,3 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in held:
             one.close()
-
-
-def is_loopback(address: str) -> bool:
-    """Returns whether a URL's host is this machine."""
-    from urllib.parse import urlsplit
-
-    host = urlsplit(address).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")

@@ -174,7 +174,9 @@ class _Attempt:
         if not self._again:
             self._kept = kept(plan, earlier, self._outputs, is_here=self._launcher.is_here)
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
-        origin = provenance(tuple(plan.spec.backend.pins), _trainer_runtime(plan))
+        runtimes = [stage.job.runtime for stage in plan.stages]
+        trainers = max(runtimes, key=lambda one: len(one.packages), default=Runtime())  # that with the largest needs
+        origin = provenance(tuple(plan.spec.backend.pins), trainers)
         stages = [stage.name for stage in plan.stages]
         is_detached = plan.spec.launcher.detach
         record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
@@ -283,13 +285,6 @@ def _on_record(launch: Launch) -> dict[str, Any]:
         "launcher": launch.launcher,
         "native_id": launch.native_id,
     }
-
-
-def _trainer_runtime(plan: Plan) -> Runtime:
-    """Runtime of the stage with the largest needs."""
-    return max(
-        (stage.job.runtime for stage in plan.stages), key=lambda runtime: len(runtime.packages), default=Runtime()
-    )
 
 
 def _next_attempt(plan: Plan) -> Plan:

@@ -9,17 +9,13 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from xp.security.after_import import after_import
+from xp.security.port_owner import users_at
 
 HOST = "127.0.0.1"
-LISTENING = "0A"
-"""Code of a listening socket in /proc/net/tcp."""
-SERVES_LOOPBACK = ("0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F")
-"""Addresses in /proc/net/tcp and tcp6 that accept connections to 127.0.0.1, on a little-endian machine."""
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
 ONE_MACHINE = "XP_ONE_MACHINE"
 """Variable that is set for a job on this machine only: no process has to be reachable from another machine."""
@@ -57,18 +53,7 @@ def has_foreign_listener(port: int) -> bool:
 
     Another user may have taken a port that was free before: check it before a key is sent there.
     """
-    found: set[int] = set()
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path("/proc/net", name).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            _, local, _, state, _, _, _, uid, *_ = line.split()
-            address, _, number = local.rpartition(":")
-            if state == LISTENING and int(number, 16) == port and address in SERVES_LOOPBACK:
-                found.add(int(uid))
-    return not found <= {os.getuid()}
+    return not users_at(port) <= {os.getuid()}
 
 
 def _keep_sockets() -> None:

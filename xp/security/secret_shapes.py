@@ -11,10 +11,19 @@ MIN_LENGTH: Final = 6
 """Length from which values are masked; masking `1` or `abc` everywhere would make a log unreadable."""
 
 _WORDS: Final = re.compile(
-    r"TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|KEYS?|PAT|CREDENTIALS?|AUTH|AUTHORIZATION|JWT|COOKIE|BEARER|DSN"
-    r"|SALT|[A-Z0-9]+(?:TOKEN|SECRET|PASSWORD|PASSWD|APIKEY|ACCESSKEY|SECRETKEY|CREDENTIALS)"
+    r"(?:[A-Z0-9]*(?:TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|PASSCODE|CREDENTIALS?|CREDS"
+    r"|(?:API|ACCESS|SECRET|AUTH|PRIVATE|PRIV|SIGNING|ENCRYPTION|MASTER|DEPLOY|SERVICE|ACCOUNT|SSH|PASS)KEYS?)"
+    r"|(?:PG|DB|SSH|SUDO|MYSQL|REDIS|SMTP|MAIL|FTP|USER|ROOT|ADMIN)?(?:PASS|PWD|PW)"
+    r"|KEYS?|PAT|CRED|AUTH|AUTHORIZATION|JWT|COOKIE|BEARER|DSN|SALT|WEBHOOKS?)[0-9]*"
 )
 """Words that mark a name, which is split at underscores, as a secret's."""
+_TOKENS: Final = re.compile(r"[A-Z0-9]*TOKENS[0-9]*")
+_COUNTS: Final = re.compile(
+    r"MAX|MIN|N|NUM|NUMBER|TOTAL|COUNT|LIMIT|BUDGET|SIZE|LENGTH|RATIO|RATE|PER|NEW|EXTRA|RESERVED|CACHED|BATCH|BATCHED"
+    r"|CHUNK|CHUNKED|DISPATCH|DECODE|PREFILL|PREFILLED|INPUT|OUTPUT|PROMPT|COMPLETION|RESPONSE|REPLY|CONTEXT|GENERATED"
+    r"|THINKING|REASONING|DRAFT|SPECULATIVE|SPECIAL|STOP|PAD|PADDED|ADDED|VISION|IMAGE|TOP|LOG|PRINT|SKIP|IGNORE"
+)
+"""Words by which `TOKENS` of a name are a model's (`MAX_TOKENS`)."""
 _PLACES: Final = re.compile(r"FILE|PATH|DIR|DIRECTORY|HOME|SOCK|SOCKET|MODE|TIMEOUT|TYPE|METHOD")
 """Last words of names whose value is never a secret (`SSH_AUTH_SOCK`, `RAY_AUTH_MODE`)."""
 _NAMES: Final = frozenset({"PWD", "OLDPWD", "XP_PASS_ENV"})
@@ -78,7 +87,11 @@ def is_telling_name(name: str) -> bool:
     words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
     if name.upper() in _NAMES or not words or _PLACES.fullmatch(words[-1]):
         return False
-    return any(_WORDS.fullmatch(word) for word in words)
+    return any(_WORDS.fullmatch(word) for word in words) or _ends_in_tokens(words)
+
+
+def _ends_in_tokens(words: list[str]) -> bool:
+    return _TOKENS.fullmatch(words[-1]) is not None and not any(_COUNTS.fullmatch(word) for word in words)
 
 
 def is_telling_value(value: str) -> bool:

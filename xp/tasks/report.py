@@ -13,6 +13,8 @@ from xp.tasks.lengths import Counted
 from xp.tasks.manifest import Count, Manifest
 
 LINE_EVERY_S = 10.0
+UNLIMITED = 100_000
+"""Width that the table may have, in characters, so that no cell is cut; rich does not pad it to this width."""
 
 
 class Progress:
@@ -77,21 +79,21 @@ class Progress:
 
 
 def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: Counted | None = None) -> None:
-    """Prints the set as a table; the last columns are in tokens if they were counted, else in characters."""
+    """Prints the set as a table; prompt lengths are in tokens if they were counted, else in characters."""
     from rich.console import Console
     from rich.table import Table
 
     print(title)
-    table = Table()
     is_counted = lengths is not None and bool(lengths.groups)
-    columns = ("mean prompt tokens", "longest", "too long") if is_counted else ("mean prompt characters",)
-    for column in ("environment", "purpose", "tasks", "failed", "overlapping", *columns):
-        table.add_column(column, justify="left" if column in ("environment", "purpose") else "right")
+    columns = ("mean prompt\ntokens", "longest", "too long") if is_counted else ("mean prompt\ncharacters",)
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(("environment", "purpose", "tasks", "failed", "overlap", *columns)):
+        table.add_column(column, no_wrap=True, justify="left" if number < 2 else "right")
     for env, purposes in sorted(counts.items()):
         for purpose, count in sorted(purposes.items(), reverse=True):
             shown = _tokens(lengths, env, purpose) if is_counted and lengths is not None else [_characters(count)]
             table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), *shown)
-    Console(file=sys.stdout, markup=False, highlight=False).print(table)
+    Console(file=sys.stdout, markup=False, highlight=False, width=UNLIMITED).print(table)
     if lengths is not None:
         print(lengths.note)
 

@@ -1,4 +1,4 @@
-"""SGLang's HTTP server on 127.0.0.1, for requests with its key only.
+"""SGLang's HTTP server on 127.0.0.1, for requests with its key only. It ends with its parent.
 
     python -m xp.worker.sglang_server --model-path MODEL --port PORT ...
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
+from xp.envs.bounds import die_with
 from xp.security import loopback
 from xp.security.web_origin import OwnOrigin
 from xp.security.with_key import WantsKey
@@ -36,4 +37,5 @@ def main(arguments: list[str]) -> None:
 if __name__ in ("__main__", "__mp_main__"):  # and in processes that SGLang spawns, which import this module again
     loopback.stay()
 if __name__ == "__main__":
+    die_with(os.getppid())
     main(sys.argv[1:])

@@ -150,11 +150,15 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, max_processes: int
 
 
 def remove(root: str) -> None:
-    """Removes the directory, even with restrictive modes; links are removed and not followed."""
+    """Removes the directory, even with restrictive modes; links are removed and not followed, and modes of nothing
+    above it are changed."""
+    if not os.path.isdir(root) or os.path.islink(root):
+        return  # A command has removed or replaced it.
 
     def again(function: Callable[[str], object], path: str, _: object) -> None:
         try:
-            os.chmod(os.path.dirname(path), 0o700)
+            if path != root:
+                os.chmod(os.path.dirname(path), 0o700)
             if not os.path.islink(path):
                 os.chmod(path, 0o700)
             function(path)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
 from skyrl.train.utils import Timer
 
+from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.trainer import XpTrainer
 
@@ -30,6 +33,7 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
 
     generator: Any
     async_train_dataloader: Any
+    global_step: int
 
     def __init__(self, *rules: Any, **parts: Any) -> None:
         algorithm = parts["cfg"].trainer.algorithm
@@ -41,6 +45,8 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         self._played: dict[int, list[RunningEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
         self.generator = _Remembering(self.generator, self._played)
+        self._checkpointed = self._exported = 0
+        """Steps of the last checkpoint and of the last Hugging Face model."""
         self._begun: deque[str] = deque()
         """Uids of the groups that have begun and are not trained on, in their order."""
         self._ended: dict[str, Any] = {}
@@ -56,12 +62,39 @@ class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
     def load_checkpoints(self) -> Any:
-        """Counts the steps by the trained tasks, since SkyRL's last checkpoint has one step too many."""
+        """Counts the steps by the trained tasks: the last checkpoint of SkyRL alone has one step too many."""
         step, path, consumed, *rest = super(XpTrainer, self).load_checkpoints()
         if consumed is not None:
             step = len(consumed) // self.cfg.trainer.train_batch_size
+        self._checkpointed = step
         self.tracker.continue_after(step)
         return step, path, consumed, *rest
+
+    def save_checkpoints(self) -> str:
+        """Saves a step's checkpoint once; SkyRL saves the last one again after the training, as the step after it."""
+        with self._trained_step() as step:
+            if step == self._checkpointed:
+                return str(Path(self.cfg.trainer.ckpt_path, FORM.format(step)))
+            place = str(super().save_checkpoints())
+        self._checkpointed = step
+        return place
+
+    def save_models(self) -> None:
+        with self._trained_step() as step:
+            if step == self._exported:
+                return
+            super().save_models()
+        self._exported = step
+
+    @contextmanager
+    def _trained_step(self) -> Iterator[int]:
+        """Context manager: SkyRL's step is the one whose weights these are, after the training too."""
+        counted = self.global_step
+        self.global_step = min(counted, self.cfg.trainer.max_training_steps)
+        try:
+            yield self.global_step
+        finally:
+            self.global_step = counted
 
     async def _collect_generation_mini_batch(
         self, generation_output_group_buffer: Any, all_generators_done: Any

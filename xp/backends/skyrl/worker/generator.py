@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
@@ -21,6 +23,8 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.worker.stage import Sampling
 
+STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
+"""SkyRL's phase and step of the batch whose episodes are played."""
 VOID = "void"
 """Stop reason of an episode without a reward; SkyRL keeps stop reasons beside the samples on every path."""
 
@@ -55,6 +59,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
         self._slots = asyncio.Semaphore()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._begun: dict[str, tuple[int, Counter[str]]] = {}
+        """Phase -> its step, and the number of episodes of that step that have begun, by task and sample."""
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         """Play one batch; if one episode fails the batch, the sessions of all others are closed."""
@@ -63,6 +69,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             # More episodes than sessions would fill SkyRL's thread pool with waiting calls, and no session would ever
             # end.
             self._slots = asyncio.Semaphore(self._mix.max_sessions())
+        of = input_batch.get("batch_metadata")
+        STEP.set(("", 0) if of is None else (of.training_phase, of.global_step))
         try:
             batch = super().generate(input_batch, disable_tqdm=disable_tqdm)
             return await (batch if self.kept is None else self.kept.played(batch))
@@ -133,13 +141,23 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         row = ViewRow.of(prompt, env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, self._chat.kept(ids))
+        seed, prompt = self._seed_of(row.task_id, sample), self._chat.kept(ids)
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
         self._running[id(trajectory_id)] = running
         return running
 
+    def _seed_of(self, task_id: str, sample: int) -> str:
+        """Seed of an episode; a task that a step plays again has other ones."""
+        phase, step = STEP.get()
+        if phase not in self._begun or self._begun[phase][0] != step:
+            self._begun[phase] = (step, Counter())
+        begun, name = self._begun[phase][1], f"{task_id}/{sample}"
+        begun[name] += 1
+        return f"{self._sampling.seed}/{phase}/{step}/{name}/{begun[name]}"
+
 
 class TurnClient:
-    """SkyRL's inference client; limits a turn to the tokens left in its episode and returns its text unchanged.
+    """SkyRL's inference client; limits a turn to the tokens left, seeds it, and returns its text unchanged.
 
     Args:
         client: SkyRL's.
@@ -161,6 +179,8 @@ class TurnClient:
             **input_batch["sampling_params"],
             "max_tokens": running.budget.next_turn(running.num_response),
             "stop_token_ids": list(self._chat.end_ids),
+            # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
+            "seed": running.next_seed(),
         }
         try:
             output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+import aiohttp
 import httpx
 
 from xp.backends.skyrl.worker.kept_client import KeptClient
+from xp.envs.own_connector import OwnConnector
+from xp.envs.target import is_taken
 from xp.security import own_ray
 from xp.security.web_origin import App
 from xp.security.with_key import WantsKey
+
+IDLE_CONNECTION_S: Final = 2.0
+"""Seconds that an idle connection is kept; an engine ends it after 5."""
 
 
 class EngineDoor(WantsKey):
@@ -26,10 +32,16 @@ class EngineDoor(WantsKey):
 
 
 class EngineClient(KeptClient):
-    """The client, which sends the key; workers receive it pickled."""
+    """The client, which sends the key, but to no port that another user has taken; workers receive it pickled."""
 
     async def _get_session(self) -> Any:
         session = await super()._get_session()
+        if not isinstance(session.connector, OwnConnector):
+            # SkyRL's own keeps idle connections for as long.
+            connector = OwnConnector(_foreign, limit=session.connector.limit, keepalive_timeout=IDLE_CONNECTION_S)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=session.timeout)
+            await session.close()
+            session = self._session
         session.headers["Authorization"] = f"Bearer {_key()}"
         return session
 
@@ -79,10 +91,17 @@ def _asking_with_key(base: Any) -> Any:
 
 
 def _is_up(url: str) -> bool:
+    if is_taken(url):
+        return False
     try:
         return httpx.get(url, headers={"Authorization": f"Bearer {_key()}"}, timeout=5, trust_env=False).is_success
     except httpx.RequestError:
         return False
+
+
+def _foreign(where: str) -> aiohttp.ClientConnectionError:
+    """The fault of an engine that is gone; SkyRL's client does not try again after it."""
+    return aiohttp.ClientConnectionError(f"a process of another user listens on {where}")
 
 
 def _key() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class RunningEpisode:
     episode: Episode
     prompt_ids: list[int]
     budget: TokenBudget
+    seed: str = ""
+    """Seed of the episode: the run's, the step, the task and the sample."""
     prompt: str | None = None
     """The prompt's text as the model reads it; None if the run does not record it."""
     generated: int = 0
@@ -52,7 +55,15 @@ class RunningEpisode:
     """Token ids of the environment's reply, which precede the next turn."""
     lost: str = ""
     """Reason why its engine was lost; empty if it was not."""
+    num_turns: int = 0
+    """Number of turns that were requested."""
     _last_id: int | None = None
+
+    def next_seed(self) -> int:
+        """Seed of the next turn, for the request to the engine."""
+        words = f"{self.seed}/{self.num_turns}"
+        self.num_turns += 1
+        return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
 
     def wrote(self, ids: Sequence[int]) -> None:
         """Record a turn of the policy."""

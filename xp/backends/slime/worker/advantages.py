@@ -125,7 +125,9 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     """
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
-    worker(args).check_so_far()
+    own = worker(args)
+    own.judge(group)
+    own.check_so_far()
     rewards = [sample.reward for sample in group if not is_void(sample)]
     if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
         return DynamicFilterOutput(keep=True)

@@ -121,7 +121,7 @@ class ConvertConfig(JsonFile):
     output_dir: str
     """Path of Megatron's checkpoint, which is written beside it and renamed when complete."""
     manifest: Mapping[str, Any]
-    """Content of `<output_dir>/manifest.json`, written last: the inputs of the conversion."""
+    """Inputs of the conversion, to which `<output_dir>/manifest.json` adds the digests of the checkpoint's files."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,15 @@ from xp.backends.slime.worker.program import absolute_flags
 from xp.backends.slime.worker.sources import open_sources
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
+from xp.verified import damaged, digests_below
 from xp.worker.program import run_stage
 
 PROGRAM = "tools/convert_hf_to_torch_dist.py"
+MANIFEST = "manifest.json"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Converts beside the target, then renames; the manifest is written last and marks the result as complete."""
+    """Converts beside the target, then renames; the manifest, which marks the result as complete, has its digests."""
     config = config_of(Path(argv[0]), ConvertConfig.from_json)
     root, target = Path.cwd(), Path(config.output_dir).absolute()
     check_architecture(local_model(config.base_model, root), config.architecture)
@@ -36,10 +38,11 @@ def main(argv: Sequence[str]) -> None:
         _convert(config, root, staged)
         if not (staged / TRACKER).is_file():
             raise XpError(f"{PROGRAM} ended without writing {TRACKER}", ExitCode.MISSING_OUTPUT)
+        content = {**config.manifest, "files": digests_below(staged)}
+        write_atomically(staged / MANIFEST, json.dumps(content, indent=2) + "\n")
         _take_name(staged, target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    write_atomically(target / "manifest.json", json.dumps(config.manifest, indent=2) + "\n")
 
 
 def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
@@ -57,8 +60,8 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
 
 
 def _take_name(staged: Path, target: Path) -> None:
-    """Renames the checkpoint; keeps a complete one that another run made meanwhile, replaces an incomplete one."""
-    if (target / "manifest.json").is_file():
+    """Renames the checkpoint; keeps a whole one that another run made meanwhile, replaces another one."""
+    if (target / MANIFEST).is_file() and damaged(target / MANIFEST) is None:
         return
     if target.exists():
         shutil.rmtree(target)

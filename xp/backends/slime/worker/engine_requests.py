@@ -9,8 +9,8 @@ from typing import Any, Final
 METHODS: Final = ("get", "post", "delete")
 """Functions of the package `requests` that Slime's engine calls."""
 
-Change = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""Function from a name of METHODS and its keyword arguments to the arguments of the request."""
+Change = Callable[[str, str, Mapping[str, Any]], Mapping[str, Any]]
+"""Function from a name of METHODS, a URL and the keyword arguments to the arguments of the request."""
 
 
 class EngineRequests:
@@ -31,6 +31,6 @@ class EngineRequests:
 
         @wraps(native)
         def request(url: str, **arguments: Any) -> Any:
-            return native(url, **self._change(name, arguments))
+            return native(url, **self._change(name, url, arguments))
 
         return request

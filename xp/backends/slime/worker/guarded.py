@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from xp.backends.slime.worker.engine_requests import EngineRequests
+from xp.envs.target import is_taken, origin
 from xp.security import loopback, own_ray
 from xp.security.after_import import after_import
 from xp.security.with_key import OPEN, WantsKey
@@ -85,6 +86,7 @@ def _guard_router_and_rollouts(module: ModuleType) -> None:
         init(args)
         if module._http_client is not None:
             module._http_client.headers.update(said())
+            module._http_client.event_hooks = {"request": [_check_router]}
 
     init_http_client.xp_says_key = True  # type: ignore[attr-defined]
     module.init_http_client = init_http_client  # type: ignore[attr-defined]
@@ -96,7 +98,10 @@ def _guard_engine(module: ModuleType) -> None:
     if getattr(module._wait_server_healthy, "xp_says_key", False):
         return
     wait = module._wait_server_healthy
-    module.requests = EngineRequests(module.requests, _with_key)  # type: ignore[attr-defined]
+    guarded = EngineRequests(module.requests, _with_key)
+    # Slime waits for the engine with a session of its own.
+    guarded.Session = _checking(module.requests.Session)  # type: ignore[attr-defined]
+    module.requests = guarded  # type: ignore[attr-defined]
 
     @wraps(wait)
     def wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
@@ -111,7 +116,39 @@ def _guard_server(module: ModuleType) -> None:
     module.launch_server = launch_server  # type: ignore[attr-defined]
 
 
-def _with_key(_method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _checking(base: Any) -> Any:
+    """The class of sessions of the package `requests`; each request is checked."""
+
+    class CheckingSession(base):  # type: ignore[misc]
+        def request(self, method: str, url: str, **arguments: Any) -> Any:
+            _check_engine(url)
+            return super().request(method, url, **arguments)
+
+    return CheckingSession
+
+
+def _check_engine(url: str) -> None:
+    """Raise requests' error of a refused connection, where the key would go to another user."""
+    if is_taken(url):
+        import requests
+
+        raise requests.ConnectionError(_foreign(url))
+
+
+async def _check_router(request: Any) -> None:
+    """Raise httpx's error of a refused connection, where the key would go to another user."""
+    if is_taken(str(request.url)):
+        import httpx
+
+        raise httpx.ConnectError(_foreign(str(request.url)), request=request)
+
+
+def _foreign(url: str) -> str:
+    return f"a process of another user listens on {origin(url)}"
+
+
+def _with_key(_method: str, url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    _check_engine(url)
     return {**arguments, "headers": {**(arguments.get("headers") or {}), **said()}}
 
 

@@ -158,5 +158,5 @@ def _set_deadlines(module: ModuleType) -> None:
         module.xp_has_deadlines = True  # type: ignore[attr-defined]
 
 
-def _with_deadline(method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _with_deadline(method: str, _url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"timeout": TRANSFER_S if method == "post" else ANSWER_S, **arguments}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +49,7 @@ class Worker:
         self._recorder = recorder
         self._lock = threading.Lock()
         self._played: list[Played] = []
+        self._groups: list[Played] = []
 
     @staticmethod
     def from_file(path: Path) -> Worker:
@@ -80,6 +82,14 @@ class Worker:
         with self._lock:
             self._played.append(played)
 
+    def judge(self, samples: Sequence[Any]) -> None:
+        """Count the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics."""
+        self._groups += [read_played(sample.metadata) for sample in samples]
+
+    def judged(self) -> list[Played]:
+        """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
+        return list(self._groups)
+
     def check_so_far(self) -> None:
         """Raise XpError(UNHEALTHY) if this step already has more void episodes than a whole step may have."""
         limit = self.config.common.max_void_fraction
@@ -103,6 +113,7 @@ class Worker:
         """End a rollout step; after the last one, finish the upload."""
         with self._lock:
             self._played = []
+        self._groups = []
         self._prompts.clear()
         if is_last:
             self._recorder.close()

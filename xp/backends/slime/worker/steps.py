@@ -38,12 +38,14 @@ def log_rollout(
     own = worker(args)
     config = own.config
     played = [read_played(sample.metadata) for sample in samples]
+    # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
+    judged = own.judged()
     own.end_step(is_last=_is_last(config, rollout_id) and not _is_evaluated(args, rollout_id))
     check_restarts()
     _check_engines(config, played)
     check_health(played, config.common.max_void_fraction)
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
-    metrics = episode_metrics(played, config.group_size, config.common.pass_threshold)
+    metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
     if number := restarts():
         metrics["training/engine_restarts"] = float(number)

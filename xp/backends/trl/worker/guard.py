@@ -6,12 +6,14 @@ Its means are over the tokens and episodes of an update (xp.backends.trl.worker.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 
 from xp.backends.trl.worker.attention_masks import without_padding_mask
+from xp.backends.trl.worker.lora import without_dropout
 from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
@@ -40,6 +42,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Tokens and episodes of the current update."""
         self._xp_rewards = torch.empty(0)
         """Rewards of the rollout step, over all ranks; NaN: void."""
+        self._xp_has_adapters = parts.get("peft_config") is not None
         super().__init__(**parts)
         # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.
         self.use_vllm = self.use_vllm or self.vllm_importance_sampling_correction
@@ -87,18 +90,23 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self, model: Any, input_ids: Any, attention_mask: Any, *args: Any, **kwargs: Any
     ) -> Any:
         config = self.accelerator.unwrap_model(model).config
-        with without_padding_mask(model, config, attention_mask):
+        # Log-probabilities before an update are the policy's own, not those of a sample of its adapters.
+        is_before = self._xp_has_adapters and not torch.is_grad_enabled()
+        dropout = without_dropout(model) if is_before else nullcontext()
+        with dropout, without_padding_mask(model, config, attention_mask):
             found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *args, **kwargs)
         self._xp_logps = found[0].detach()
         return found
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        """The loss; also compares the engine's log-probabilities with those of the loss's forward pass."""
+        """The loss; also compares the engine's log-probabilities with the policy's before its first update."""
         loss = self._loss_of(model, inputs)
         written = inputs.get("sampling_per_token_logps")
-        if self._xp_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
+        # Those before the update have no dropout; TRL leaves them out where a step is one update without a correction.
+        own = inputs.get("old_per_token_logps", self._xp_logps)
+        if own is not None and written is not None and self._xp_log.is_first(self.state.global_step):
             is_trained = inputs["completion_mask"] * inputs.get("tool_mask", 1) > 0
-            gaps = (self._xp_logps - written).abs()[is_trained & ~torch.isnan(written)]
+            gaps = (own - written).abs()[is_trained & ~torch.isnan(written)]
             self._xp_gap = [self._xp_gap[0] + float(gaps.sum()), self._xp_gap[1] + gaps.numel()]
         return loss
 

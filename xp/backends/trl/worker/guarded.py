@@ -1,4 +1,4 @@
-"""vLLM's server for one stage: on 127.0.0.1, for requests with the stage's key only.
+"""vLLM's server for one stage: on 127.0.0.1, for requests with the stage's key only. It ends with its parent.
 
     python -m xp.backends.trl.worker.guarded serve <model> ... --middleware xp.backends.trl.worker.guarded.WithKey
 
@@ -13,6 +13,8 @@ import runpy
 from typing import Any
 from urllib.parse import urlsplit
 
+from xp.envs.bounds import die_with
+from xp.envs.target import is_taken, origin
 from xp.security import loopback
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 from xp.security.with_key import WantsKey
@@ -42,11 +44,14 @@ def let_trl_say(secret: str) -> None:
     Args:
         secret: secret of the stage, from which each server's key is derived.
     """
+    import requests
     from trl.generation import vllm_generation
 
     base: Any = vllm_generation.VLLMClient
 
     def say_key(request: Any) -> Any:
+        if is_taken(request.url):
+            raise requests.ConnectionError(f"a process of another user listens on {origin(request.url)}")
         parts = urlsplit(request.url)
         request.headers["Authorization"] = f"Bearer {key_at(secret, f'{parts.scheme}://{parts.netloc}')}"
         return request
@@ -62,4 +67,5 @@ def let_trl_say(secret: str) -> None:
 if __name__ in ("__main__", "__mp_main__"):  # and in processes that vLLM spawns, which import this module again
     loopback.stay()
 if __name__ == "__main__":
+    die_with(os.getppid())
     runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__", alter_sys=True)

@@ -18,6 +18,7 @@ from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.server_watch import HEALTH, Address, ServerWatch, is_answering
+from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
@@ -167,13 +168,18 @@ def wait_up(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the server and its workers, which are a process group."""
-    for number, patience in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+    """Ends the server and its workers, which are a process group.
+
+    The leader is reaped last: until then, its id names this group alone. Of a leader that was reaped before, a guard in
+    its group ends the workers (xp.envs.bounds).
+    """
+    if process.returncode is None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGTERM)
+        wait_unreaped(process, STOP_S)
+        kill_session(process)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-    # The second round above kills workers that outlived their leader.
+            process.wait(STOP_S)
 
 
 def tail(log: Path) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from xp.backends.trl.worker import colocated, guarded, on_cpu
 from xp.backends.trl.worker.config import Lora, TRLTrainConfig
 from xp.backends.trl.worker.kept_weights import KeptWeights, let_trl_tell
+from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
@@ -174,6 +175,8 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     keep_float32(trainer)
+    if config.lora is not None:
+        set_dropout(trainer.model, config.lora.dropout)
     if DIRECTORY in environ and not config.max_staleness:
         link = ServerLink(Path(environ[DIRECTORY]))
         rollouts.restart_engine_by(KeptWeights(trainer.vllm_generation, link, Ranks()))

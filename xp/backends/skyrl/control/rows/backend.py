@@ -22,8 +22,24 @@ from xp.backends.skyrl.control.keys import (
 from xp.backends.stages.episode import episode_config
 from xp.spec import Attention, EngineName, RunSpec, Strategy
 
+BATCHED_TOKENS = 8192
+"""SkyRL's default of max_num_batched_tokens."""
+HYBRIDS = {Strategy.FSDP2: ("qwen3_5", "qwen3_next"), Strategy.MEGATRON: ("qwen3_5",)}
+"""Families with linear attention that cannot be packed: transformers 5.8 carries its state from one sequence into the
+next, and SkyRL refuses models with a vision_config (workers/model_wrapper.py, megatron/megatron_model_wrapper.py)."""
+
+
+def _is_unpackable(spec: RunSpec) -> bool:
+    shape, families = spec.model.architecture, HYBRIDS.get(spec.backend.parallel.strategy, ())
+    return shape is not None and shape.model_type.startswith(families)
+
 
 def _attention(spec: RunSpec) -> str | None:
+    if _is_unpackable(spec) and spec.backend.attention is Attention.FLASH:
+        return (
+            f"SkyRL packs sequences for FlashAttention, which the linear attention of model={spec.model.name} does not"
+            " keep apart; set sdpa, with backend.parallel.strategy=fsdp2"
+        )
     if spec.backend.attention is Attention.FLASH:
         return "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
     if is_megatron(spec):
@@ -179,6 +195,16 @@ def _no_eager(spec: RunSpec) -> str | None:
     return "SkyRL turns CUDA graphs on again for adapters, in silence; set it to false"
 
 
+def _too_few_tokens(spec: RunSpec) -> str | None:
+    engine = spec.backend.engine
+    if engine.max_batched_tokens is not None or engine.max_sequences <= BATCHED_TOKENS or has_stand_in(spec):
+        return None
+    return (
+        f"SkyRL's default is {BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
+        f" {engine.max_sequences} sequences; set {engine.max_sequences} or more"
+    )
+
+
 def _unused(spec: RunSpec) -> str:
     return "xp's replacement for vLLM does not use it." if has_stand_in(spec) else ""
 
@@ -212,6 +238,7 @@ OF_ENGINE = (
             else {}
         ),
         note=_unused,
+        refuse=_too_few_tokens,
         native=(f"{ENGINE}.max_num_batched_tokens",),
     ),
     Row("backend.engine.eager", f"{ENGINE}.enforce_eager", note=_unused, refuse=_no_eager),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from xp.backends.capability import Row
-from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, is_rehearsal, roles
+from xp.backends.skyrl.control.geometry import is_megatron
+from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, has_stand_in, is_rehearsal, roles
 from xp.backends.stages.episode import chat_of
 from xp.spec import DType, LoraSpec, RunSpec
 
 LORA = "trainer.policy.model.lora"
+ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters that vLLM takes (vllm/config/lora.py `MaxLoRARanks`); SkyRL asks for the adapter's own
+(inference_servers/utils.py `build_vllm_cli_args`)."""
 
 
 def _dtype(spec: RunSpec) -> Keys:
@@ -39,6 +43,27 @@ def _no_lora(spec: RunSpec) -> str | None:
     return None
 
 
+def _no_rank(spec: RunSpec) -> str | None:
+    """Returns why the engine takes no adapter of this rank; Megatron sends it merged weights."""
+    lora = spec.model.lora
+    if lora is None or is_megatron(spec) or lora.rank in ENGINE_RANKS:
+        return None
+    nearest = min(ENGINE_RANKS, key=lambda rank: abs(rank - lora.rank))
+    legal = ", ".join(map(str, ENGINE_RANKS))
+    return f"SkyRL gives the adapters to vLLM, which takes the ranks {legal}, not {lora.rank}; set {nearest}"
+
+
+def _no_targets(spec: RunSpec) -> str | None:
+    """Returns why no layer would get an adapter (megatron_worker.py `configure_lora`)."""
+    lora = spec.model.lora
+    if lora is None or lora.target_modules is None or not is_megatron(spec):
+        return None
+    return (
+        "SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging Face; set"
+        " null, which is all of them, or backend.parallel.strategy=fsdp2"
+    )
+
+
 def _no_alpha(spec: RunSpec) -> str | None:
     lora = spec.model.lora
     if lora is None or lora.alpha == int(lora.alpha):
@@ -51,7 +76,16 @@ def _targets(lora: LoraSpec) -> object:
 
 
 MODEL = (
-    Row("seed", "trainer.seed"),
+    Row(
+        "seed",
+        "trainer.seed",
+        note=lambda s: (
+            "xp's own engine draws one turn after another from this seed."
+            if has_stand_in(s)
+            else "Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
+            " The order of tasks is the same on every backend."
+        ),
+    ),
     Row(
         "model.path",
         carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
@@ -78,7 +112,11 @@ MODEL = (
         refuse=_no_lora,
         native=(f"{LORA}.lora_sync_path",),
     ),
-    Row("model.lora.rank", lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.rank": lora.rank}),
+    Row(
+        "model.lora.rank",
+        lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.rank": lora.rank},
+        refuse=_no_rank,
+    ),
     Row(
         "model.lora.alpha",
         lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.alpha": int(lora.alpha)},
@@ -88,5 +126,6 @@ MODEL = (
     Row(
         "model.lora.target_modules",
         lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.target_modules": _targets(lora)},
+        refuse=_no_targets,
     ),
 )

@@ -129,6 +129,23 @@ def _is_packed(spec: RunSpec) -> bool:
     return spec.training.max_tokens_per_micro_batch is not None
 
 
+def _no_packing(spec: RunSpec) -> str | None:
+    """Returns why episodes cannot be packed by tokens; None if they can, or need not.
+
+    Source: skyrl 0.3.0, megatron_worker.py `_pad_microbatch_to_size` and the KL and entropy terms of
+    megatron_model_wrapper.py, which are means over a micro-batch's rows, then over the micro-batches.
+    """
+    names = [name for name in ("kl_coef", "entropy_coef") if getattr(spec.training, name) > 0]
+    if not is_megatron(spec) or not _is_packed(spec) or not names:
+        return None
+    zero = " and ".join(f"training.{name}=0" for name in names)
+    return (
+        f"SkyRL's Megatron averages the terms of {' and '.join(names)} over micro-batches of different sizes, which it"
+        f" fills up with empty rows, so that their strength depends on the packing; set null, or {zero}, or"
+        " backend.parallel.strategy=fsdp2"
+    )
+
+
 SIZES = (
     *length_rows(STEPS_KEY),
     Row("training.prompts_per_step", "trainer.train_batch_size"),
@@ -154,6 +171,7 @@ SIZES = (
         "training.max_tokens_per_micro_batch",
         lambda s: {"trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1},
         note=lambda s: "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else "",
+        refuse=_no_packing,
     ),
 )
 

@@ -14,6 +14,9 @@ from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
 """Seconds that a rank waits for others, in addition to their episodes: TRL's default of `ddp_timeout`."""
+BATCHED_TOKENS = 4096
+"""TRL's max_num_batched_tokens of a colocated engine (trl/generation/vllm_generation.py); a decoding step takes one
+token of each sequence."""
 CANNOT_BE_TOLD = "TRL has no argument for this on a colocated engine"
 
 
@@ -104,6 +107,12 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
 
 
 def _refused_name(spec: RunSpec) -> str | None:
+    shape = spec.model.architecture
+    if spec.backend.engine.name is EngineName.VLLM and shape is not None and shape.model_type.startswith("qwen3_5"):
+        return (
+            f"vLLM loads the multimodal network of model={spec.model.name}, and TRL would send it the weights of the"
+            " text model, which have other names; use backend=skyrl with backend.attention=sdpa"
+        )
     name, is_cpu = spec.backend.engine.name, spec.hardware.accelerator == "cpu"
     if is_cpu and name is EngineName.SGLANG:
         return "sglang is not what TRL drives; set transformers or vllm on hardware=cpu"
@@ -143,7 +152,15 @@ def _indivisible(spec: RunSpec) -> str | None:
 def _too_many(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
     at_once = geometry(spec).episodes_per_process * engine.tensor_parallel
-    if not is_colocated(spec) or at_once <= engine.max_sequences:
+    if not is_colocated(spec):
+        return None
+    if at_once > BATCHED_TOKENS:
+        return (
+            f"TRL's colocated engine takes all {at_once} episodes of its processes at once, more than the"
+            f" {BATCHED_TOKENS} tokens that TRL lets it compute in one pass; set backend.engine.placement=separate (and"
+            " backend.engine.accelerators), or fewer episodes per step"
+        )
+    if at_once <= engine.max_sequences:
         return None
     return (
         f"TRL's colocated engine takes all {at_once} episodes of its processes at once; set {at_once} or more, or"
@@ -156,7 +173,7 @@ def _batched_elsewhere(spec: RunSpec) -> str | None:
     if engine.max_batched_tokens is None or engine.placement is Placement.SEPARATE:
         return None
     if engine.name is EngineName.VLLM:
-        return "TRL sets 4096 for its colocated engine; set null, or placement=separate"
+        return f"TRL sets {BATCHED_TOKENS} for its colocated engine; set null, or placement=separate"
     return "the policy itself generates; set null"
 
 
@@ -222,7 +239,7 @@ ENGINE = (
     ),
     Row(
         "backend.engine.max_batched_tokens",
-        receives=_served("--max-num-batched-tokens", colocated="max_num_batched_tokens=4096, set by TRL"),
+        receives=_served("--max-num-batched-tokens", colocated=f"max_num_batched_tokens={BATCHED_TOKENS}, set by TRL"),
         refuse=_batched_elsewhere,
     ),
     _untold("eager", "--enforce-eager", default=False),

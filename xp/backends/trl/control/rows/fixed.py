@@ -21,7 +21,10 @@ FIXED = Row(
         "shuffle_dataset": False,
         "remove_unused_columns": False,
         "dataloader_num_workers": 0,
+        # The base model's dropout; xp.backends.trl.worker.lora sets the adapters' own afterwards.
         "disable_dropout": True,
+        # No loss on the balance of a mixture's experts, as on SkyRL and Slime; TRL's default is the model's own factor.
+        "router_aux_loss_coef": 0.0,
         # Every trained parameter is used in every forward pass.
         "ddp_find_unused_parameters": False,
     },

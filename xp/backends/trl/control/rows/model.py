@@ -5,6 +5,11 @@ from __future__ import annotations
 from xp.backends.capability import Row
 from xp.spec import DType
 
+HEAD = "lm_head"
+NOISE = (
+    "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
+)
+
 MODEL = (
     Row(
         "seed",
@@ -29,6 +34,19 @@ MODEL = (
     Row("model.lora", carried_by="peft_config=None"),
     Row("model.lora.rank", carried_by="LoraConfig.r"),
     Row("model.lora.alpha", carried_by="LoraConfig.lora_alpha"),
-    Row("model.lora.dropout", carried_by="LoraConfig.lora_dropout"),
-    Row("model.lora.target_modules", carried_by="LoraConfig.target_modules, null being all-linear"),
+    Row(
+        "model.lora.dropout",
+        carried_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
+        note=lambda s: NOISE if s.model.lora is not None and s.model.lora.dropout > 0 else "",
+    ),
+    Row(
+        "model.lora.target_modules",
+        carried_by="LoraConfig.target_modules, null being all-linear",
+        refuse=lambda s: (
+            f"TRL never trains an adapter on the head ({HEAD}); leave it out, or set null, which is every other linear"
+            " layer"
+            if s.model.lora is not None and HEAD in (s.model.lora.target_modules or ())
+            else None
+        ),
+    ),
 )

@@ -1,16 +1,20 @@
 """`vllm serve` as far as xp goes: health, and completions that write the prompt's last token and the end token.
 
-The model's name decides what is wrong with it: `dies` ends before it answers, `silent` never answers.
+The model's name decides what is wrong with it: `dies` ends before it answers, `silent` never answers. With the variable
+FAKE_VLLM_HANGS, it has a worker that ignores TERM, names it in that file when it is asked, and answers no completion.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+WORKERS: list[subprocess.Popen[bytes]] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -25,6 +29,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         ids = [asked["prompt"][-1], 2][: asked["max_tokens"]]
+        if (file := os.environ.get("FAKE_VLLM_HANGS")) is not None:
+            Path(f"{file}.part").write_text(f"{os.getpid()} {WORKERS[0].pid}")
+            Path(f"{file}.part").rename(file)
+            time.sleep(600)
         choice = {"token_ids": ids, "logprobs": {"token_logprobs": [-0.5] * len(ids)}}
         body = json.dumps({"choices": [choice]}).encode()
         self.send_response(200)
@@ -41,6 +49,8 @@ def main(model: str, port: int) -> None:
         sys.exit("no kernel for this GPU")
     if Path(model).name == "silent":
         time.sleep(600)
+    if "FAKE_VLLM_HANGS" in os.environ:
+        WORKERS.append(subprocess.Popen(["sh", "-c", "trap '' TERM; while true; do sleep 1; done"]))
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 

@@ -1,0 +1,108 @@
+"""`xp eval` with a server of its own is stopped by signals; a stand-in for vLLM (fake_vllm) hangs in an answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from xp.backends.stages.model import model_place
+from xp.compose import compose
+from xp.errors import ExitCode
+from xp.evaluation.local import ensure_made
+
+pytestmark = pytest.mark.integration
+
+FAKE = Path(__file__).parents[1] / "trainers/fake_vllm"
+START_S = 120.0
+END_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An outputs root that has the model."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    spec = compose([f"outputs={outputs}"])
+    ensure_made(spec, str(outputs / model_place(spec.model)))
+    return outputs
+
+
+def evaluate(outputs: Path, asked: Path, *before: str) -> subprocess.Popen[str]:
+    words = ["env=multiply", "model=tiny", "evaluation.num_tasks=1", "eval.tasks=all", "eval.engine=vllm"]
+    words += [f"outputs={outputs}"]
+    path = os.pathsep.join(filter(None, (str(FAKE), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [*before, sys.executable, "-m", "xp", "eval", *words, "--again"],
+        env={**os.environ, "PYTHONPATH": path, "FAKE_VLLM_HANGS": str(asked)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def server_of(command: subprocess.Popen[str], asked: Path) -> list[psutil.Process]:
+    """The server and its worker, when the server was asked for a completion."""
+    end = time.monotonic() + START_S
+    while not asked.exists():
+        assert command.poll() is None, command.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return [psutil.Process(int(one)) for one in asked.read_text().split()]
+
+
+@pytest.fixture
+def running(outputs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    command = evaluate(outputs, tmp_path / "asked", *request.param)
+    try:
+        yield command
+    finally:
+        command.kill()
+        command.wait()
+
+
+PLAIN: tuple[str, ...] = ()
+BACKGROUND = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""Words that start a command as a script's `&` does."""
+NOHUP = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
+
+
+@pytest.mark.parametrize(
+    ("running", "sent", "code", "told"),
+    [
+        (PLAIN, signal.SIGTERM, ExitCode.TERMINATED, "xp: the evaluation was stopped by SIGTERM"),
+        (PLAIN, signal.SIGHUP, ExitCode.TERMINATED, "xp: the evaluation was stopped by SIGHUP"),
+        (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: interrupted"),
+        (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
+    indirect=["running"],
+    ids=["TERM", "HUP", "INT-of-a-background-job", "KILL"],
+)
+def test_a_signal_ends_an_evaluation_and_its_server(
+    running: subprocess.Popen[str], sent: signal.Signals, code: int, told: str, tmp_path: Path
+) -> None:
+    server = server_of(running, tmp_path / "asked")
+    running.send_signal(sent)
+    error = running.communicate(timeout=END_S)[1]
+    assert running.returncode == code, error
+    assert told in error
+    _, alive = psutil.wait_procs(server, END_S if sent == signal.SIGKILL else 2)
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.parametrize("running", [NOHUP], indirect=True, ids=["nohup"])
+def test_an_ignored_hangup_stays_ignored(running: subprocess.Popen[str], tmp_path: Path) -> None:
+    server = server_of(running, tmp_path / "asked")
+    running.send_signal(signal.SIGHUP)
+    time.sleep(1)
+    assert running.poll() is None
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=END_S)
+    assert running.returncode == ExitCode.TERMINATED
+    assert psutil.wait_procs(server, 2)[1] == []

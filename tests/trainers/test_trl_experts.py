@@ -1,0 +1,71 @@
+"""A mixture of experts under the real GRPOTrainer: the update is the policy loss alone, as on the other backends."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import tokenizer_and_model
+from tests.trainers.trl_ranks import ROWS, Scripted
+from xp.backends.base import RunPaths
+from xp.backends.trl.control.render import stages
+from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.steps import TRLStepLog
+from xp.backends.trl.worker.train import make_trainer
+from xp.compose import compose
+
+OVERRIDES = (
+    "training.max_logprob_gap=null",  # the words are scripted, not sampled
+    *("training.num_steps=1", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
+    *("training.learning_rate=0.01", "training.warmup_updates=0", "training.weight_decay=0", "training.kl_coef=0"),
+)
+
+
+class Equal(Scripted):
+    """Episodes of the same reward, of which the policy learns nothing."""
+
+    def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
+        return {**super().__call__(prompts, trainer), "settled": [1.0] * len(prompts)}
+
+
+def experts(directory: Path) -> Any:
+    """Writes a tiny mixture of experts, whose own configuration asks for a loss on their balance."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    tokenizer, _ = tokenizer_and_model()
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=2,
+        hidden_size=32,
+        intermediate_size=32,
+        moe_intermediate_size=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        router_aux_loss_coef=0.9,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return tokenizer
+
+
+def test_without_a_reward_to_learn_from_no_weight_of_a_mixture_of_experts_moves(tmp_path: Path) -> None:
+    import torch
+
+    tokenizer = experts(tmp_path / "base")
+    job = next(s.job for s in stages(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks/t")) if s.name == "train")
+    config = TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"])
+    config = replace(config, base_model=f"{tmp_path}/base")
+    rollouts: Any = Equal(Ranks())
+    trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
+    before = {name: one.detach().clone() for name, one in trainer.model.named_parameters()}
+    trainer.train()
+    for name, after in trainer.model.named_parameters():
+        torch.testing.assert_close(after.detach(), before[name], rtol=0, atol=0, msg=name)

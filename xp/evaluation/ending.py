@@ -1,0 +1,52 @@
+"""Converts INT, TERM and HUP to the orderly end of an evaluation, which stops its server and closes its sessions."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.launchers.signals import DEBOUNCE_S, HANDLED
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks for the end of the evaluation."""
+
+
+class OrderlyEnd:
+    """Context manager: the first signal raises Stopped in the block; later ones do not disturb the end, except a second
+    Ctrl-C. No effect in other threads than the main one.
+    """
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._received = 0.0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> OrderlyEnd:
+        if threading.current_thread() is threading.main_thread():
+            # An ignored HUP (nohup) stays ignored. INT, which a shell ignores for its background jobs, does not.
+            is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            wanted = [number for number in HANDLED if not (number == signal.SIGHUP and is_nohup)]
+            self._previous = {number: signal.signal(number, self._handle) for number in wanted}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises XpError(TERMINATED) if the first signal was TERM or HUP."""
+        if self._first is not None and self._first != signal.SIGINT:
+            raise XpError(f"the evaluation was stopped by {signal.Signals(self._first).name}", ExitCode.TERMINATED)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        is_first, since = self._first is None, time.monotonic() - self._received
+        if is_first:
+            self._first, self._received = number, time.monotonic()
+        if is_first or (number == signal.SIGINT and since >= DEBOUNCE_S):
+            raise Stopped(signal.Signals(number).name)
