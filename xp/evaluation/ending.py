@@ -12,13 +12,13 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.signals import DEBOUNCE_S, HANDLED
 
 
-class Stopped(KeyboardInterrupt):
+class EvaluationStopped(KeyboardInterrupt):
     """A signal asks for the end of the evaluation."""
 
 
 class OrderlyEnd:
-    """Context manager: the first signal raises Stopped in the block; later ones do not disturb the end, except a second
-    Ctrl-C. No effect in other threads than the main one.
+    """Context manager: the first signal raises EvaluationStopped in the block; later ones do not disturb the end,
+    except a second Ctrl-C. No effect in other threads than the main one.
     """
 
     def __init__(self) -> None:
@@ -49,4 +49,4 @@ class OrderlyEnd:
         if is_first:
             self._first, self._received = number, time.monotonic()
         if is_first or (number == signal.SIGINT and since >= DEBOUNCE_S):
-            raise Stopped(signal.Signals(number).name)
+            raise EvaluationStopped(signal.Signals(number).name)
