@@ -64,9 +64,7 @@ def search(
     import hydra
     import optuna
     from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
     from omegaconf import DictConfig
-    from sqlalchemy.exc import SQLAlchemyError  # type: ignore[import-untyped]
 
     if not sys.stderr.isatty():
         optuna.logging.disable_default_handler()  # its lines have colours
@@ -91,18 +89,27 @@ def search(
         raise XpError(f"{place}: {error.strerror}; outputs=DIR names another directory", ExitCode.RESOURCE) from None
     register_sources([])
     entry: Any = hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name="config")(trial)
-    with _command_line(["xp", "-m", *overrides, *settings]):
-        try:
-            entry()
-        except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise XpError(f"{directory / DATABASE}: {reason}", ExitCode.RESOURCE) from error
-        except Exception as error:
-            if failures:
-                raise failures[0] from None
-            if isinstance(error, HydraException):
-                raise XpError(f"the search cannot go on: {str(error).splitlines()[0]}") from error
-            raise
+    with _command_line(["xp", "-m", *overrides, *settings]), _errors(failures, directory / DATABASE):
+        entry()
+
+
+@contextmanager
+def _errors(failures: Sequence[XpError], database: Path) -> Iterator[None]:
+    """Context manager: the first trial's own error comes first; errors of Hydra and of the database are XpErrors."""
+    from hydra.errors import HydraException
+    from sqlalchemy.exc import SQLAlchemyError  # type: ignore[import-untyped]
+
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise XpError(f"{database}: {reason}", ExitCode.RESOURCE) from error
+    except Exception as error:
+        if failures:
+            raise failures[0] from None
+        if isinstance(error, HydraException):
+            raise XpError(f"the search cannot go on: {str(error).splitlines()[0]}") from error
+        raise
 
 
 def _settings(directory: Path, num_trials: int, config_dirs: Sequence[Path]) -> list[str]:
