@@ -7,6 +7,7 @@ import math
 import random
 import resource
 import threading
+import tracemalloc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -231,6 +232,18 @@ def test_18_whatever_a_body_holds_it_is_json_or_a_fault(body: bytes) -> None:
             read(wire.parse_json(body, "x"), "x")
         except EnvFault:
             continue
+
+
+@pytest.mark.scorecard(18)
+@pytest.mark.parametrize("empty", ["{}", "[]"])
+def test_18_an_answer_of_millions_of_objects_is_refused_before_it_is_parsed(empty: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(ProtocolError, match="more than 1,000,000 objects and lists"):
+        wire.parse_json(f"[{','.join([empty] * 1_000_001)}]", "POST /call")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30e6
+    assert wire.parse_json(f"[{','.join([empty] * 999_999)}]", "POST /call")[-1] in ({}, [])
 
 
 @pytest.mark.scorecard(19)
