@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from xp.cli.display import console
 from xp.cli.parser import outputs_of
@@ -27,9 +27,7 @@ from xp.evaluation.settings import settings
 from xp.evaluation.words import read
 from xp.security.terminal import shown
 from xp.spec import RunSpec
-
-UNLIMITED: Final = 100_000
-"""Width that a table may have, in characters, so that no cell is cut; rich does not pad it to this width."""
+from xp.tasks.report import UNLIMITED
 
 
 def eval_command(asked: Namespace) -> int:

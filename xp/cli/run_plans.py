@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from xp.backends.stages.episode import user_modules
 from xp.errors import ExitCode, XpError
@@ -101,7 +100,6 @@ def run_plan(
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.panel import screen
-    from xp.cli.places import places_of_failed
     from xp.launchers.choice import make_launcher
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
@@ -116,14 +114,18 @@ def run_plan(
         console().print(line)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
-            about: Any = {"modules": user_modules(one.spec), "replan": replan, "again": again, "resume": resume}
-            record = dispatch(one, launcher, outputs, echo=echo, **about)
+            record = dispatch(
+                one,
+                launcher,
+                outputs,
+                echo=echo,
+                modules=user_modules(one.spec),
+                replan=replan,
+                again=again,
+                resume=resume,
+            )
     except XpError as error:
-        run = outputs / "runs" / one.run_id
-        is_in_a_hurry = error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-        places = places_of_failed(run) if _is_own(run, one.attempt) and not is_in_a_hurry else ()
-        for line in (*tracked_places(one.spec.tracking, run), *places):
-            console(stderr=True).print(f"xp: {line}", soft_wrap=True)
+        _tell_places(one, outputs / "runs" / one.run_id, error.code)
         raise
     if record.status is RunStatus.RUNNING:
         shows = f"left to {one.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {one.run_id}', outputs)}"
@@ -131,6 +133,17 @@ def run_plan(
         console().print(f"{shows}; its report: {report}", soft_wrap=True)
     elif is_whole:
         show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
+
+
+def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
+    """Prints the paths of a failed run's files, and writes its report unless the user stopped it."""
+    from xp.cli.display import console
+    from xp.cli.places import places_of_failed
+
+    is_in_a_hurry = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+    places = places_of_failed(run) if _is_own(run, one.attempt) and not is_in_a_hurry else ()
+    for line in (*tracked_places(one.spec.tracking, run), *places):
+        console(stderr=True).print(f"xp: {line}", soft_wrap=True)
 
 
 def _is_own(run: Path, number: int) -> bool:

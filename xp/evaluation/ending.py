@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from types import FrameType
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.signals import DEBOUNCE_S, HANDLED
+from xp.launchers.signals import DEBOUNCE_S, install, restore
 
 
 class EvaluationStopped(KeyboardInterrupt):
@@ -27,16 +26,11 @@ class OrderlyEnd:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> OrderlyEnd:
-        if threading.current_thread() is threading.main_thread():
-            # An ignored HUP (nohup) stays ignored. INT, which a shell ignores for its background jobs, does not.
-            is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            wanted = [number for number in HANDLED if not (number == signal.SIGHUP and is_nohup)]
-            self._previous = {number: signal.signal(number, self._handle) for number in wanted}
+        self._previous = install(self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        restore(self._previous)
 
     def check(self) -> None:
         """Raises XpError(TERMINATED) if the first signal was TERM or HUP."""

@@ -62,11 +62,9 @@ class RayLauncher:
     is_here = True
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec = spec
-        self._outputs = outputs.absolute()
+        self._spec, self._outputs = spec, outputs.absolute()
         self._head: RayHead | None = None
-        self._gpus = Gpus()
-        self._num_cpus = 1
+        self._gpus, self._num_cpus = Gpus(), 1
         self._answered = time.monotonic()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
@@ -78,7 +76,10 @@ class RayLauncher:
                 f"launcher=ray needs Ray's client: {sys.executable} -m pip install 'ray[default]==2.56.0'",
                 ExitCode.RUNTIME,
             ) from None
-        (check_machine if is_loopback(self._address) else self._check_secrets)(stages)
+        if is_loopback(self._address):
+            check_machine(stages)
+        else:
+            self._check_secrets(stages)
         check_limits(self._spec, stages)
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
@@ -107,7 +108,8 @@ class RayLauncher:
         if (result := read_result(directory)) is not None:
             return result.exit_code
         code = self._ended(launch)
-        return code if (result := read_result(directory)) is None else result.exit_code
+        result = read_result(directory)
+        return code if result is None else result.exit_code
 
     def fetch(self, launch: Launch) -> None:
         """Does nothing: the job's files are below the outputs root."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -16,6 +16,26 @@ from xp.launchers.base import Launch, Launcher
 DEBOUNCE_S = 0.25
 """Seconds within which two INTs count as one key press, forwarded twice by a wrapper."""
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def install(handle: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Makes `handle` the handler of HANDLED; returns the handlers before. Does nothing in other threads than the main
+    one.
+
+    An ignored HUP (nohup) stays ignored. INT, which a shell ignores for its background jobs, does not: an INT that is
+    sent must end the command.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    wanted = [number for number in HANDLED if not (number == signal.SIGHUP and is_nohup)]
+    return {number: signal.signal(number, handle) for number in wanted}
+
+
+def restore(previous: Mapping[int, Any]) -> None:
+    """Puts the handlers back that `install` returned."""
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 class Signals:
@@ -31,17 +51,11 @@ class Signals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            # An ignored HUP (nohup) stays ignored. INT, which a shell ignores for its background jobs, does not: an INT
-            # sent to a run must end it.
-            is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            wanted = [number for number in HANDLED if not (number == signal.SIGHUP and is_nohup)]
-            self._previous = {number: signal.signal(number, self._handle) for number in wanted}
+        self._previous = install(self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        restore(self._previous)
 
     @contextmanager
     def stopping(self, launcher: Launcher, launch: Launch) -> Iterator[None]:
