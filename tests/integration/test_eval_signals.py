@@ -1,4 +1,4 @@
-"""`xp eval` with a server of its own is stopped by signals; a stand-in for vLLM (fake_vllm) hangs in an answer."""
+"""Signals stop `xp eval` and `tasks profile` and their server, a stand-in for vLLM (fake_vllm) that hangs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
-def evaluate(outputs: Path, asked: Path, *before: str) -> subprocess.Popen[str]:
-    words = ["env=multiply", "model=tiny", "evaluation.num_tasks=1", "eval.tasks=all", "eval.engine=vllm"]
-    words += [f"outputs={outputs}"]
+EVAL = ("eval", "evaluation.num_tasks=1", "eval.tasks=all", "--again")
+PROFILE = ("tasks", "profile", "--tries", "2")
+
+
+def evaluate(outputs: Path, asked: Path, command: tuple[str, ...], *before: str) -> subprocess.Popen[str]:
+    words = [*command, "env=multiply", "model=tiny", "eval.engine=vllm", f"outputs={outputs}"]
     path = os.pathsep.join(filter(None, (str(FAKE), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [*before, sys.executable, "-m", "xp", "eval", *words, "--again"],
+        [*before, sys.executable, "-m", "xp", *words],
         env={**os.environ, "PYTHONPATH": path, "FAKE_VLLM_HANGS": str(asked)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -67,10 +70,10 @@ def running(outputs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> It
         command.wait()
 
 
-PLAIN: tuple[str, ...] = ()
-BACKGROUND = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
-"""Words that start a command as a script's `&` does."""
-NOHUP = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
+PLAIN = (EVAL,)
+BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""Words of xp, then those that start it as a script's `&` does."""
+NOHUP = (EVAL, "sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +82,11 @@ NOHUP = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
         (PLAIN, signal.SIGTERM, ExitCode.TERMINATED, "xp: the evaluation was stopped by SIGTERM"),
         (PLAIN, signal.SIGHUP, ExitCode.TERMINATED, "xp: the evaluation was stopped by SIGHUP"),
         (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: interrupted"),
+        ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: the evaluation was stopped by SIGTERM"),
         (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
     ],
     indirect=["running"],
-    ids=["TERM", "HUP", "INT-of-a-background-job", "KILL"],
+    ids=["TERM", "HUP", "INT-of-a-background-job", "TERM-of-a-profile", "KILL"],
 )
 def test_a_signal_ends_an_evaluation_and_its_server(
     running: subprocess.Popen[str], sent: signal.Signals, code: int, told: str, tmp_path: Path

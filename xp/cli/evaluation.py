@@ -43,7 +43,7 @@ def eval_command(asked: Namespace) -> int:
     for run in runs:
         run.check(again=asked.again)
     results: list[dict[str, Any]] = []
-    with OrderlyEnd() as end:
+    with OrderlyEnd():
         try:
             for run in runs:
                 with redirect_stdout(sys.stderr):
@@ -52,7 +52,6 @@ def eval_command(asked: Namespace) -> int:
             if results:
                 _show(asked, results, Path(found[0].spec.outputs))
             _tell_played(runs[len(results) :])
-            end.check()
             raise
     _show(asked, results, Path(found[0].spec.outputs))
     return _judge([entry.spec for entry in found], results)

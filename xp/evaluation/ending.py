@@ -29,13 +29,17 @@ class OrderlyEnd:
         self._previous = install(self._handle)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        restore(self._previous)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Restores the handlers.
 
-    def check(self) -> None:
-        """Raises XpError(TERMINATED) if the first signal was TERM or HUP."""
-        if self._first is not None and self._first != signal.SIGINT:
-            raise XpError(f"the evaluation was stopped by {signal.Signals(self._first).name}", ExitCode.TERMINATED)
+        Raises:
+            XpError: TERMINATED, if the first signal was TERM or HUP and the block ends with another XpError or
+                a KeyboardInterrupt.
+        """
+        restore(self._previous)
+        if isinstance(error, XpError | KeyboardInterrupt) and self._first not in (None, signal.SIGINT):
+            name = signal.Signals(self._first).name
+            raise XpError(f"the evaluation was stopped by {name}", ExitCode.TERMINATED) from None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
