@@ -198,8 +198,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_rows_of_a_file_belong_to_the_split_that_they_name(package: Path) -> None:
-    lines = [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2", "split": "test"}]
-    (package / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    lines = [{"prompt": "a\u2028b", "answer": "1"}, {"prompt": "b", "answer": "2", "split": "test"}]
+    (package / "rows.jsonl").write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n")
     provider = GradedProvider(graded("equals", rows="lent_rows:rows.jsonl"), {})
     assert provider.splits() == ("train", "test")
     assert provider.tasks("test", [0])[0].spec["answer"] == "2"

@@ -44,6 +44,20 @@ def test_the_action_is_the_only_argument_of_the_only_tool(text: str, kind: str, 
     assert parsed(text, tool(it=kind)) == (ToolCall("step", {"it": value}),)
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": ["integer", "null"]}, 3),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3),
+        ({"type": ["string", "integer"]}, "3"),
+        (True, "3"),
+    ],
+)
+def test_a_schema_may_allow_several_types(schema: object, value: object) -> None:
+    one = ToolSpec("step", "", {"type": "object", "properties": {"it": schema}, "required": ["it"]})
+    assert parsed("<action>3</action>", one) == (ToolCall("step", {"it": value}),)
+
+
 def test_several_arguments_are_written_as_json() -> None:
     two = tool(x="integer", y="integer")
     assert parsed('<action>{"x": 1, "y": 2}</action>', two) == (ToolCall("step", {"x": 1, "y": 2}),)

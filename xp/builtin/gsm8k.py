@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 DATASET: Final = "openai/gsm8k"
 INSTRUCTION: Final = 'Let\'s think step by step and output the final answer after "####".'
 NUM_MADE: Final = {"train": 256, "test": 64}
-_FINAL: Final = re.compile(r"(?:####\s*|\\boxed\{\s*)\$?(-?[\d.,]*\d)")
+_FINAL: Final = re.compile(r"(?:####\s*(?:\*\*)?|\\boxed\{\s*)\\?\$?(-?[\d.,]*\d)")
 
 Row = Mapping[str, Any]
 

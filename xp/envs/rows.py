@@ -99,7 +99,7 @@ def _read(file: Traversable, name: str) -> list[Any]:
 
 
 def _jsonl(file: Traversable) -> Iterator[Any]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
         if line.strip():
             try:
                 yield json.loads(line)

@@ -98,7 +98,7 @@ def _typed_call(name: str, given: Mapping[str, str], tools: Tools) -> ParsedCall
     arguments: dict[str, Any] = {}
     for key, text in given.items():
         own = properties.get(key) if isinstance(properties, Mapping) else None
-        kinds = _kinds(own) if isinstance(own, Mapping) else frozenset()
+        kinds = json_types(own) if isinstance(own, Mapping) else frozenset()
         value = _typed(text, kinds)
         if isinstance(value, Malformed):
             return Malformed(f"{key[:80]} of the tool call {value.fault}")
@@ -121,7 +121,7 @@ def _typed(text: str, kinds: frozenset[str]) -> Any:
     return Malformed(f"must be JSON of type {' or '.join(sorted(kinds))}") if kinds else text
 
 
-def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+def json_types(schema: Mapping[str, Any]) -> frozenset[str]:
     """The JSON types that a property may have; empty if its schema does not say."""
     found: set[str] = set()
     own = schema.get("type")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
+from xp.episode.tagged_calls import json_types
 from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, parse_call, without_thinking
 
 FORM: Final = "<action>...</action>"
@@ -48,13 +49,13 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     return _single(tool.name, wanted[0], properties.get(wanted[0], {}), body)
 
 
-def _single(tool: str, name: str, schema: Mapping[str, Any], body: str) -> ParsedCall:
-    kind = schema.get("type", "string")
-    if kind == "string":
+def _single(tool: str, name: str, schema: object, body: str) -> ParsedCall:
+    kinds = (json_types(schema) if isinstance(schema, Mapping) else frozenset()) or frozenset({"string"})
+    if "string" in kinds:
         return ToolCall(tool, {name: body.encode("utf-8", "replace").decode()})
     try:
-        value = _READ.get(kind, json.loads)(body)
+        value = _READ[min(kinds)](body) if len(kinds) == 1 and kinds <= set(_READ) else json.loads(body)
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
-        return Malformed(f"the action must be of type {kind}")
+        return Malformed(f"the action must be of type {' or '.join(sorted(kinds))}")
     return ToolCall(tool, {name: value})
