@@ -28,6 +28,7 @@ from xp.tasks.prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=150")
+WRITTEN_S = 60.0
 
 
 def knows_some(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,7 +350,10 @@ def test_the_trackers_get_the_figures_of_an_evaluation(outputs: Path, monkeypatc
     assert [one.value for one in events.Scalars("eval/multiply/reward")] == [pytest.approx(figures["reward"]["value"])]
     assert [one.value for one in events.Scalars("eval/all/reward_low")] == [pytest.approx(figures["reward"]["low"])]
     (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
-    assert b"eval/multiply/passes" in file.read_bytes()
+    end = time.monotonic() + WRITTEN_S  # W&B's own service writes the file, after `finish` has returned too
+    while b"eval/multiply/passes" not in file.read_bytes():
+        assert time.monotonic() < end, f"{file} has {file.stat().st_size} bytes"
+        time.sleep(0.1)
 
 
 def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.envs_under_test.counter import LOG_VARIABLE
 from tests.ors_server import COUNTER, rules
+from xp.atomic import write_atomically
 from xp.errors import ExitCode
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import request_key
@@ -38,7 +39,7 @@ class Stage:
 
     def start(self) -> subprocess.Popen[str]:
         (self.root / "effects").touch()
-        (self.root / "config.json").write_text(self.config.to_json())
+        write_atomically(self.root / "config.json", self.config.to_json())
         environ = {**os.environ, "PYTHONPATH": str(ROOT), LOG_VARIABLE: str(self.root / "effects")}
         return subprocess.Popen(
             [sys.executable, "-m", "xp.tasks.prepare", "config.json"],

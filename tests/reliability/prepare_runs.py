@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.fake_provider import FakeWorld
+from xp.atomic import write_atomically
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import request_key
 
@@ -31,7 +32,7 @@ class Runs:
         return self.root / "tasks" / request_key(self.config)
 
     def start(self, fault: str | None = None, preexec: object = None) -> subprocess.Popen[str]:
-        (self.root / "config.json").write_text(self.config.to_json())
+        write_atomically(self.root / "config.json", self.config.to_json())
         environ = {**os.environ, "PYTHONPATH": str(ROOT)} | ({} if fault is None else {"XP_FAULT": fault})
         return subprocess.Popen(
             [sys.executable, "-m", "xp.tasks.prepare", "config.json"],

@@ -29,7 +29,8 @@ def together(runs: Runs, number: int) -> list[tuple[int, str]]:
 def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Path, number: int) -> None:
     runs = new_runs(tmp_path)
     ends = together(runs, number)
-    assert [code for code, _ in ends] == [0] * number, ends
+    assert [end for end in ends if end[0] != 0] == []
+    assert len(ends) == number
     assert set(runs.world.opened().values()) == {1}
     assert len(runs.world.opened()) == 340
     assert sum("built by another process" in said or "recognised" in said for _, said in ends) == number - 1
