@@ -63,7 +63,6 @@ class InTheCloud:
 class TestModalLauncher(InTheCloud, LauncherSuite):
     """`launcher=modal`."""
 
-    start_s = 30.0
     inherits = False
 
     @pytest.fixture

@@ -151,3 +151,22 @@ def metadata(directory: Path, name: str, entry_points: str) -> None:
 def test_the_table_of_own_names_is_that_of_the_schema() -> None:
     assert list(OWN[Kind.BACKEND]) == [name.value for name in BackendName]
     assert list(OWN[Kind.LAUNCHER]) == [name.value for name in LauncherName]
+
+
+def test_a_contract_of_launchers_that_fails_leaves_nothing_that_waits(site: Path, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
+    impatient = (SAMPLE / "contracts.py").read_text().replace("(LauncherSuite):", "(LauncherSuite):\n    start_s = 0.0")
+    (tmp_path / "contracts.py").write_text(impatient)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "contracts.py",
+        "-k",
+        "followed or cancel",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=280)
+    assert "2 failed" in done.stdout

@@ -51,7 +51,6 @@ def at_home(tmp_path: Path, cluster: RayHead, monkeypatch: pytest.MonkeyPatch) -
 class TestRayLauncher(LauncherSuite):
     """`launcher=ray`, with a cluster that is there."""
 
-    start_s = 30.0
     inherits = False
 
     @pytest.fixture

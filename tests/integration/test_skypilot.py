@@ -62,7 +62,6 @@ class OnSomeCloud:
 class TestSkypilotLauncher(OnSomeCloud, LauncherSuite):
     """`launcher=skypilot`."""
 
-    start_s = 30.0
     inherits = False
 
     @pytest.fixture

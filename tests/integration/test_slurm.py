@@ -53,8 +53,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class TestSlurmLauncher(LauncherSuite):
     """`launcher=slurm`."""
 
-    start_s = 20.0
-
     @pytest.fixture
     def launcher(self, tmp_path: Path) -> Launcher:
         return SlurmLauncher(launcher_spec("slurm", grace_s=1.0), tmp_path / "outputs")
