@@ -302,6 +302,19 @@ def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> N
     assert isinstance(call, Malformed)
 
 
+@pytest.mark.parametrize("dialect", list(SYNTAX))
+@pytest.mark.parametrize("tools", list(ToolCalls))
+def test_arguments_that_are_no_json_end_no_evaluation_in_any_dialect(dialect: Dialect, tools: ToolCalls) -> None:
+    rules = replace(RULES, dialect=dialect)
+    dialogue = Dialogue(row([ECHO]), rules, tools)
+    message = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]}
+    assert "{broken" in dialogue.written(message)
+    if dialogue.is_native:
+        episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), rules)
+        episode.step(dialogue.written(message), dialogue.native_calls(message))
+        assert episode.settle().num_malformed == 1
+
+
 def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     assert dialogue.schemas == []

@@ -91,8 +91,10 @@ class Dialogue:
         if calls and parts and parts[0].rfind(THINK_OPEN) > parts[0].rfind(THINK_CLOSE):
             parts[0] += THINK_CLOSE  # else the calls after it would be thinking
         for call in calls:
-            function = call["function"]
-            parts.append(syntax_of(self.rules.dialect).write(function["name"], _arguments(function.get("arguments"))))
+            name, arguments = call["function"]["name"], _arguments(call["function"]["arguments"])
+            # Only JSON has a form for arguments that are no object.
+            dialect = self.rules.dialect if isinstance(arguments, dict) else Dialect.HERMES
+            parts.append(syntax_of(dialect).write(name, arguments))
         return "\n".join(parts)
 
     def native_calls(self, message: Mapping[str, Any]) -> tuple[ParsedCall, ...] | None:
