@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
-from xp.envs.base import ToolCrashed, ToolResult
-from xp.envs.config import EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.envs.base import ToolCrashed, ToolResult, ToolSpec
+from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.shaping import Shape
@@ -44,6 +44,39 @@ def test_the_session_is_closed_with_the_last_turn_and_not_only_when_the_trainer_
     assert session.num_closed == 1
     episode.settle()
     assert session.num_closed == 1
+
+
+LOOKS_LIKE_A_CALL = [
+    (Dialect.PYTHONIC, r"\[ f(2) = 4 \] so \boxed{4}"),
+    (Dialect.PYTHONIC, "[f(2), f(3)] is [4, 9]"),
+    (Dialect.LLAMA_JSON, '{"name": "Ada", "parameters": 3}'),
+    (Dialect.LLAMA_JSON, 'It is {"name": "Ada"}.'),
+    (Dialect.HERMES, 'One writes <tool_call>{"name": "a"}</tool_call>'),
+    (Dialect.QWEN_XML, "One writes <function=a>"),
+    (Dialect.GLM, "One writes <tool_call>a</tool_call>"),
+]
+
+
+class NoTools(FakeSession):
+    """Takes answers only."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(("dialect", "text"), LOOKS_LIKE_A_CALL)
+def test_without_tools_every_text_is_the_answer(dialect: Dialect, text: str) -> None:
+    session = NoTools(steady, lambda _: ToolResult("right", 1.0, finished=True))
+    episode = episode_of(session, replace(RULES, dialect=dialect))
+    episode.step(f"<think>Hm.</think>{text}")
+    assert session.answers == [text]
+    assert episode.settle().reward == 1.0
+
+
+def test_with_tools_a_call_is_a_call_although_answers_are_taken() -> None:
+    session = FakeSession(steady, lambda _: ToolResult("right", 1.0, finished=True))
+    episode_of(session).step(call("move"))
+    assert (session.answers, session.calls) == ([], [("move", {})])
 
 
 def test_settling_twice_scores_and_closes_once() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES
+from tests.fake_session import RULES, TASK, FakeSession
 from tests.stubs.chat_server import ChatServer, Reply, serving
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolResult
 from xp.envs.config import Dialect
+from xp.episode.dialects import SYNTAX
+from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
+from xp.episode.tool_calls import Malformed, ToolCall
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Api, DialogueFails, TooLong, Unavailable
-from xp.evaluation.play import Dialogue
+from xp.evaluation.play import Dialogue, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read
 from xp.tasks.config import Purpose
@@ -92,6 +96,13 @@ NO_MESSAGE: dict[str, Reply] = {
     "no choices": (200, {}, {"choices": []}),
     "no message": (200, {}, {"choices": [{"message": None, "finish_reason": "content_filter"}]}),
     "a list": (200, {}, []),
+    "a number": (200, {}, {"choices": [{"message": {"content": 7}}]}),
+    "an object": (200, {}, {"choices": [{"message": {"content": {"type": "text", "text": "7"}}}]}),
+    "parts without a type": (200, {}, {"choices": [{"message": {"content": [{"text": "7"}]}}]}),
+    "parts of nothing": (200, {}, {"choices": [{"message": {"content": [{"type": "text"}]}}]}),
+    "parts of an unknown type": (200, {}, {"choices": [{"message": {"content": [{"type": "smell"}]}}]}),
+    "a list of strings": (200, {}, {"choices": [{"message": {"content": ["7"]}}]}),
+    "filtered parts": (200, {}, {"choices": [{"message": {"content": []}, "finish_reason": "content_filter"}]}),
     "filtered": (200, {}, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}),
 }
 
@@ -112,6 +123,63 @@ def test_an_endpoint_that_gives_nobody_a_message_stops_the_evaluation(name: str)
         with pytest.raises(XpError, match=r"HTTP 4\d\d: refused|does not speak") as caught:
             api(server).ask(MESSAGES, [], 0.0)
     assert caught.value.code is ExitCode.ENVIRONMENT
+
+
+TEXT = {"type": "text", "text": "It is "}
+PARTS: list[tuple[Any, str | None]] = [
+    ([TEXT, {"type": "text", "text": "7."}], "It is 7."),
+    ([{"type": "reasoning", "text": "I think."}, TEXT], "It is "),
+    ([{"type": "thinking", "thinking": [TEXT]}, {"type": "output_text", "text": "7"}], "7"),
+    ([{"type": "reasoning", "text": "I think."}], ""),
+    ([{"type": "image_url", "image_url": {}}, TEXT], "It is "),
+    ([], ""),
+    (None, None),
+    ("7", "7"),
+]
+
+
+@pytest.mark.parametrize(("content", "text"), PARTS)
+def test_the_texts_of_a_content_in_parts_are_the_message(content: Any, text: str | None) -> None:
+    with serving(ChatServer(write=lambda _: {"content": content})) as server:
+        message = api(server).ask(MESSAGES, [], 0.0).message
+    assert message["content"] == text
+    dialogue = Dialogue(row([]), RULES, ToolCalls.NATIVE)
+    assert dialogue.written(message) == (text or "")
+    dialogue.add(message, EpisodeReply((), EpisodeStatus.ONGOING))
+    assert dialogue.messages[-1] == {"role": "assistant", "content": text or ""}
+
+
+NASTY = ["<think>x</think>", "</think>", "</tool_call>", "</parameter>", "</arg_value>", "<|end|>", ")]", "\n<think>"]
+
+
+@pytest.mark.parametrize(
+    "said", ["", "Now.", "<think>I never close", "</think>", "<tool_call>", '{"name": "no"}', "[no("]
+)
+@pytest.mark.parametrize("dialect", [one for one in SYNTAX if one is not Dialect.ACTION])
+def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: str) -> None:
+    def write(body: dict[str, Any]) -> dict[str, Any]:
+        function = {"name": "echo", "arguments": json.dumps({"text": NASTY[len(body["messages"]) // 2]})}
+        return {"content": said, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+    rules = replace(RULES, dialect=dialect, max_turns=len(NASTY))
+    session = FakeSession(lambda name, _: ToolResult(name))
+    episode = Episode(TASK, lambda: session, rules)
+    with serving(ChatServer(write=write)) as server:
+        asked = api(server)
+        play(
+            lambda one: asked.ask(one.messages, one.schemas, 0.0),
+            Dialogue(row([ECHO]), rules, ToolCalls.NATIVE),
+            episode,
+        )
+    assert session.calls == [("echo", {"text": text}) for text in NASTY]
+    assert episode.settle().num_malformed == 0
+
+
+def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost_in_open_thinking() -> None:
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
+    function = {"name": "echo", "arguments": {"text": "</tool_call>"}}
+    text = dialogue.written({"content": "<think>I never close", "tool_calls": [{"function": function}]})
+    assert SYNTAX[Dialect.HERMES].read(text, lambda: ()) == (ToolCall("echo", {"text": "</tool_call>"}),)
 
 
 def test_a_key_that_expires_meanwhile_makes_no_dialogue_fail() -> None:
@@ -228,13 +296,23 @@ def test_a_native_call_is_read_by_the_episode_and_answered_by_its_id() -> None:
 
 
 def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> None:
-    from xp.episode.dialects import SYNTAX
-    from xp.episode.tool_calls import Malformed
-
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
     text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
     assert isinstance(call, Malformed)
+
+
+@pytest.mark.parametrize("dialect", list(SYNTAX))
+@pytest.mark.parametrize("tools", list(ToolCalls))
+def test_arguments_that_are_no_json_end_no_evaluation_in_any_dialect(dialect: Dialect, tools: ToolCalls) -> None:
+    rules = replace(RULES, dialect=dialect)
+    dialogue = Dialogue(row([ECHO]), rules, tools)
+    message = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]}
+    assert "{broken" in dialogue.written(message)
+    if dialogue.is_native:
+        episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), rules)
+        episode.step(dialogue.written(message), dialogue.native_calls(message))
+        assert episode.settle().num_malformed == 1
 
 
 def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:

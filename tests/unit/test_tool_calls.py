@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xp.episode.tool_calls import MAX_CALLS, Malformed, ToolCall, parse_hermes, without_thinking
+from xp.episode.call_data import without_thinking
+from xp.episode.tool_calls import MAX_CALLS, Malformed, ToolCall, parse_hermes
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),

@@ -10,7 +10,8 @@ from typing import Any, Final
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
-from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes, without_thinking
+from xp.episode.call_data import without_thinking
+from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes
 from xp.errors import XpError
 from xp.load import load_object
 

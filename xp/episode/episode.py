@@ -89,15 +89,20 @@ class Episode:
         with self._lock:
             self._start()
 
-    def step(self, text: str) -> Reply:
+    def step(self, text: str, calls: tuple[ParsedCall, ...] | None = None) -> Reply:
         """Processes one assistant turn; does nothing after the episode's end. Never raises for the environment's
-        faults."""
+        faults.
+
+        Args:
+            text: the turn.
+            calls: its calls, if an API gave them apart from the text; None: they are in the text.
+        """
         with self._lock:
             if self._status is not EpisodeStatus.ONGOING:
                 return Reply((), self._status)
             began = time.monotonic()
             self._start()
-            turn = self._take(text) if self._status is EpisodeStatus.ONGOING else Turn(text, (), (), (), 0.0)
+            turn = self._take(text, calls) if self._status is EpisodeStatus.ONGOING else Turn(text, (), (), (), 0.0)
             self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
             if self._status is EpisodeStatus.ONGOING and len(self._turns) >= self._rules.max_turns:
                 self._status = EpisodeStatus.TRUNCATED
@@ -143,13 +148,15 @@ class Episode:
                 self._void(fault)
             self.open_s = time.monotonic() - began
 
-    def _take(self, text: str) -> Turn:
+    def _take(self, text: str, given: tuple[ParsedCall, ...] | None) -> Turn:
         calls: tuple[ParsedCall, ...] = ()
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            calls = syntax.read(text, self._attempt.tools)
+            calls = syntax.read(text, self._attempt.tools) if given is None else given
+            if calls and given is None and self._takes_text_only():
+                calls = ()
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
@@ -158,6 +165,12 @@ class Episode:
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
+
+    def _takes_text_only(self) -> bool:
+        """Returns whether any text is an answer, also one that looks like a call: the session has no tools."""
+        if self._rules.dialect is Dialect.ACTION:
+            return False
+        return self._attempt.takes_answer() and not self._attempt.tools()
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
         role = "user" if self._rules.dialect is Dialect.ACTION else "tool"

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from xp.episode.call_data import Tags, json_object
 from xp.episode.tool_calls import Malformed, ParsedCall, call_of, read_json, with_calls
 
 FORM: Final = "<|channel|>commentary to=functions.<tool> <|constrain|>json<|message|>{...}<|call|>"
 MESSAGE: Final = "<|message|>"
-_ENDS: Final = re.compile(r"<\|(?:start|end|call|return)\|>")
+_ENDS: Final = r"<\|(?:start|end|call|return)\|>"
+_DATA: Final = json_object(rf"(?<={re.escape(MESSAGE)})\s*\{{")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]{1,256})")
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w{1,32})")
 _NAMESPACE: Final = "functions."
@@ -38,10 +40,15 @@ def write_harmony(name: str, arguments: Mapping[str, Any]) -> str:
 
 def _messages(text: str) -> Iterator[tuple[str, str]]:
     """Header and full text of each message; parsing a call's arguments needs both."""
-    for piece in _ENDS.split(text):
+    tags = Tags(text, _ENDS, _DATA)
+    start: int | None = 0
+    while start is not None:
+        end = tags.after(start)
+        piece = text[start : len(text) if end is None else end.start()]
         header, mark, _ = piece.partition(MESSAGE)
         if mark:
             yield header, piece
+        start = None if end is None else end.end()
 
 
 def _call(piece: str) -> ParsedCall:

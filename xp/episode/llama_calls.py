@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.episode.pythonic import NotPythonic, read_calls
+from xp.episode.call_data import Data, json_object, without_thinking
+from xp.episode.pythonic import NotPythonic, calls_end, read_calls
 from xp.episode.tool_calls import (
     MAX_CALL_CHARS,
     MAX_CALLS,
@@ -16,27 +17,27 @@ from xp.episode.tool_calls import (
     call_of,
     checked_call,
     read_json,
-    without_thinking,
 )
 
 JSON_FORM: Final = '{"name": "<tool>", "parameters": {...}}'
 PYTHONIC_FORM: Final = "[<tool>(<name>=<value>, ...)]"
 PYTHON_TAG: Final = "<|python_tag|>"
 _OBJECT: Final = re.compile(r'\{\s*"(?:name|parameters|type|function)"\s*:')
-_LIST: Final = re.compile(r"\[\s*[A-Za-z_][\w.-]{0,127}\(")
-_BETWEEN: Final = re.compile(r"[\s;,]*")
+_LIST: Final = re.compile(r"(?<!\\)\[\s*[A-Za-z_][\w.-]{0,127}\(")  # `\[` begins a formula of LaTeX
+_BETWEEN: Final = re.compile(rf"(?:[\s;,]|{re.escape(PYTHON_TAG)})*")
+_OBJECTS: Final = json_object(_OBJECT.pattern)
+_LISTS: Final = Data(_LIST.pattern, lambda text, begin: calls_end(text, begin.start()))
 _DECODER: Final = json.JSONDecoder()
 
 
 def parse_llama_json(text: str) -> tuple[ParsedCall, ...]:
     """The calls of one turn, separated by `;` or nothing; empty if no object begins like a call."""
-    said = without_thinking(text).replace(PYTHON_TAG, "")
-    return tuple(_limited(_objects(said)))
+    return tuple(_limited(_objects(without_thinking(text, _OBJECTS))))
 
 
 def parse_pythonic(text: str) -> tuple[ParsedCall, ...]:
     """The calls of the turn's first list; empty if no list begins with a call. LFM2 puts tokens around the list."""
-    said = without_thinking(text).replace(PYTHON_TAG, "")
+    said = without_thinking(text, _LISTS)
     begin = _LIST.search(said)
     if begin is None:
         return ()

@@ -24,7 +24,20 @@ class NotPythonic(ValueError):
 
 def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     """Names and arguments of `[name(key=value, ...), ...]` at the beginning of the text; raises NotPythonic."""
-    scanner = _Scanner(text)
+    return _read(_Scanner(text, 0))
+
+
+def calls_end(text: str, start: int) -> int | None:
+    """The position after the list of calls that begins at `start`; None: there is no such list."""
+    scanner = _Scanner(text, start)
+    try:
+        _read(scanner)
+    except NotPythonic:
+        return None
+    return scanner.position
+
+
+def _read(scanner: _Scanner) -> list[tuple[str, dict[str, Any]]]:
     scanner.take("[")
     calls: list[tuple[str, dict[str, Any]]] = []
     while not scanner.accepts("]"):
@@ -41,8 +54,12 @@ def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
 class _Scanner:
     """A position in the text; every method moves it forward or raises NotPythonic."""
 
-    def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
+    def __init__(self, text: str, start: int) -> None:
+        self._text, self._at = text, start
+
+    @property
+    def position(self) -> int:
+        return self._at
 
     def accepts(self, mark: str) -> bool:
         """Returns whether the mark is next in the text, and if so moves past it."""

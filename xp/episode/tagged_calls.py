@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
+from xp.episode.call_data import between
 from xp.episode.tool_calls import (
     Malformed,
     ParsedCall,
@@ -24,18 +25,22 @@ XML_FORM: Final = (
 GLM_FORM: Final = "<tool_call><tool>\n<arg_key><name></arg_key>\n<arg_value><value></arg_value>\n...\n</tool_call>"
 _XML_TAGS: Final = re.compile(r"(<function=|</function>|<parameter=|</parameter>)")
 _GLM_TAGS: Final = re.compile(r"(</?arg_key>|</?arg_value>)")
+_XML_VALUE: Final = ("<parameter=", "</parameter>")
+_GLM_VALUE: Final = ("<arg_value>", "</arg_value>")
+_XML_DATA: Final = between(*_XML_VALUE)
+_GLM_DATA: Final = between(*_GLM_VALUE)
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 """Python's constants, which Qwen3.5's template writes."""
 
 
 def parse_xml(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     """The calls of one turn in Qwen3.5's format, which Qwen3-Coder and Nemotron 3 share; empty if there are none."""
-    return with_calls(bodies(text, bare="<function="), lambda body: _xml_call(body, tools))
+    return with_calls(bodies(text, _XML_DATA, bare="<function="), lambda body: _xml_call(body, tools))
 
 
 def parse_glm(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     """The calls of one turn in GLM's format; empty if there are none."""
-    return with_calls(bodies(text), lambda body: _glm_call(body, tools))
+    return with_calls(bodies(text, _GLM_DATA), lambda body: _glm_call(body, tools))
 
 
 def write_xml(name: str, arguments: Mapping[str, Any]) -> str:
@@ -53,7 +58,7 @@ def write_glm(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _xml_call(body: str, tools: Tools) -> ParsedCall:
-    pieces = _XML_TAGS.split(body)
+    pieces = _pieces(body, _XML_TAGS, *_XML_VALUE)
     if len(pieces) < 3 or pieces[1] != "<function=":
         return Malformed("the tool call has no <function=...>")
     name, closing, _ = pieces[2].partition(">")
@@ -73,7 +78,7 @@ def _xml_call(body: str, tools: Tools) -> ParsedCall:
 
 
 def _glm_call(body: str, tools: Tools) -> ParsedCall:
-    pieces = _GLM_TAGS.split(body)
+    pieces = _pieces(body, _GLM_TAGS, *_GLM_VALUE)
     name = pieces[0].strip()
     if not name or name.startswith(("{", "<")):
         return Malformed("the tool call does not begin with the tool's name")
@@ -89,6 +94,20 @@ def _glm_call(body: str, tools: Tools) -> ParsedCall:
     if key is not None:
         return Malformed(f"<arg_key>{key[:80]}</arg_key> has no <arg_value>")
     return _typed_call(name, given, tools)
+
+
+def _pieces(body: str, tags: re.Pattern[str], opening: str, closing: str) -> list[str]:
+    """The body split at its tags, which are at the odd positions; other tags inside a value are a part of it."""
+    value = between(opening, closing)
+    pieces: list[str] = []
+    start = position = 0
+    while (tag := tags.search(body, position)) is not None:
+        pieces += (body[start : tag.start()], tag.group())
+        start = position = tag.end()
+        end = value.end(body, tag) if tag.group() == opening else None
+        if end is not None:
+            position = end - len(closing)
+    return [*pieces, body[start:]]
 
 
 def _typed_call(name: str, given: Mapping[str, str], tools: Tools) -> ParsedCall:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
+from xp.episode.call_data import Tags, json_object, without_thinking
 from xp.episode.tagged_calls import json_types
-from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, parse_call, without_thinking
+from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, parse_call
 
 FORM: Final = "<action>...</action>"
-_ACTION: Final = re.compile(r"<action>(.*?)(?:</action>|\Z)", re.DOTALL)
+_OPEN: Final = "<action>"
+_CLOSE: Final = "</action>"
+_DATA: Final = json_object(rf"(?<={_OPEN})\s*\{{")
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": int, "number": float}
 
 
@@ -23,12 +25,27 @@ def parse_action(text: str, tools: Callable[[], Sequence[ToolSpec]]) -> tuple[Pa
         text: the model's text; text inside `<think>` is not an action.
         tools: called only if there is an action; raises EnvFault.
     """
-    found = _ACTION.findall(without_thinking(text))
-    if not found:
+    body = _last_body(without_thinking(text, _DATA))
+    if body is None:
         return ()
-    if len(found[-1]) > MAX_CALL_CHARS:
+    if len(body) > MAX_CALL_CHARS:
         return (Malformed(f"the action is longer than {MAX_CALL_CHARS} characters"),)
-    return (_call_of(found[-1].strip(), tools()),)
+    return (_call_of(body.strip(), tools()),)
+
+
+def _last_body(said: str) -> str | None:
+    """Text of the last action, whose closing tag may be missing; None: there is no action."""
+    tags = Tags(said, f"{_OPEN}|{_CLOSE}", _DATA)
+    body: str | None = None
+    start: int | None = None
+    position = 0
+    while (tag := tags.after(position)) is not None:
+        position = tag.end()
+        if start is None and tag.group() == _OPEN:
+            start = position
+        elif start is not None and tag.group() == _CLOSE:
+            body, start = said[start : tag.start()], None
+    return body if start is None else said[start:]
 
 
 def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from xp.episode.call_data import Data, Tags, json_object, without_thinking
+
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
-_TAGS: Final = re.compile(f"({OPEN}|{CLOSE})")
-THINK_OPEN: Final = "<think>"
-THINK_CLOSE: Final = "</think>"
+_DATA: Final = json_object(rf"(?<={OPEN})\s*\{{")
 HERMES_FORM: Final = '<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>'
 MAX_CALL_CHARS: Final = 262_144
 """Largest length of a call, in characters; parsing longer ones would delay other episodes."""
@@ -43,33 +42,35 @@ TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} char
 
 def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
     """The calls of one turn, in order; empty if there are none."""
-    return with_calls(bodies(text), parse_call)
+    return with_calls(bodies(text, _DATA), parse_call)
 
 
-def bodies(text: str, bare: str | None = None) -> Iterator[str]:
+def bodies(text: str, data: Data, bare: str | None = None) -> Iterator[str]:
     """Text between `<tool_call>` and `</tool_call>`, call by call. Text inside `<think>` is not a call.
 
     The last closing tag may be missing, if it was the stop string or the turn ended with the call.
 
     Args:
         text: one turn.
+        data: the form of arguments; tags inside them are a part of them.
         bare: beginning of a call without tags; None: every call has tags.
     """
-    said = without_thinking(text)
-    if bare is not None and OPEN not in said and (begin := said.find(bare)) >= 0:
+    said = without_thinking(text, data)
+    if bare is not None and (begin := said.find(bare)) >= 0 and Tags(said, OPEN, data).after(0) is None:
         yield said[begin:]
         return
-    body: str | None = None
-    for piece in _TAGS.split(said):
-        if piece not in (OPEN, CLOSE):
-            body = None if body is None else piece
-            continue
+    tags = Tags(said, f"{OPEN}|{CLOSE}", data)
+    start: int | None = None
+    position = 0
+    while (tag := tags.after(position)) is not None:
+        position = tag.end()
+        body = None if start is None else said[start : tag.start()]
         # An opening tag ends an unclosed call too, but a doubled one opens a single call.
-        if body is not None and (piece == CLOSE or body.strip()):
+        if body is not None and (tag.group() == CLOSE or body.strip()):
             yield body
-        body = "" if piece == OPEN else None
-    if body is not None:
-        yield body
+        start = position if tag.group() == OPEN else None
+    if start is not None:
+        yield said[start:]
 
 
 def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple[ParsedCall, ...]:
@@ -80,21 +81,6 @@ def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple
             return (*calls, Malformed(f"more than {MAX_CALLS} tool calls in one message"))
         calls.append(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG)
     return tuple(calls)
-
-
-def without_thinking(text: str) -> str:
-    """The text outside `<think>` blocks; the opening tag may be in the prompt, the closing one may be missing."""
-    close, opening = text.find(THINK_CLOSE), text.find(THINK_OPEN)
-    if close >= 0 and (opening < 0 or close < opening):
-        text = text[close + len(THINK_CLOSE) :]
-    kept, position = [], 0
-    while (opening := text.find(THINK_OPEN, position)) >= 0:
-        kept.append(text[position:opening])
-        close = text.find(THINK_CLOSE, opening)
-        if close < 0:
-            return "".join(kept)
-        position = close + len(THINK_CLOSE)
-    return "".join([*kept, text[position:]])
 
 
 def parse_call(body: str) -> ParsedCall:

@@ -18,7 +18,7 @@ from xp.counted import counted
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
-from xp.evaluation.replies import MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long
+from xp.evaluation.replies import MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long, said_text
 from xp.evaluation.settings import Endpoint
 from xp.exchange import post
 from xp.security.secrets import Redactor
@@ -60,6 +60,7 @@ class Answer:
     """The model's output in one turn."""
 
     message: Mapping[str, Any]
+    """The API's message; its `content` is a string or None."""
     prompt_tokens: int | None
     completion_tokens: int | None
     """Generated tokens; None: the API does not count them."""
@@ -264,6 +265,7 @@ class Api:
                 raise TypeError("a message that is no object")
             if is_deep(message):
                 raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
+            message = {**message, "content": said_text(message.get("content"))}
             if value["choices"][0].get("finish_reason") == "content_filter" and not is_said(message):
                 raise ValueError("the answer was filtered")
         except (ValueError, LookupError, TypeError, RecursionError) as error:

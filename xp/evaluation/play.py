@@ -9,9 +9,11 @@ from typing import Any
 
 from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
+from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
+from xp.episode.tool_calls import ParsedCall, parse_call, with_calls
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.evaluation.api import Answer, DialogueFails, TooLong
@@ -84,12 +86,24 @@ class Dialogue:
 
     def written(self, message: Mapping[str, Any]) -> str:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
-        text = message.get("content")
+        text, calls = message.get("content"), self._calls(message)
         parts = [valid_text(text)] if isinstance(text, str) and text else []
-        for call in self._calls(message):
-            function = call["function"]
-            parts.append(syntax_of(self.rules.dialect).write(function["name"], _arguments(function.get("arguments"))))
+        if calls and parts and parts[0].rfind(THINK_OPEN) > parts[0].rfind(THINK_CLOSE):
+            parts[0] += THINK_CLOSE  # else the calls after it would be thinking
+        for call in calls:
+            name, arguments = call["function"]["name"], _arguments(call["function"]["arguments"])
+            # Only JSON has a form for arguments that are no object.
+            dialect = self.rules.dialect if isinstance(arguments, dict) else Dialect.HERMES
+            parts.append(syntax_of(dialect).write(name, arguments))
         return "\n".join(parts)
+
+    def native_calls(self, message: Mapping[str, Any]) -> tuple[ParsedCall, ...] | None:
+        """The API's own calls, for the Episode; None: calls are read from the text."""
+        calls = [call["function"] for call in self._calls(message)] if self.is_native else []
+        bodies = (
+            json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False) for call in calls
+        )
+        return with_calls(bodies, parse_call) or None
 
     def add(self, message: Mapping[str, Any], reply: Reply) -> None:
         """Adds the assistant's message and the reply; calls that were not executed are left out."""
@@ -152,7 +166,7 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
                 episode.give_up(str(fault))
                 return usage
             usage.add(answer)
-            reply = episode.step(dialogue.written(answer.message))
+            reply = episode.step(dialogue.written(answer.message), calls=dialogue.native_calls(answer.message))
             if reply.is_done:
                 return usage
             dialogue.add(answer.message, reply)

@@ -11,6 +11,10 @@ MOST_TOKENS: Final = 10**9
 """Largest number of tokens in one answer; a larger number is not a count."""
 MOST_DEPTH: Final = 100
 """Largest depth of nesting in a message."""
+TEXT_PARTS: Final = ("text", "output_text")
+"""Types of the parts of a content that are text."""
+SILENT_PARTS: Final = ("reasoning", "reasoning_text", "summary_text", "thinking", "redacted_thinking", "refusal")
+"""Types of the parts of a content that may be all of it, in a message without text."""
 FAILED: Final = ("error", "abort")
 """Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
 
@@ -34,6 +38,32 @@ def is_failure(reply: bytes) -> bool:
 def is_said(message: Mapping[str, Any]) -> bool:
     """Returns whether a message has any text or tool call."""
     return any(message.get(name) for name in ("content", "tool_calls", "refusal"))
+
+
+def said_text(content: Any) -> str | None:
+    """The text of a message's `content`: a string, null, or a list of parts whose texts are joined.
+
+    Parts of other types (reasoning, thinking, an image) are left out.
+
+    Raises:
+        TypeError: the content is none of these, or only has parts of unknown types.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise TypeError(f"a content that is {type(content).__name__}, not a string, null or a list of parts")
+    texts: list[str] = []
+    for part in content:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise TypeError("a content with a part that has no type")
+        if part["type"] in TEXT_PARTS:
+            if not isinstance(part.get("text"), str):
+                raise TypeError("a content with a part of text that has no text")
+            texts.append(part["text"])
+    unknown = [part["type"] for part in content if part["type"] not in (*TEXT_PARTS, *SILENT_PARTS)]
+    if unknown and not texts:
+        raise TypeError(f"a content without text, with a part of type {unknown[0]!r:.60}")
+    return "".join(texts)
 
 
 def is_deep(value: Any) -> bool:

@@ -1,0 +1,98 @@
+"""Finds tags in a model's text outside of data; a tag inside an argument of a call is a part of that argument."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+THINK_OPEN: Final = "<think>"
+THINK_CLOSE: Final = "</think>"
+MAX_FAILED: Final = 64
+"""Largest number of parts of one text that begin like data and are none; further ones are not examined."""
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class Data:
+    """The form of data in one dialect."""
+
+    begin: str
+    """Regular expression of the beginning, without capturing groups."""
+    end: Callable[[str, re.Match[str]], int | None]
+    """Returns the position after the data; None: the text only begins like data."""
+
+
+class Tags:
+    """The tags of a text that are outside of data.
+
+    Args:
+        text: one turn.
+        tags: regular expression of the tags, without capturing groups.
+        data: the form of data; None: the text has none.
+    """
+
+    def __init__(self, text: str, tags: str, data: Data | None) -> None:
+        self._text, self._data = text, data
+        self._pattern = re.compile(tags if data is None else f"{tags}|(?P<data>{data.begin})")
+        self._num_failed = 0
+
+    def after(self, position: int) -> re.Match[str] | None:
+        """The next tag from a position on."""
+        while (found := self._pattern.search(self._text, position)) is not None:
+            if self._data is None or found.lastgroup != "data":
+                return found
+            end = self._data.end(self._text, found) if self._num_failed < MAX_FAILED else None
+            self._num_failed += end is None
+            position = found.end() if end is None else end
+        return None
+
+
+def json_object(begin: str) -> Data:
+    """A JSON object; `begin` matches its opening brace, the first brace of the match."""
+    return Data(begin, _object_end)
+
+
+def between(opening: str, closing: str) -> Data:
+    """Text between two tags that does not contain the opening one."""
+    either = re.compile(f"{re.escape(opening)}|{re.escape(closing)}")
+
+    def end(text: str, begin: re.Match[str]) -> int | None:
+        found = either.search(text, begin.end())
+        return None if found is None or found.group() != closing else found.end()
+
+    return Data(re.escape(opening), end)
+
+
+def without_thinking(text: str, data: Data | None = None) -> str:
+    """The text outside `<think>` blocks; the opening tag may be in the prompt, the closing one may be missing.
+
+    Args:
+        text: one turn.
+        data: the form of arguments, in which these tags have no meaning.
+    """
+    tags = Tags(text, f"{THINK_OPEN}|{THINK_CLOSE}", data)
+    kept: list[str] = []
+    start = position = 0
+    may_be_opened_in_prompt = True
+    while (tag := tags.after(position)) is not None:
+        position = tag.end()
+        if tag.group() == THINK_OPEN:
+            kept.append(text[start : tag.start()])
+            close = text.find(THINK_CLOSE, position)
+            if close < 0:
+                return "".join(kept)
+            start = position = close + len(THINK_CLOSE)
+        elif may_be_opened_in_prompt:
+            start = position
+        may_be_opened_in_prompt = False
+    return "".join([*kept, text[start:]])
+
+
+def _object_end(text: str, begin: re.Match[str]) -> int | None:
+    try:
+        return _DECODER.raw_decode(text, text.index("{", begin.start()))[1]
+    except (ValueError, RecursionError):
+        return None
