@@ -255,6 +255,18 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
 
 
+@pytest.mark.parametrize(("limit", "status"), [(5, EpisodeStatus.TRUNCATED), (200, EpisodeStatus.STOPPED)])
+def test_a_turn_that_its_token_limit_cuts_truncates_the_episode_under_trl(limit: int, status: EpisodeStatus) -> None:
+    from xp.backends.trl.worker.config import TRLSampling
+
+    tokenizer, _ = tokenizer_and_model()
+    (script,) = [one for one in SCRIPTS if bare(one).outcome.status is EpisodeStatus.STOPPED][:1]
+    model = ScriptedModel(_conversation(script), len(tokenizer))
+    sampling = TRLSampling(400, limit, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
+    rollout = under_trls_engine(model, ChatTokens(tokenizer), FakeMix(script.rules), sampling)
+    assert rollout.outcome.status is status
+
+
 def test_the_scripts_reach_every_status() -> None:
     assert {bare(script).outcome.status for script in SCRIPTS} == set(EpisodeStatus) - {EpisodeStatus.ONGOING}
 

@@ -169,7 +169,7 @@ def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
 def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
     engine = Engine(prompts(2), end_ids=[-1], is_stop=lambda ids: len(ids) == 3)
     engine.begin(0, 1)
-    assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(3, True), (3, True)]
+    assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(3, False), (3, False)]
 
 
 def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:

@@ -161,6 +161,17 @@ def test_truncated_episodes_leave_the_loss_where_the_spec_says_so_but_keep_their
     assert sum(batch.output["rewards"][0]) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("limit", "status"), [(5, EpisodeStatus.TRUNCATED), (200, EpisodeStatus.STOPPED)])
+def test_a_turn_that_its_token_limit_cuts_truncates_the_episode(limit: int, status: EpisodeStatus) -> None:
+    config = train_config(
+        f"training.max_tokens_per_turn={limit}", "algorithm.mask_truncated=true", "training.max_response_tokens=600"
+    )
+    mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.STOP))
+    batch = play(ScriptedClient(["a rather long turn that says nothing at all"]), mix, [ROW], config)
+    assert batch.plays[0].episode.settle().status is status
+    assert any(batch.output["loss_masks"][0]) is (status is EpisodeStatus.STOPPED)
+
+
 def test_special_tokens_inside_a_turn_reach_the_episode_as_they_were_written() -> None:
     """SkyRL hands over the engine's text, from which special tokens are gone: another call than the model wrote."""
     mix: Any = FakeMix(RULES)

@@ -79,6 +79,37 @@ def test_with_tools_a_call_is_a_call_although_answers_are_taken() -> None:
     assert (session.answers, session.calls) == ([], [("move", {})])
 
 
+def test_a_turn_that_is_cut_without_a_call_truncates_the_episode() -> None:
+    episode = episode_of(FakeSession(steady), replace(RULES, on_no_tool_call=OnNoToolCall.STOP))
+    assert episode.step("I think that", is_cut=True).status is EpisodeStatus.TRUNCATED
+    assert episode.settle().status is EpisodeStatus.TRUNCATED
+
+
+def test_a_call_that_is_cut_in_its_middle_truncates_the_episode() -> None:
+    episode = episode_of(FakeSession(steady), replace(RULES, on_malformed_call=OnMalformedCall.STOP))
+    assert episode.step(call("move")[:-16], is_cut=True).status is EpisodeStatus.TRUNCATED
+
+
+def test_an_answer_that_is_cut_has_its_reward_and_is_truncated() -> None:
+    session = NoTools(steady, lambda _: ToolResult("right", 1.0, finished=True))
+    reward = replace(RULES.reward, nonterminal=-5.0)  # for episodes that the environment did not end
+    episode = episode_of(session, replace(RULES, reward=reward))
+    episode.step("The answer is 4, because", is_cut=True)
+    outcome = episode.settle()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+
+
+def test_a_whole_call_that_ends_the_episode_counts_although_its_turn_was_cut() -> None:
+    episode = episode_of(FakeSession(steady))
+    assert episode.step(f"{call('win')} and", is_cut=True).status is EpisodeStatus.FINISHED
+
+
+def test_an_episode_that_goes_on_after_a_cut_turn_is_judged_by_its_last_one() -> None:
+    episode = episode_of(FakeSession(steady), replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE))
+    assert episode.step("I think that", is_cut=True).status is EpisodeStatus.ONGOING
+    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
+
+
 def test_settling_twice_scores_and_closes_once() -> None:
     session = FakeSession(steady)
     episode = episode_of(session)

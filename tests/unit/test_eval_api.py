@@ -175,6 +175,21 @@ def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: 
     assert episode.settle().num_malformed == 0
 
 
+@pytest.mark.parametrize(("reason", "status"), [("length", EpisodeStatus.TRUNCATED), ("stop", EpisodeStatus.STOPPED)])
+def test_a_message_that_its_token_limit_cuts_truncates_the_episode(reason: str, status: EpisodeStatus) -> None:
+    rules = replace(RULES, on_no_tool_call=OnNoToolCall.STOP)
+    episode = Episode(TASK, lambda: FakeSession(steady), rules)
+    reply = (200, {}, {"choices": [{"message": {"content": "I think that"}, "finish_reason": reason}]})
+    with serving(ChatServer(before=lambda _: reply)) as server:
+        asked = api(server)
+        play(
+            lambda one: asked.ask(one.messages, one.schemas, 0.0),
+            Dialogue(row([ECHO]), rules, ToolCalls.TEXT),
+            episode,
+        )
+    assert episode.settle().status is status
+
+
 def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost_in_open_thinking() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     function = {"name": "echo", "arguments": {"text": "</tool_call>"}}

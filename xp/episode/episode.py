@@ -67,6 +67,7 @@ class Episode:
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
         self._void_reason: str | None = None
+        self._is_answered = False  # The environment ended the episode after a turn that was cut.
         self._deadline: float | None = None
         self._turns: list[Turn] = []
         self._outcome: EpisodeResult | None = None
@@ -89,13 +90,15 @@ class Episode:
         with self._lock:
             self._start()
 
-    def step(self, text: str, calls: tuple[ParsedCall, ...] | None = None) -> Reply:
+    def step(self, text: str, *, calls: tuple[ParsedCall, ...] | None = None, is_cut: bool = False) -> Reply:
         """Processes one assistant turn; does nothing after the episode's end. Never raises for the environment's
         faults.
 
         Args:
             text: the turn.
             calls: its calls, if an API gave them apart from the text; None: they are in the text.
+            is_cut: whether a token limit cut the turn. An episode that such a turn ends without a call is truncated,
+                though the environment may have scored the text as an answer.
         """
         with self._lock:
             if self._status is not EpisodeStatus.ONGOING:
@@ -109,6 +112,8 @@ class Episode:
             is_over = self._status is not EpisodeStatus.ONGOING
             if is_over:
                 self._leave()
+                if is_cut:
+                    self._cut(turn)
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
             names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
             return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
@@ -216,6 +221,13 @@ class Episode:
             check_bound(result.reward, call_name(call), self._rules.reward)
         return result
 
+    def _cut(self, turn: Turn) -> None:
+        """Makes the episode truncated, unless a whole call ended it. The reward stays what the environment said."""
+        has_call = any(isinstance(call, ToolCall) for call in turn.calls)
+        self._is_answered = self._status is EpisodeStatus.FINISHED
+        if self._status is EpisodeStatus.STOPPED or (self._is_answered and not has_call):
+            self._status = EpisodeStatus.TRUNCATED
+
     def _leave(self) -> None:
         """Has the environment score the final state after the last turn or token; adds the result to the last turn."""
         if self._deadline is None or not self._turns or self._status in (EpisodeStatus.FINISHED, EpisodeStatus.VOID):
@@ -269,7 +281,8 @@ class Episode:
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
-                reward = reduce_rewards(rewards, self._status is EpisodeStatus.FINISHED, self._rules.reward)
+                is_finished = self._is_answered or self._status is EpisodeStatus.FINISHED
+                reward = reduce_rewards(rewards, is_finished, self._rules.reward)
             except OverflowError as error:
                 self._status, self._void_reason = EpisodeStatus.VOID, f"OverflowError: {error}"
         return EpisodeResult(

@@ -79,15 +79,15 @@ METRICS: Final = (
     Metric(
         "episodes/truncated",
         "share, 0 to 1",
-        "Share of episodes that ended at a limit of turns or tokens.",
+        "Share of episodes that ended at a limit of turns or tokens, or with a turn that its token limit cut.",
         "High: `env.max_turns`, `training.max_tokens_per_turn` or `training.max_response_tokens` is too small, or the"
         " policy does not come to an end.",
     ),
     Metric(
         "episodes/finished",
         "share, 0 to 1",
-        "Share of episodes that the environment or the policy ended.",
-        "With `episodes/truncated` and `episodes/void` it makes 1.",
+        "Share of episodes that the environment ended.",
+        "What this, `episodes/truncated` and `episodes/void` lack to 1 ended with a turn without a well-formed call.",
     ),
     Metric(
         "episodes/malformed",

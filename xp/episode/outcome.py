@@ -18,7 +18,7 @@ class EpisodeStatus(StrEnum):
     STOPPED = "stopped"
     """A turn without a (well-formed) tool call ended the episode."""
     TRUNCATED = "truncated"
-    """The limit of turns or tokens was reached."""
+    """A limit of turns or tokens ended the episode, or cut the turn that ended it."""
     VOID = "void"
     """Infrastructure failed; there is no reward."""
 

@@ -64,6 +64,8 @@ class Answer:
     prompt_tokens: int | None
     completion_tokens: int | None
     """Generated tokens; None: the API does not count them."""
+    is_cut: bool = False
+    """Whether a token limit cut the message."""
 
 
 class Api:
@@ -276,4 +278,9 @@ class Api:
             ) from None
         usage = value.get("usage")
         usage = usage if isinstance(usage, dict) else {}
-        return Answer(valid_value(message), count(usage.get("prompt_tokens")), count(usage.get("completion_tokens")))
+        return Answer(
+            valid_value(message),
+            count(usage.get("prompt_tokens")),
+            count(usage.get("completion_tokens")),
+            is_cut=value["choices"][0].get("finish_reason") == "length",
+        )

@@ -166,7 +166,8 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
                 episode.give_up(str(fault))
                 return usage
             usage.add(answer)
-            reply = episode.step(dialogue.written(answer.message), calls=dialogue.native_calls(answer.message))
+            text, calls = dialogue.written(answer.message), dialogue.native_calls(answer.message)
+            reply = episode.step(text, calls=calls, is_cut=answer.is_cut)
             if reply.is_done:
                 return usage
             dialogue.add(answer.message, reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -22,3 +23,16 @@ class TokenBudget:
     def next_turn(self, num_response: int) -> int:
         """Largest number of tokens of the policy's next turn."""
         return min(self.max_tokens_per_turn, self.room(num_response))
+
+
+def is_cut(ids: Sequence[int], limit: int, end_ids: Sequence[int]) -> bool:
+    """Returns whether its token limit cut a turn: it is as long, and no end-of-turn token is its last.
+
+    A turn that a stop string ended is shorter.
+
+    Args:
+        ids: the policy's tokens.
+        limit: largest number of tokens of the turn.
+        end_ids: tokens that end a turn.
+    """
+    return len(ids) >= limit and not (ids and ids[-1] in end_ids)

@@ -190,7 +190,7 @@ class TurnClient:
             await asyncio.to_thread(running.lose, f"EngineLost: {type(error).__name__}: {error}")
             return self._no_turn(limited)
         ids: Sequence[int] = output["response_ids"][0]
-        running.wrote(ids)
+        running.wrote(ids, limit=limited["max_tokens"], end_ids=self._chat.end_ids)
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
+from xp.worker.token_budget import is_cut
 
 
 @dataclass(frozen=True)
@@ -107,17 +108,17 @@ class WritingEngine:
         words = turn_seed(self._seed, self._opening.names[number], conversation.num_turns)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
         conversation.num_turns += 1
-        ids = [*conversation.prompt_ids, *conversation.completion_ids]
+        context = [*conversation.prompt_ids, *conversation.completion_ids]
 
         def done(written: GeneratedTurn | BaseException) -> None:
             if isinstance(written, BaseException):
                 self._opening.deliver(written)
                 return
             conversation.write(written.ids, written.logprobs)
-            is_cut = not written.ids or written.ids[-1] not in self._end_ids
-            self._opening.deliver(RolloutTurn(number, list(written.ids), is_cut))
+            ids = list(written.ids)
+            self._opening.deliver(RolloutTurn(number, ids, is_cut(ids, limit, self._end_ids)))
 
-        self._writer.submit(GenerationRequest(ids, limit, seed), done)
+        self._writer.submit(GenerationRequest(context, limit, seed), done)
 
 
 def turn_seed(seed: str, name: str, turn: int) -> str:
