@@ -111,7 +111,7 @@ def _evaluate(run: Path, gain: float) -> None:
         write_episodes(run / f"attempt_1/evaluate/trajectories/{name}.jsonl", episodes)
         played = [Played(ENV, f"{ENV}/test/{index}", outcome(reward), 5) for index, reward in rewards.items()]
         results[name] = evaluation_result(played, 1.0)
-    write_evaluation(run / "attempt_1/evaluate/evaluation.json", {"before": "m", "after": "n"}, results, {})
+    write_evaluation(run / "attempt_1/evaluate/evaluation.json", {"before": "m", "after": "n"}, results, {}, {})
 
 
 def data_of(page: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
+from xp.report.comparison import _pairs
 from xp.runs.differences import differing
 from xp.runs.leaderboard import PLAIN
 from xp.runs.named import named_runs
@@ -26,14 +27,15 @@ def leave(outputs: Path, run: str, after: float, *words: str) -> Path:
     return leave_run(spec(outputs, *words), run, RunStatus.SUCCEEDED, after=after)
 
 
-def with_tasks(run: Path, rewards: Sequence[float]) -> None:
-    """The evaluation with the reward of each of its tasks."""
+def with_tasks(run: Path, rewards: Sequence[float], contents: Sequence[str] = ()) -> None:
+    """The evaluation with the reward of each of its tasks, and with the digest of its content if there is one."""
     file = run / "attempt_1/evaluate/evaluation.json"
     value = json.loads(file.read_text())
     value["results"]["after"] |= {
         "tasks": {f"e/test/{number}": [reward] for number, reward in enumerate(rewards)},
         "pass_threshold": 1.0,
     }
+    value["task_hashes"] = {f"e/test/{number}": content for number, content in enumerate(contents)}
     file.write_text(json.dumps(value))
 
 
@@ -88,6 +90,36 @@ def test_two_runs_that_hardly_differ_are_not_told_apart(tmp_path: Path, capsys: 
     with_tasks(low, [0.0] * 9 + [0.1])
     with_tasks(high, [1.0] * 10)
     assert shown(capsys, f"outputs={tmp_path}")[-1].endswith("): a difference is shown")
+
+
+def test_tasks_of_one_name_and_another_content_are_not_paired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = leave(tmp_path, "one", 0.5), leave(tmp_path, "other", 0.6)
+    with_tasks(one, [1.0, 0.0] * 3, "abcdef")
+    with_tasks(other, [0.0, 1.0] * 3, "aBCDEf")
+    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    told = capsys.readouterr().err
+    assert "one and other: 4 tasks have another content under the same name" in told
+    assert "e/test/1, e/test/2, e/test/3 and 1 more" in told
+    assert "python -m xp eval run=one,other" in told
+    assert _pairs([one, other])[0] == []
+    with_tasks(other, [0.0, 1.0] * 3, "abcdef")
+    assert _pairs([one, other])[1] == []
+    lines = shown(capsys, "one", "other", "--paired", f"outputs={tmp_path}")
+    assert not any("content" in line for line in lines)
+
+
+@pytest.mark.parametrize(("contents", "told"), [("", "6 of 6"), ("abcde", "1 of 6")])
+def test_runs_without_their_tasks_content_on_record_are_compared_with_one_line_about_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], contents: str, told: str
+) -> None:
+    with_tasks(leave(tmp_path, "old", 0.5), [1.0, 0.0] * 3, contents)
+    with_tasks(leave(tmp_path, "new", 0.6), [0.0, 1.0] * 3, "abcdef")
+    words = ("old", "new", "--paired", f"outputs={tmp_path}")
+    (line,) = [line for line in shown(capsys, *words) if "content" in line]
+    assert f"content of {told} tasks could not be compared: an evaluation by an earlier xp has no record of it" in line
+    assert [one["num_unchecked"] for one in json.loads("\n".join(shown(capsys, *words, "--json")))] == [int(told[0])]
 
 
 def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.fake_provider import FakeWorld
+from tests.unit.slime_config import worker_config
 from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.compose import compose, from_container
+from xp.episode.metrics import Played
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
 from xp.planning.splits import held_out_lines
-from xp.runs.held_out import held_out, read_held_out
+from xp.runs.held_out import held_out, read_held_out, read_rewards
 from xp.tasks.prepare import prepare
+from xp.tasks.rounds import Rounds
+from xp.worker.evaluate import evaluate_models
+from xp.worker.stage import EvaluateConfig
 
 ON = {
     "trl": ("env=whodunit_mini",),
@@ -176,3 +184,16 @@ def test_the_last_attempts_result_counts_whatever_the_files_times_say(tmp_path: 
         file.write_text(json.dumps({"results": {"after": {"reward_mean": reward, "reward_stderr": None}}}))
         os.utime(file, (1_000_000 - number, 1_000_000 - number))
     assert held_out(tmp_path)["after"].reward_mean == 0.9
+
+
+def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:
+    task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 4}).config(), {}, tmp_path)
+    rows = [row for row in task_set.rows("held_out") if row.index != 2]
+    common = replace(worker_config(tmp_path, 1).common, tasks=str(task_set.path), metrics=str(tmp_path / "metrics"))
+    outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
+    played = [Played("fake", row.task_id, outcome, 3) for row in rows]
+    evaluate_models(EvaluateConfig(common, {"after": "m"}, Rounds(None, 1)), tmp_path, lambda *_: played)
+    found = read_rewards(tmp_path / "evaluation.json", "after")
+    assert found is not None
+    assert found.hashes == {row.task_id: row.task_hash for row in rows}
+    assert len(set(found.hashes.values())) == 3

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import numpy as np
 import pytest
 
-from xp.evaluation.paired import _enough_tasks, _equivalence, _interval, _passes, _smallest
+from xp.episode.clusters import clustered_stderr
+from xp.evaluation.paired import _enough_tasks, _equivalence, _interval, _passes, _smallest, compare
 from xp.evaluation.ranking import ComparedSpec, _over_seeds, _welch
+from xp.evaluation.statistics import mean
 
 
 @pytest.mark.parametrize("number", [2, 3, 10, 100, 5000])
@@ -50,3 +54,54 @@ def test_intervals_over_seeds_are_students_and_welchs() -> None:
     assert _welch(first, second)[0] == pytest.approx((welch.low, welch.high))
     own = ttest_1samp(first.rewards, 0.0).confidence_interval(0.95)
     assert _over_seeds(first) == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"
+
+
+THIRDS = {
+    "a": ([0.0, 0.0, 1.0], [0.0, 1.0, 1.0]),
+    "b": ([0.1, 0.1, 0.1], [0.1, 0.1, 1.1]),
+    "c": ([0.7] * 3, [1.7, 0.7, 0.7]),
+}
+"""Task -> rewards of two models, whose means differ by 1/3 in each task, but for rounding."""
+
+
+@pytest.mark.parametrize(("scale", "sign"), [(1.0, 1), (1.0, -1), (1e6, 1)])
+def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float, sign: int) -> None:
+    sides = [{task: [scale * one for one in pair[side]] for task, pair in THIRDS.items()} for side in (0, 1)]
+    first, second = sides[::sign]
+    assert len({fmean(second[task]) - fmean(first[task]) for task in THIRDS}) > 1
+    found = compare(("a", "b"), first, second, 1.0, 0.03)
+    assert found.difference == pytest.approx(sign * scale / 3)
+    assert (found.low, found.high, found.smallest, found.stderr) == (None, None, None, 0.0)
+    assert (found.p_value, found.enough_tasks) == (0.25, 6)
+    assert "all 3 tasks differ alike, and 6 such tasks would show it" in found.verdict
+
+
+def test_differences_that_are_rounding_alone_are_no_difference() -> None:
+    first = {"a": [0.1 + 0.2], "b": [0.3], "c": [0.6]}
+    second = {"a": [0.3], "b": [0.1 + 0.2], "c": [0.6]}
+    found = compare(("a", "b"), first, second, 1.0, 0.03)
+    assert (found.difference, found.p_value, found.p_equivalent) == (0.0, 1.0, pytest.approx(0.9**3))
+    assert "all 3 tasks have the same reward in both" in found.verdict
+
+
+def test_a_small_difference_that_is_no_rounding_keeps_its_test() -> None:
+    first = {key: [0.5] for key in "abc"}
+    found = compare(("a", "b"), first, {"a": [0.5001], "b": [0.5002], "c": [0.5003]}, 1.0, 0.03)
+    assert found.p_value == pytest.approx(0.074, abs=0.001)
+    assert found.stderr is not None
+    assert found.stderr > 0
+
+
+def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
+    tenths = [[0.1 + 0.2], [0.3], [0.3, 0.3]]
+    assert clustered_stderr(tenths) == 0.0
+    assert clustered_stderr([[1e6 * one for one in task] for task in tenths]) == 0.0
+    found = mean(tenths)
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_seeds_that_are_equal_but_for_rounding_do_not_vary() -> None:
+    seeds = ComparedSpec("a", (), (0.1 + 0.2, 0.3))
+    assert _over_seeds(seeds) == "the same for each"
+    assert _welch(seeds, ComparedSpec("b", (), (0.7, 0.1 + 0.6))) == (None, "the seeds do not vary")

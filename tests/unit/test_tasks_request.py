@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.fake_session import LIMITS, RULES
 from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
 from xp.errors import XpError
+from xp.launchers.files import copy_modules
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import (
     canonical_request,
@@ -249,3 +250,51 @@ def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     before = code_digest("mine:reward", [str(tmp_path)])
     module.write_text('TASKS_VERSION = "1"\ndef reward(result): return 0.0\n')
     assert code_digest("mine:reward", [str(tmp_path)]) != before
+
+
+@pytest.mark.parametrize("has_init", [True, False])
+@pytest.mark.parametrize("touched", ["shared/scores.py", "shared/words.txt", "common.py"])
+def test_a_change_anywhere_in_the_top_level_package_is_another_grader(
+    tmp_path: Path, touched: str, has_init: bool
+) -> None:
+    package = tmp_path / "games"
+    for name in ("mystery/__init__.py", "mystery/grade.py", "shared/scores.py", "shared/words.txt", "common.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("raise SystemExit('must not be imported')")
+    if has_init:
+        (package / "__init__.py").write_text("raise SystemExit('must not be imported')")
+    env = replace(MEMBER.env, target=None, provider="local", grader="games.mystery.grade:grade")
+
+    def digests() -> tuple[str | None, str]:
+        return source_digest(env, [str(tmp_path)]), code_digest("games.mystery.grade:grade", [str(tmp_path)])
+
+    before = digests()
+    (tmp_path / "neighbour.py").write_text("x = 1")
+    assert digests() == before
+    (package / touched).write_text("repaired")
+    assert all(now != then for now, then in zip(digests(), before, strict=True))
+
+
+def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
+    package = tmp_path / "here" / "games"
+    for name in ("mystery/grade.py", "words.txt", ".hidden", "__pycache__/a.pyc", "mystery/.git/config"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("one")
+    (tmp_path / "elsewhere").mkdir()
+    (package / "link").symlink_to(tmp_path / "elsewhere")
+    (package / "linked.txt").symlink_to(package / "words.txt")
+    (tmp_path / "code").mkdir()
+    copy_modules([package], tmp_path / "code")
+    here, copied = (code_digest("games.mystery.grade:grade", [str(tmp_path / name)]) for name in ("here", "code"))
+    assert here == copied
+
+
+def test_an_environment_of_xp_counts_by_its_own_package_so_that_xp_can_change_elsewhere(tmp_path: Path) -> None:
+    for name in ("__init__.py", "other.py", "builtin/__init__.py", "builtin/sums.py"):
+        (tmp_path / "xp" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "xp" / name).write_text("one")
+    before = code_digest("xp.builtin.sums:grade", [str(tmp_path)])
+    (tmp_path / "xp/other.py").write_text("two")
+    assert code_digest("xp.builtin.sums:grade", [str(tmp_path)]) == before
+    (tmp_path / "xp/builtin/__init__.py").write_text("two")
+    assert code_digest("xp.builtin.sums:grade", [str(tmp_path)]) != before

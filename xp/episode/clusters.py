@@ -7,14 +7,24 @@ trainers' own Pythons; a test compares it with statsmodels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+from typing import Final
+
+ROUNDING: Final = 1e-9
+"""Largest spread that counts as 0, as a share of the largest reward, or of 1 if that is less."""
+
+
+def is_rounding(spread: float, rewards: Iterable[float]) -> bool:
+    """Returns whether a spread is only rounding of computations with these rewards, which counts as 0."""
+    return spread <= ROUNDING * max(1.0, max(map(abs, rewards)))
 
 
 def clustered_stderr(groups: Sequence[Sequence[float]]) -> float | None:
     """Standard error of the mean over all values, clustered by group; None: fewer than two groups have values.
 
-    This is the sandwich estimator of a regression on a constant with the correction G / (G - 1) (CR1).
+    This is the sandwich estimator of a regression on a constant with the correction G / (G - 1) (CR1). A spread that is
+    only rounding is 0.
 
     Args:
         groups: the values of each task; a task without values is ignored.
@@ -26,4 +36,5 @@ def clustered_stderr(groups: Sequence[Sequence[float]]) -> float | None:
     num_values = sum(map(len, filled))
     mean = fmean(value for group in filled for value in group)
     squares = math.fsum(math.fsum(value - mean for value in group) ** 2 for group in filled)
-    return math.sqrt(squares * num_groups / (num_groups - 1)) / num_values
+    error = math.sqrt(squares * num_groups / (num_groups - 1)) / num_values
+    return 0.0 if is_rounding(error, (value for group in filled for value in group)) else error

@@ -47,6 +47,7 @@ def write_evaluation(
     models: Mapping[str, str],
     results: Mapping[str, Mapping[str, Any]],
     held_out: Mapping[str, Mapping[str, Any]],
+    task_hashes: Mapping[str, str],
 ) -> None:
     """Writes evaluation.json atomically.
 
@@ -55,6 +56,13 @@ def write_evaluation(
         models: name (`before`, `after`) -> model.
         results: name -> `evaluation_result`.
         held_out: environment -> rule of its held-out tasks, with numbers.
+        task_hashes: task -> digest of its content.
     """
-    evaluation = {"schema_version": 1, "models": dict(models), "results": results, "held_out": held_out}
+    evaluation = {
+        "schema_version": 1,
+        "models": dict(models),
+        "results": results,
+        "held_out": held_out,
+        "task_hashes": dict(task_hashes),
+    }
     write_atomically(path, json.dumps(evaluation, indent=2) + "\n")

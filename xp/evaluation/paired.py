@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Final
 
+from xp.episode.clusters import is_rounding
 from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import CONFIDENCE, Rewards
 
@@ -65,6 +66,8 @@ class Paired:
     """
     verdict: str
     """The verdict, as one sentence."""
+    num_unchecked: int = 0
+    """Tasks whose content was not compared, since an evaluation by an earlier version has no record of it."""
 
 
 def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float) -> Paired:
@@ -79,7 +82,7 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
     if not pairs:
         raise XpError(f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN)
     means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
-    differences = [other - one for one, other in means]
+    differences = _without_rounding([other - one for one, other in means], _rewards(pairs.values()))
     low, high, p_value = _interval(differences)
     spread = stdev(differences) if len(differences) > 1 else 0.0
     found = Paired(
@@ -171,6 +174,18 @@ def _scored(rewards: Sequence[float | None]) -> list[float]:
     return [one for one in rewards if one is not None]
 
 
+def _rewards(pairs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> list[float]:
+    return [reward for pair in pairs for side in pair for reward in side]
+
+
+def _without_rounding(differences: Sequence[float], rewards: Sequence[float]) -> list[float]:
+    """The differences; equal ones if they are equal but for rounding, zeros if they are rounding alone."""
+    if not is_rounding(max(differences) - min(differences), rewards):
+        return list(differences)
+    common = fmean(differences)
+    return [0.0 if is_rounding(abs(common), rewards) else common] * len(differences)
+
+
 def _interval(differences: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     """Bounds and p value of the mean difference; for equal differences the sign test's p value, without bounds."""
     if len(differences) < 2:
@@ -215,8 +230,9 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
 
 def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
     """Range of the observed rewards; 1 if all are equal."""
-    rewards = [reward for pair in pairs for side in pair for reward in side]
-    return max(rewards) - min(rewards) or 1.0
+    rewards = _rewards(pairs)
+    reach = max(rewards) - min(rewards)
+    return 1.0 if is_rounding(reach, rewards) else reach
 
 
 def _smallest(num_tasks: int, spread: float) -> float | None:

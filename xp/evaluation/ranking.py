@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Final
 
+from xp.episode.clusters import is_rounding
 from xp.errors import XpError
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
@@ -69,8 +70,12 @@ def _points(rows: Sequence[RunRow]) -> list[ComparedSpec]:
     ]
 
 
+def _varies(point: ComparedSpec) -> bool:
+    return not is_rounding(max(point.rewards) - min(point.rewards), point.rewards)
+
+
 def _over_seeds(point: ComparedSpec) -> str:
-    if len(set(point.rewards)) == 1:
+    if not _varies(point):
         return "the same for each"
     number = len(point.rewards)
     low, high = interval(fmean(point.rewards), stdev(point.rewards) / math.sqrt(number), number)
@@ -93,7 +98,7 @@ def _interval(outputs: Path, first: ComparedSpec, second: ComparedSpec) -> tuple
 
 
 def _welch(first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
-    if len(set(first.rewards)) == 1 == len(set(second.rewards)):
+    if not _varies(first) and not _varies(second):
         return None, "the seeds do not vary"
     one, other = (variance(point.rewards) / len(point.rewards) for point in (first, second))
     # Welch's test: degrees of freedom by Satterthwaite.

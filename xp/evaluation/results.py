@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from xp.counted import counted
 from xp.errors import ExitCode, XpError, nearest
-from xp.evaluation.paired import Paired, compare, holm
+from xp.evaluation.paired import SHOWN, Paired, compare, holm
 from xp.evaluation.records import ROOM, SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
 from xp.runs.held_out import evaluation_files, read_rewards, rewards_by_task
@@ -22,8 +23,10 @@ class NamedResult:
     name: str
     rewards: Rewards
     hashes: Mapping[str, str]
-    """Task -> digest of its content; empty: not recorded."""
+    """Task -> digest of its content; tasks without a record of it are absent."""
     pass_threshold: float
+    file: Path
+    """File of the evaluation."""
 
 
 def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Paired]:
@@ -38,14 +41,13 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
             raise XpError(f"compare --paired: {wanted[0]} is one evaluation; name another one, or a run, beside it")
         wanted = [f"{wanted[0]}@0", wanted[0]]
     first, *others = [named(outputs, name) for name in wanted]
-    for other in others:
-        _check_content(first, other)
-    return holm(
-        [
-            compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
-            for other in others
-        ]
-    )
+    return holm([compare_named(first, other, margin) for other in others])
+
+
+def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Paired:
+    """Compares two evaluations; raises XpError(PLAN) if the tasks or their contents differ."""
+    found = compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
+    return replace(found, num_unchecked=_check_content(first, other))
 
 
 def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
@@ -87,7 +89,7 @@ def named(outputs: Path, name: str) -> NamedResult:
         value = read_summary(place / SUMMARY)
         rewards = rewards_by_task({task: one["rewards"] for task, one in value["tasks"].items()})
         hashes = {task: str(one["hash"]) for task, one in value["tasks"].items()}
-        return NamedResult(name, rewards, hashes, float(value["summary"]["pass_threshold"]))
+        return NamedResult(name, rewards, hashes, float(value["summary"]["pass_threshold"]), place / SUMMARY)
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
@@ -99,16 +101,25 @@ def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     for file in reversed(evaluation_files(directory)):
         found = read_rewards(file, which)
         if found is not None:
-            return NamedResult(name, found.rewards, {}, found.pass_threshold)
+            return NamedResult(name, found.rewards, found.hashes, found.pass_threshold, file)
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 
-def _check_content(first: NamedResult, other: NamedResult) -> None:
-    both = set(first.hashes) & set(other.hashes)
-    changed = sorted(task for task in both if first.hashes[task] != other.hashes[task])
+def _check_content(first: NamedResult, other: NamedResult) -> int:
+    """Number of tasks whose content cannot be compared. Raises XpError(PLAN) if the content of others differs."""
+    if first.file == other.file:  # one evaluate stage plays one task set
+        return 0
+    tasks = [task for task in first.rewards if task in first.hashes and task in other.hashes]
+    changed = sorted(task for task in tasks if first.hashes[task] != other.hashes[task])
     if changed:
+        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        runs = ",".join(one.name for one in (first, other) if one.file.name != SUMMARY)
+        again = f"\npython -m xp eval run={runs} plays the tasks as they are now" if runs else ""
         raise XpError(
-            f"{first.name} and {other.name}: {len(changed)} tasks have another content under the same name"
-            f" ({changed[0]}, ...): the environment changed, so that nothing is paired",
+            f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"
+            f" so that nothing is paired: {', '.join(changed[:SHOWN])}{more}\n"
+            f"the environment changed between the two; evaluate both on one version of it, and compare these"
+            f" evaluations{again}",
             ExitCode.PLAN,
         )
+    return len(first.rewards) - len(tasks)

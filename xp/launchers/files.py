@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from xp.atomic import write_atomically
+from xp.code_files import code_files, code_places, left_out
 from xp.errors import ExitCode, XpError
 from xp.plugins import top_modules
 
@@ -50,7 +50,7 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     """
     places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
     for place in places:
-        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in code_files(place))
         if size > MAX_MODULE_BYTES:
             raise XpError(
                 f"{place} would be copied into the run and holds {size / 1e6:.0f} MB; keep data outside the package",
@@ -73,8 +73,7 @@ def _origin(name: str) -> Path | None:
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
         raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory", ExitCode.CONFIG)
-    places = list(spec.submodule_search_locations or ()) or [str(spec.origin)]
-    place = Path(places[0]).resolve()
+    place = code_places(spec)[0].resolve()
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     is_installed = spec.origin in ("built-in", "frozen") or any(place.is_relative_to(path) for path in installed)
     is_installed = is_installed and name not in top_modules()
@@ -82,7 +81,5 @@ def _origin(name: str) -> Path | None:
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    skipped = {"__pycache__", "conf", "recipes", "testing"} if Path(directory) == PACKAGE else {"__pycache__"}
-    return {name for name in names if name in skipped or name.endswith(".pyc") or name.startswith(".")} | {
-        name for name in names if os.path.islink(os.path.join(directory, name))
-    }
+    own = {"conf", "recipes", "testing"} if Path(directory) == PACKAGE else set()
+    return left_out(directory, names) | own.intersection(names)

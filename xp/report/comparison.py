@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import XpError
-from xp.evaluation.paired import Paired, compare, holm
-from xp.evaluation.results import NamedResult, named
+from xp.evaluation.paired import Paired, holm
+from xp.evaluation.results import NamedResult, compare_named, named
 from xp.report.base import MISSING, flat
 from xp.report.foreign import page_name
 from xp.report.result import margin, paired
@@ -56,8 +56,7 @@ def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
             if first is None:
                 first = result
             else:
-                names = (first.name, result.name)
-                found.append(compare(names, first.rewards, result.rewards, first.pass_threshold, margin()))
+                found.append(compare_named(first, result, margin()))
         except (XpError, KeyError, TypeError, ValueError) as error:
             reasons.append(page_name(str(error).splitlines()[0]))
             if first is None:

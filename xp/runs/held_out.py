@@ -41,6 +41,8 @@ class TaskRewards:
 
     rewards: Mapping[str, list[float | None]]
     """Task -> rewards of its episodes; None: void."""
+    hashes: Mapping[str, str]
+    """Task -> digest of its content; tasks of an evaluation by an earlier version are absent."""
     pass_threshold: float
 
 
@@ -74,8 +76,9 @@ def _checked(file: Path) -> tuple[dict[str, HeldOutResult], dict[str, TaskReward
         results = _mapping(value)["results"]
         own = {name: _mapping(results[name]) for name in NAMES if name in _mapping(results)}
         label = _label(_mapping(value.get("held_out", {})))
+        hashes = _hashes(value.get("task_hashes", {}))
         rewards = {
-            name: TaskRewards(rewards_by_task(one["tasks"]), _some(one["pass_threshold"]))
+            name: TaskRewards(rewards_by_task(one["tasks"]), hashes, _some(one["pass_threshold"]))
             for name, one in own.items()
             if "tasks" in one and one.get("pass_threshold") is not None
         }
@@ -98,6 +101,13 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("not a JSON object where one is expected")
     return value
+
+
+def _hashes(value: Any) -> dict[str, str]:
+    hashes = _mapping(value)
+    if not all(isinstance(one, str) for one in hashes.values()):
+        raise TypeError("the digest of a task's content is not a text")
+    return dict(hashes)
 
 
 def _label(records: Mapping[str, Any]) -> str:

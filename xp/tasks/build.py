@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing
 from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
 from xp.tasks.selection import Block
-from xp.tasks.shards import WorkDirectory
+from xp.tasks.shards import ShardEntry, WorkDirectory
 
 MOST_LISTED = 20
 
@@ -61,7 +61,7 @@ def merge(
     failed = Counter((block.env, block.purpose) for block in blocks for _ in _failed_in(block, failures))
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
     with replacing(directory / TABLE) as temporary:
-        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies))
+        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, failures))
         fault_point(FaultPoint.MERGE)
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
@@ -138,11 +138,17 @@ def _failed_in(block: Block, failures: Sequence[Failure]) -> Iterator[int]:
 
 
 def _rows(
-    config: PrepareConfig, blocks: Sequence[Block], work: WorkDirectory, tallies: dict[tuple[str, Purpose], _Tally]
+    config: PrepareConfig,
+    blocks: Sequence[Block],
+    work: WorkDirectory,
+    tallies: dict[tuple[str, Purpose], _Tally],
+    failures: Sequence[Failure],
 ) -> Iterator[TaskRow]:
+    failed = {failure.task_id for failure in failures}
     for block in blocks:
         tally = tallies[block.env, block.purpose]
         entries = work.read(block)
+        _check_whole(block, entries, failed, work)
         for index in block.indices:
             entry = entries.get(index)
             if entry is None:
@@ -155,6 +161,18 @@ def _rows(
             tally.tasks += 1
             tally.prompt_characters += entry.prompt_characters
             yield entry.row(block, float(config.members[block.env].weight))
+
+
+def _check_whole(block: Block, entries: Mapping[int, ShardEntry], failed: Collection[str], work: WorkDirectory) -> None:
+    """Raises XpError if a shard lacks tasks that were fetched, since the set would silently lack them too."""
+    fetched = [index for index in block.indices if block.task_id(index) not in failed]
+    if lost := [block.task_id(index) for index in fetched if index not in entries]:
+        raise XpError(
+            f"{work.file(block)}: missing or damaged after it was written, with {len(lost)} of its"
+            f" {counted(len(fetched), 'task')} ({lost[0]}, ...); nothing was published\n"
+            "check the disk, and run the same command again: it fetches these tasks again",
+            ExitCode.TASKS,
+        )
 
 
 def _as_built(

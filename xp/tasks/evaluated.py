@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from xp.episode.metrics import Played, episode_metrics
-from xp.tasks.manifest import read_manifest
+from xp.tasks.config import Purpose
+from xp.tasks.manifest import TABLE, read_manifest
+from xp.tasks.row import read_rows
 
 TRAINED_ON = "tasks/trained_on"
 """Metric of the share of held-out tasks that are trained on as well; absent if there are none."""
@@ -34,3 +36,8 @@ def evaluation_metrics(name: str, played: Sequence[Played], pass_threshold: floa
 def held_out_on_record(tasks: Path) -> dict[str, dict[str, Any]]:
     """Member -> the rule, its figures and its line, for evaluation.json."""
     return {name: asdict(record) | {"line": record.line()} for name, record in read_manifest(tasks).held_out.items()}
+
+
+def held_out_hashes(tasks: Path) -> dict[str, str]:
+    """Held-out task -> digest of its content. Raises XpError(TASKS) for a damaged table."""
+    return {row.task_id: row.task_hash for row in read_rows(tasks / TABLE, Purpose.HELD_OUT)}

@@ -14,6 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xp.code_files import code_files, code_places
 from xp.digest import digest_of, file_digest
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.packages.names import module_of
@@ -29,6 +30,9 @@ IDENTITY = (
     *("grader", "env_class", "rows", "num_seeds", "options"),
 )
 """Fields of a member's canonical request that identify the environment; fields that a member lacks are absent."""
+
+OWN_PACKAGE = "xp"
+"""Package whose modules count by their own package alone; otherwise every change of xp would make all tasks anew."""
 
 VERSION_NAME = "TASKS_VERSION"
 """Name of a module's variable with the version of its tasks, independent of other changes of its package."""
@@ -142,8 +146,9 @@ def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> Pr
 def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
     """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
-    For a module within a package, all files of the package count; for a top-level module, only its file; for a module
-    that declares a version of its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
+    All files of the module's top-level package count, which are those that a run copies (`xp.code_files`); for a
+    top-level module, only its file; for a module that declares a version of its tasks (`TASKS_VERSION = "1"` at the top
+    level), only the version.
 
     Args:
         env: the environment.
@@ -200,8 +205,8 @@ def _module_digest(module: str, path: Sequence[str] | None) -> str:
 
 class _Origin(NamedTuple):
     file: Path
-    is_packaged: bool
-    """True if all files of the package count, not this one alone."""
+    place: Path
+    """Directory of which all files count, or the file, if it counts alone."""
 
 
 def _origin(module: str, path: Sequence[str] | None) -> _Origin:
@@ -213,12 +218,16 @@ def _origin(module: str, path: Sequence[str] | None) -> _Origin:
             "start xp in the directory that holds it, install it, or correct the name",
             ExitCode.CONFIG,
         )
-    return _Origin(Path(spec.origin), spec.submodule_search_locations is not None or "." in module)
+    file, top = Path(spec.origin), module.partition(".")[0]
+    if top == OWN_PACKAGE and top != module:
+        return _Origin(file, file.parent)
+    places = code_places(_find_module(top, path) or spec)
+    return _Origin(file, next((place for place in places if file.is_relative_to(place)), file))
 
 
 def _files_digest(origin: _Origin) -> str:
-    files = _package_files(origin.file.parent) if origin.is_packaged else [origin.file]
-    return digest_of({file.relative_to(origin.file.parent).as_posix(): _file_digest(file) for file in files})
+    root = origin.place if origin.place.is_dir() else origin.place.parent
+    return digest_of({file.relative_to(root).as_posix(): _file_digest(file) for file in code_files(origin.place)})
 
 
 def _declared_version(origin: Path) -> str | None:
@@ -247,24 +256,14 @@ def _version_in(code: bytes) -> str | None:
 def _find_module(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
     """Finds a module like `importlib.util.find_spec`, but without importing the parents of a dotted name."""
     where = None if path is None else list(path)
-    name, spec = "", None
+    spec = None
     for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, where)
+        # The last part of the name alone: for a dotted one, a namespace package looks for its parent in sys.modules.
+        spec = PathFinder.find_spec(part, where)
         if spec is None:
             return None
         where = list(spec.submodule_search_locations or ())
     return spec
-
-
-def _package_files(root: Path) -> list[Path]:
-    files = []
-    for file in sorted(root.rglob("*")):
-        parts = file.relative_to(root).parts
-        is_generated = any(part.startswith(".") or part == "__pycache__" for part in parts) or file.suffix == ".pyc"
-        if file.is_file() and not is_generated:
-            files.append(file)
-    return files
 
 
 def _file_digest(file: Path) -> str:

@@ -98,7 +98,7 @@ class WorkDirectory:
         ordered = [entries[index] for index in block.indices if index in entries]
         lines = [canonical_json([e.index, e.task_hash, e.messages, e.tools]) for e in ordered]
         head = canonical_json({"sha256": digest_of(lines), "block": _identity(block)})
-        with replacing(self._file(block)) as temporary:
+        with replacing(self.file(block)) as temporary:
             temporary.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
             fault_point(FaultPoint.SHARD_TEMPORARY)
         fault_point(FaultPoint.SHARD)
@@ -106,7 +106,7 @@ class WorkDirectory:
     def read(self, block: Block) -> dict[int, ShardEntry]:
         """Entries of a shard by index; empty if there is no shard or it is damaged."""
         try:
-            head, *lines = self._file(block).read_text(encoding="utf-8").splitlines()
+            head, *lines = self.file(block).read_text(encoding="utf-8").splitlines()
             claimed = json.loads(head)
             if claimed != {"sha256": digest_of(lines), "block": _identity(block)}:
                 return {}
@@ -119,7 +119,8 @@ class WorkDirectory:
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 
-    def _file(self, block: Block) -> Path:
+    def file(self, block: Block) -> Path:
+        """Path of a block's shard."""
         return self.path / f"shard-{block.number:06d}.jsonl"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile
-from xp.tasks.evaluated import evaluation_metrics, held_out_on_record
+from xp.tasks.evaluated import evaluation_metrics, held_out_hashes, held_out_on_record
 from xp.worker.best import METRIC, STAGE
 from xp.worker.stage import EvaluateConfig, StageConfig
 
@@ -27,12 +27,15 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
     common, tasks = config.common, Path(config.common.tasks)
     metrics = MetricsFile(Path(common.metrics), "evaluate", common.attempt)
     results = {}
+    hashes = held_out_hashes(tasks)  # before the episodes, which a damaged table must not lose
+    on_record = {}
     for number, (name, model) in enumerate(config.models.items()):
         played = play(name, model)
         check_health(played, common.max_void_fraction)
         results[name] = evaluation_result(played, common.pass_threshold)
+        on_record |= {one.task_id: hashes[one.task_id] for one in played if one.task_id in hashes}
         metrics.write(number, evaluation_metrics(name, played, common.pass_threshold, tasks))
-    write_evaluation(stage / "evaluation.json", config.models, results, held_out_on_record(tasks))
+    write_evaluation(stage / "evaluation.json", config.models, results, held_out_on_record(tasks), on_record)
 
 
 def evaluated_while_training(
