@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -101,13 +100,31 @@ def test_a_wrong_option_or_name_is_refused_with_what_there_is(
     assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
 
 
-def test_what_the_plugin_brings_keeps_the_contracts(site: Path, tmp_path: Path) -> None:
+def contracts(site: Path, tmp_path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs the plugin's contract tests by themselves; a hang, seen twice under load, shows its stacks and processes."""
+    (tmp_path / "contracts.py").write_text(text)
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "contracts.py")]
-    shutil.copy(SAMPLE / "contracts.py", tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=120"]
+    command += ["contracts.py", *words]
+    try:
+        return subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=270
+        )
+    except subprocess.TimeoutExpired as fault:
+        processes = subprocess.run(["ps", "-ef", "--forest"], capture_output=True, text=True, check=False)
+        pytest.fail(f"{fault.stdout!r}\n{fault.stderr!r}\n{processes.stdout}")
+
+
+def test_what_the_plugin_brings_keeps_the_contracts(site: Path, tmp_path: Path) -> None:
+    done = contracts(site, tmp_path, (SAMPLE / "contracts.py").read_text())
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
+
+
+def test_a_contract_of_launchers_that_fails_leaves_nothing_that_waits(site: Path, tmp_path: Path) -> None:
+    text = (SAMPLE / "contracts.py").read_text()
+    impatient = text.replace("(LauncherSuite):", "(LauncherSuite):\n    start_s = 0.0")
+    assert "2 failed" in contracts(site, tmp_path, impatient, "-k", "followed or cancel").stdout
 
 
 def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(site: Path, tmp_path: Path) -> None:
@@ -151,22 +168,3 @@ def metadata(directory: Path, name: str, entry_points: str) -> None:
 def test_the_table_of_own_names_is_that_of_the_schema() -> None:
     assert list(OWN[Kind.BACKEND]) == [name.value for name in BackendName]
     assert list(OWN[Kind.LAUNCHER]) == [name.value for name in LauncherName]
-
-
-def test_a_contract_of_launchers_that_fails_leaves_nothing_that_waits(site: Path, tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    impatient = (SAMPLE / "contracts.py").read_text().replace("(LauncherSuite):", "(LauncherSuite):\n    start_s = 0.0")
-    (tmp_path / "contracts.py").write_text(impatient)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "contracts.py",
-        "-k",
-        "followed or cancel",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=280)
-    assert "2 failed" in done.stdout

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession
+from tests.fake_session import RULES, TASK, FakeSession, steady
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from xp.envs.base import Message, ToolResult
-from xp.envs.config import Dialect
+from xp.envs.config import Dialect, OnNoToolCall
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
@@ -326,7 +326,7 @@ def test_arguments_that_are_no_json_end_no_evaluation_in_any_dialect(dialect: Di
     assert "{broken" in dialogue.written(message)
     if dialogue.is_native:
         episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), rules)
-        episode.step(dialogue.written(message), dialogue.native_calls(message))
+        episode.step(dialogue.written(message), calls=dialogue.native_calls(message))
         assert episode.settle().num_malformed == 1
 
 

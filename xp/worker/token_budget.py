@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -25,7 +25,7 @@ class TokenBudget:
         return min(self.max_tokens_per_turn, self.room(num_response))
 
 
-def is_cut(ids: Sequence[int], limit: int, end_ids: Sequence[int]) -> bool:
+def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int]) -> bool:
     """Returns whether its token limit cut a turn: it is as long, and no end-of-turn token is its last.
 
     A turn that a stop string ended is shorter.
