@@ -73,7 +73,7 @@ CASES = [
     ([*SKYRL, LORA.replace("rank: 32", "rank: 1024")], "not 1024; set 512"),
     ([*MEGATRON, *HOST, LORA.replace("null", "[q_proj]")], "set null, which is all of them"),
     ([*SKYRL, "backend.engine.max_sequences=10000"], "set 10000 or more"),
-    ([*SKYRL, "model=qwen3.5-4b"], "does not keep apart; set sdpa"),
+    ([*SKYRL, "model=qwen3.5-4b"], "do not keep apart; set sdpa"),
     ([*MEGATRON, *HOST, "model=qwen3.5-9b"], "set sdpa, with backend.parallel.strategy=fsdp2"),
     (
         [*MEGATRON, *HOST, "training.max_tokens_per_micro_batch=8192"],
