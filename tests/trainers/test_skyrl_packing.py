@@ -16,8 +16,13 @@ prepare_process()
 LENGTHS = (9, 6)
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "bos_token_id": 0}
 HYBRID = {
-    "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 4,
-    "layer_types": ["mamba", "attention"], "num_local_experts": 2, "shared_intermediate_size": 32,
+    "mamba_n_heads": 4,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 4,
+    "layer_types": ["mamba", "attention"],
+    "num_local_experts": 2,
+    "shared_intermediate_size": 32,
 }
 
 

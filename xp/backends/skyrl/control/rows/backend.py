@@ -41,7 +41,19 @@ def _is_unpackable(spec: RunSpec) -> bool:
     return not (is_megatron(spec) and shape.model_type == GATED_DELTA)
 
 
+def _has_sinks(spec: RunSpec) -> bool:
+    """Returns whether attention needs sinks, which neither of the implementations that SkyRL's FSDP worker loads a model
+    with has (workers/model_wrapper.py, `attn_implementation`; transformers, modeling_gpt_oss.py)."""
+    shape = spec.model.architecture
+    return shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec)
+
+
 def _attention(spec: RunSpec) -> str | None:
+    if _has_sinks(spec):
+        return (
+            "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither for"
+            f" the attention of model={spec.model.name}; use backend=trl"
+        )
     if _is_unpackable(spec) and spec.backend.attention is Attention.FLASH:
         return (
             f"SkyRL packs sequences for FlashAttention, which the recurrent layers of model={spec.model.name} do not"
@@ -73,15 +85,7 @@ def _context(spec: RunSpec) -> Keys:
 
 
 def _no_context(spec: RunSpec) -> str | None:
-    context, shape = spec.backend.parallel.context, spec.model.architecture
-    if is_rehearsal(spec) and context > 1:
-        return not_on_cpu("set 1")
-    if shape is None or is_megatron(spec) or shape.num_heads % context == 0:
-        return None
-    return (
-        f"Ulysses shares out attention heads, and {context} does not divide the {shape.num_heads} of"
-        f" model={spec.model.name}; set a divisor"
-    )
+    return not_on_cpu("set 1") if is_rehearsal(spec) and spec.backend.parallel.context > 1 else None
 
 
 def _no_optimizer_offload(spec: RunSpec) -> str | None:
