@@ -42,8 +42,10 @@ def _is_unpackable(spec: RunSpec) -> bool:
 
 
 def _has_sinks(spec: RunSpec) -> bool:
-    """Returns whether attention needs sinks, which neither of the implementations that SkyRL's FSDP worker loads a model
-    with has (workers/model_wrapper.py, `attn_implementation`; transformers, modeling_gpt_oss.py)."""
+    """Returns whether attention needs sinks, which none of the FSDP worker's implementations has.
+
+    Source: skyrl 0.3.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
+    """
     shape = spec.model.architecture
     return shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec)
 
@@ -51,8 +53,8 @@ def _has_sinks(spec: RunSpec) -> bool:
 def _attention(spec: RunSpec) -> str | None:
     if _has_sinks(spec):
         return (
-            "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither for"
-            f" the attention of model={spec.model.name}; use backend=trl"
+            "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither"
+            f" for the attention of model={spec.model.name}; use backend=trl"
         )
     if _is_unpackable(spec) and spec.backend.attention is Attention.FLASH:
         return (
