@@ -37,7 +37,7 @@ class Run:
     weights: dict[str, Any]
 
 
-def run(directory: Path, processes: int, strategy: str) -> Run:
+def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
     """Two steps, a new trainer that resumes from their checkpoint, two more; then what only several ranks show."""
     from safetensors.torch import load_file
 
@@ -46,6 +46,7 @@ def run(directory: Path, processes: int, strategy: str) -> Run:
         f"hardware.accelerators_per_node={processes}",
         f"backend.parallel.strategy={strategy}",
         f"training.micro_batch_size={8 // max(1, processes)}",
+        *others,
     ]
     root = str(directory)
     job = next(
@@ -100,6 +101,11 @@ def test_two_processes_take_the_losses_of_one_and_a_resumed_run_those_of_a_whole
 def test_fsdp2_shards_and_ddp_does_not(together: Run, request: pytest.FixtureRequest) -> None:
     strategy = request.node.callspec.params["together"]
     assert together.found["parameters"] == (["DTensor"] if strategy == "fsdp2" else ["Parameter"])
+
+
+def test_the_reference_model_of_fsdp2_computes_in_bfloat16_and_returns_float32_as_the_policy(tmp_path: Path) -> None:
+    found = run(tmp_path, 2, "fsdp2", "model.dtype=bfloat16", "training.kl_coef=0.001").found
+    assert found["reference"] == "torch.float32"
 
 
 def test_ranks_whose_episodes_have_different_numbers_of_turns_all_come_to_the_end(together: Run) -> None:

@@ -107,7 +107,16 @@ def told(trainer: Any) -> dict[str, Any]:
         "losses": [line["loss"] for line in lines],
         "grad_norms": [line["grad_norm"] for line in lines],
         "parameters": sorted(shards),
+        "reference": reference_output(trainer),
     }
+
+
+def reference_output(trainer: Any) -> str | None:
+    """Data type in which FSDP2 returns what the reference model computes; None where nothing is sharded."""
+    from torch.distributed.fsdp import FSDPModule
+
+    reference = trainer.ref_model
+    return str(reference._get_fsdp_state()._mp_policy.output_dtype) if isinstance(reference, FSDPModule) else None
 
 
 def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> Mapping[str, Any]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from xp.backends.extent import evaluated, evaluation_line, num_tasks
+from xp.backends.extent import evaluated, evaluation_line, num_tasks, turn_lines
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig as SkyrlConfig
 from xp.backends.slime.worker.config import SlimeEvaluateConfig as SlimeConfig
 from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
+from xp.cli.display import arithmetic
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan
@@ -120,3 +121,11 @@ def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     assert write_episodes(rows, Rounds(4, 2), tmp_path / "held_out.jsonl") == 8
     lines = [json.loads(line)["metadata"] for line in (tmp_path / "held_out.jsonl").read_text().splitlines()]
     assert len({(line["task_id"], line["sample"]) for line in lines}) == 8
+
+
+def test_a_limit_of_a_turn_that_no_turn_reaches_is_told() -> None:
+    limits = ("training.max_response_tokens=256", "training.max_tokens_per_turn=257")
+    assert "has no effect: training.max_response_tokens=256 ends" in "\n".join(
+        arithmetic(build_plan(compose(limits), "r"))
+    )
+    assert turn_lines(compose(["training.max_response_tokens=256", "training.max_tokens_per_turn=256"])) == []

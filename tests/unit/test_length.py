@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.test_extent import cache, stage_config
 from xp.backends.extent import num_steps, training_line
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
+from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.backends.slime.worker.train import check_warm_up
 from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
@@ -97,6 +99,17 @@ def test_a_warm_up_longer_than_slimes_epochs_is_refused_once_their_steps_are_kno
     check_warm_up(config.with_length(Length(10, 3)))
     with pytest.raises(XpError, match="Megatron refuses a warm-up that is longer than the run of 9"):
         check_warm_up(config.with_length(Length(9, 3)))
+
+
+def test_a_warm_up_as_long_as_the_epochs_of_skyrls_megatron_is_refused_once_their_steps_are_known() -> None:
+    warm_up = SimpleNamespace(optimizer_config=SimpleNamespace(num_warmup_steps=10))
+    megatron, fsdp = (
+        SimpleNamespace(trainer=SimpleNamespace(strategy=name, policy=warm_up)) for name in ("megatron", "fsdp")
+    )
+    check_skyrls_warm_up(megatron, 11)
+    check_skyrls_warm_up(fsdp, 10)
+    with pytest.raises(XpError, match="must be shorter than the run of 10 updates; set at most 9"):
+        check_skyrls_warm_up(megatron, 10)
 
 
 def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:

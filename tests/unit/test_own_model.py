@@ -17,7 +17,7 @@ from xp.compose.model import GENERAL, name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import XpError
 from xp.models.files import _from_hub
-from xp.models.network import COUNTED, network_of
+from xp.models.network import COUNTED, RECURRENT, network_of, stated
 from xp.planning.memory import memory_lines, weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture
@@ -285,3 +285,46 @@ def test_an_option_of_a_newer_family_agrees_with_transformers(name: str) -> None
     differing = {key for key, value in expected.items() if found[key] != value}
     assert differing <= {*NOT_IN_TRANSFORMERS}
     assert SYNTAX[option.dialect]
+
+
+def transformers_config(name: str) -> Mapping[str, Any] | None:
+    """The config.json of a family without values of its own; None where this version lacks the family."""
+    from transformers import CONFIG_MAPPING
+
+    family = next((one for one in (name, f"{name}_text") if one in CONFIG_MAPPING), None)
+    return None if family is None else CONFIG_MAPPING[family]().to_dict()
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_family_with_recurrent_layers_is_known_with_a_list_of_its_layers_and_without(family: str) -> None:
+    config = transformers_config(family) or {"model_type": family}
+    without_list = {key: value for key, value in config.items() if key not in ("layer_types", "layers_block_type")}
+    assert stated(without_list)["recurrent_layers"]
+    # A LFM2 of no layers' kinds is made of attention alone.
+    assert stated(config)["recurrent_layers"] == (family != "lfm2")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3_text", "glm4_moe"])
+def test_attention_alone_is_not_recurrent(family: str) -> None:
+    assert not stated(transformers_config(family) or {})["recurrent_layers"]
+
+
+GRANITE: Mapping[str, Any] = {"model_type": "granitemoehybrid", "mamba_n_heads": 8}
+PACKED = ("backend=skyrl", "hardware=h100x8", "env=whodunit", "model=hf", "training.max_response_tokens=4096")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{**GRANITE, "layer_types": ["mamba", "attention"]}, {"model_type": "strange", "linear_attn_config": {"n": 1}}],
+)
+def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[str, Any], tmp_path: Path) -> None:
+    mine = (*PACKED, f"model.path={model_at(tmp_path / 'hybrid', **own)}")
+    assert "do not keep apart; set sdpa" in fault(*mine)
+    megatron = ("backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true")
+    assert "do not keep apart; set sdpa, with backend.parallel.strategy=fsdp2" in fault(*mine, *megatron)
+    build_plan(compose([*mine, "backend.attention=sdpa"]), "r")
+
+
+def test_a_hybrid_family_of_attention_layers_alone_is_packed(tmp_path: Path) -> None:
+    path = model_at(tmp_path / "micro", **GRANITE, layer_types=["attention"] * 30)
+    build_plan(compose([*PACKED, f"model.path={path}"]), "r")

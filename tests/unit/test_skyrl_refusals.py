@@ -15,6 +15,7 @@ SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]
 MEGATRON = [*SKYRL, "backend.parallel.strategy=megatron"]
 HOST = ["backend.parallel.offload_optimizer=true"]
+SKYRL7 = [*SKYRL, "hardware.accelerators_per_node=14", "model=qwen2.5-7b-instruct"]
 LORA = "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"
 
 SEPARATE = [
@@ -33,7 +34,14 @@ CASES = [
     ([*SKYRL, "training.prompts_per_step=3", "training.group_size=3"], "rounded down"),
     ([*SKYRL, "backend.engine.tensor_parallel=3"], "engines' accelerators must be divisible by engine.tensor_parallel"),
     ([*SKYRL, "backend.engine.tensor_parallel=8"], "engine.tensor_parallel=4"),
-    ([*SKYRL, "backend.parallel.context=3"], "does not divide the 16 of model=qwen2.5-3b-instruct"),
+    ([*SKYRL, "backend.parallel.context=3"], "got 16 and 2 heads, context 3"),
+    ([*SKYRL7, "backend.parallel.context=7"], "got 28 and 4 heads, context 7"),
+    ([*SKYRL7, "backend.engine.tensor_parallel=7"], "got 28 and 4 heads, engine.tensor_parallel 7"),
+    ([*SKYRL7, *MEGATRON[3:], "backend.parallel.tensor=7"], "got 28 and 4 heads, tensor 7"),
+    ([*MEGATRON, "training.num_steps=3", "training.warmup_updates=3"], "set at most 2, or backend.parallel.strategy"),
+    ([*MEGATRON, "training.num_steps=1", "training.warmup_updates=1"], "the only update would have learning rate 0"),
+    ([*SKYRL, "model=gpt-oss-20b"], "has neither for the attention of model=gpt-oss-20b; use backend=trl"),
+    ([*SKYRL, "model=gpt-oss-20b", "backend.attention=sdpa"], "use backend=trl"),
     ([*SKYRL, "backend.parallel.tensor=2"], "need strategy=megatron"),
     ([*SKYRL, "backend.parallel.strategy=ddp"], "set fsdp2"),
     ([*CPU, "backend.attention=flash"], "set sdpa on hardware=cpu"),
@@ -73,7 +81,7 @@ CASES = [
     ([*SKYRL, LORA.replace("rank: 32", "rank: 1024")], "not 1024; set 512"),
     ([*MEGATRON, *HOST, LORA.replace("null", "[q_proj]")], "set null, which is all of them"),
     ([*SKYRL, "backend.engine.max_sequences=10000"], "set 10000 or more"),
-    ([*SKYRL, "model=qwen3.5-4b"], "does not keep apart; set sdpa"),
+    ([*SKYRL, "model=qwen3.5-4b"], "do not keep apart; set sdpa"),
     ([*MEGATRON, *HOST, "model=qwen3.5-9b"], "set sdpa, with backend.parallel.strategy=fsdp2"),
     (
         [*MEGATRON, *HOST, "training.max_tokens_per_micro_batch=8192"],

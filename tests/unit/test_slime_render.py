@@ -270,3 +270,11 @@ def test_secrets_stay_names() -> None:
     for stage in build_plan(compose(SLIME), "r").stages:
         assert set(stage.job.secrets) == {"OPENREWARD_API_KEY"}
         assert "OPENREWARD_API_KEY" not in " ".join([*stage.job.argv, *stage.job.files.values()])
+
+
+def test_a_cut_of_the_likeliest_tokens_is_not_called_exact_since_log_probabilities_are_of_all() -> None:
+    slime = ["backend=slime", "hardware=h100x8", "env=whodunit", "model=qwen3-4b"]
+    supports = [
+        meanings(compose([*slime, f"training.top_k={top_k}"]))["training.top_k"].support for top_k in ("null", "50")
+    ]
+    assert supports == [Support.EXACT, Support.EMULATED]

@@ -76,6 +76,17 @@ def training_line(spec: RunSpec) -> str:
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
 
 
+def turn_lines(spec: RunSpec) -> list[str]:
+    """A line about a limit of a turn that no turn reaches; empty if the limit has an effect."""
+    turn, response = spec.training.max_tokens_per_turn, spec.training.max_response_tokens
+    if turn <= response:
+        return []
+    return [
+        f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every turn"
+        " before; lower the first, or raise the second"
+    ]
+
+
 @dataclass(frozen=True)
 class Evaluated:
     """Size of the evaluations in a run."""

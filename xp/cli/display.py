@@ -148,7 +148,7 @@ def notice_lines(plan: Plan) -> list[str]:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch shape as text; the second line is the size of the run."""
     from xp.backends.batch import arithmetic as batch_arithmetic
-    from xp.backends.extent import evaluation_line, training_line
+    from xp.backends.extent import evaluation_line, training_line, turn_lines
 
     training = plan.spec.training
     episodes = training.prompts_per_step * training.group_size
@@ -158,6 +158,7 @@ def arithmetic(plan: Plan) -> list[str]:
         f" = {counted(episodes, 'episode')},"
         f" {counted(updates, 'optimizer update')} of {episodes // training.updates_per_step}",
         training_line(plan.spec),
+        *turn_lines(plan.spec),
         *batch_arithmetic(plan.spec),
         evaluation_line(plan.spec),
     ]

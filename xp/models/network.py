@@ -29,6 +29,18 @@ NORMALIZED: Final = ("qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "
 """Families that normalize queries and keys."""
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
+RECURRENT: Final = (
+    *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "glm5_next", "granitemoehybrid", "inkling", "jamba"),
+    *("kimi_linear", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5"),
+    *("qwen3_5_moe", "qwen3_next", "qwen4_exp", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2", "zaya"),
+)
+"""Families with recurrent layers: their code in transformers 5.8 and 5.23 keeps a state beside keys and values."""
+RECURRENT_KINDS: Final = ("conv", "hybrid", "hybrid_sliding", "linear_attention", "mamba", "recurrent")
+"""Kinds of such layers, where config.json lists the kind of each layer (transformers, ALLOWED_LAYER_TYPES)."""
+LAYER_LISTS: Final = ("layer_types", "layers_block_type")
+"""Keys of that list."""
+RECURRENT_KEYS: Final = ("linear_attn", "linear_num_", "mamba_", "ssm_")
+"""Beginnings of keys that only configurations of such layers have, for families with code of their own."""
 COUNTED: Final = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 LLAMA3_BANDS: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -51,7 +63,7 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
         found["rope_theta"] = float(theta)
     if rope or "rope_scaling" in own:
         found["rope_scaling"] = _scaling(rope)
-    return found
+    return found | {"recurrent_layers": _is_recurrent(own)}
 
 
 def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -106,6 +118,15 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of config.json about the text network; in a model of pictures and text it is a section."""
     part = config.get("text_config")
     return part if isinstance(part, dict) and "hidden_size" in part else config
+
+
+def _is_recurrent(config: Mapping[str, Any]) -> bool:
+    """Returns whether a layer carries a state from token to token; a list of the layers' kinds decides."""
+    kinds = next((config[key] for key in LAYER_LISTS if isinstance(config.get(key), list) and config[key]), None)
+    if kinds is not None:
+        return any(kind in RECURRENT_KINDS for kind in kinds)
+    family = str(config.get("model_type")).removesuffix("_text")
+    return family in RECURRENT or any(key.startswith(RECURRENT_KEYS) for key in config)
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:

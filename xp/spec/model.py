@@ -55,6 +55,14 @@ class BuildSpec(Section):
         return self
 
 
+def _former_recurrence(recorded: Mapping[str, Any]) -> bool:
+    """True for the families that SkyRL's rows named, before config.json was asked."""
+    found: Any = recorded
+    for key in ("model", "architecture", "model_type"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return str(found).startswith(("qwen3_5", "qwen3_next"))
+
+
 class Architecture(Section):
     """The network's architecture, as config.json has it; for trainers that build it, and for estimates of memory."""
 
@@ -86,6 +94,8 @@ class Architecture(Section):
     """True if queries, keys and values have biases."""
     qk_norm: bool
     """Normalizes queries and keys per head."""
+    recurrent_layers: Annotated[bool, Former(_former_recurrence)]
+    """True if a layer carries a state from token to token: Mamba, linear attention, short convolutions."""
     num_experts: Count | None
     """Number of experts per layer; None: a dense model."""
     experts_per_token: Count | None

@@ -41,7 +41,8 @@ def divides(part: int, whole: int) -> bool:
     return part > 0 and whole % part == 0
 
 
-def _fits(part: int, whole: int) -> bool:
+def fits(part: int, whole: int) -> bool:
+    """Returns whether one of two numbers divides the other: heads are split over ranks, or copied to several."""
     return divides(part, whole) or divides(whole, part)
 
 
@@ -79,9 +80,13 @@ HEADS = (
     Constraint(
         Tier.PLACEMENT,
         "backend.engine.tensor_parallel",
-        "the model's attention heads must be divisible by engine.tensor_parallel",
-        lambda s: s.num_heads is None or divides(s.engine_tensor, s.num_heads),
-        lambda s: f"{s.num_heads} and {s.engine_tensor}",
+        "the model's attention heads must be divisible by engine.tensor_parallel, its key-value heads a multiple or a"
+        " divisor of it",
+        lambda s: (
+            s.num_heads is None
+            or (divides(s.engine_tensor, s.num_heads) and fits(s.engine_tensor, s.num_kv_heads or s.num_heads))
+        ),
+        lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, engine.tensor_parallel {s.engine_tensor}",
         "vLLM and SGLang, column-parallel attention",
     ),
 )
@@ -91,7 +96,7 @@ MEGATRON = (
         Tier.PLACEMENT,
         "backend.parallel.tensor",
         "the model's attention heads must be divisible by tensor, its key-value heads a multiple or a divisor of it",
-        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and _fits(s.tensor, s.num_kv_heads or 1)),
+        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and fits(s.tensor, s.num_kv_heads or 1)),
         lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, tensor {s.tensor}",
         "Megatron-Core, TransformerConfig.__post_init__",
     ),

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from xp.backends.batch.constraint import WHOLE_UPDATES, Constraint, Tier, divides, placement
+from xp.backends.batch.constraint import NOT_MEGATRON, WHOLE_UPDATES, Constraint, Tier, divides, fits, placement
 
 SKYRL_BATCHES = "skyrl 0.3.0, train/utils/utils.py validate_batch_sizes"
+
+FSDP2 = (
+    *NOT_MEGATRON,
+    Constraint(
+        Tier.PLACEMENT,
+        "backend.parallel.context",
+        "the model's attention heads must be divisible by context, its key-value heads a multiple or a divisor of it",
+        lambda s: s.num_heads is None or (divides(s.context, s.num_heads) and fits(s.context, s.num_kv_heads or 1)),
+        lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, context {s.context}",
+        "skyrl 0.3.0, distributed/ulysses/monkey_patch.py apply_monkey_patch",
+    ),
+)
+"""Constraints of FSDP2 alone."""
 
 CONSTRAINTS = (
     *placement("skyrl 0.3.0, train/utils/utils.py validate_cfg"),

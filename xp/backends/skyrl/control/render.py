@@ -8,9 +8,9 @@ from typing import Any
 
 from xp.backends import capability
 from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.constraint import NOT_MEGATRON, Constraint, with_shared
+from xp.backends.batch.constraint import Constraint, with_shared
 from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
-from xp.backends.skyrl.control.constraints import CONSTRAINTS
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat
@@ -69,7 +69,7 @@ def native(spec: RunSpec) -> dict[str, Any]:
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
     """See xp.backends.base.RenderModule."""
-    return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
+    return with_shared(CONSTRAINTS, spec, FSDP2)
 
 
 def memory(spec: RunSpec) -> MemoryUse:

@@ -91,6 +91,16 @@ class SkyRLEvaluateConfig(EvaluateConfig):
     """Number of episodes played at the same time."""
 
 
+def warm_up_too_long(updates: int) -> str:
+    """Returns why such a long warm-up is refused; called in planning, or when the steps of the epochs are known."""
+    if updates <= 1:
+        return "the only update would have learning rate 0, since Megatron's warm-up begins there; set it to 0"
+    return (
+        f"Megatron's warm-up must be shorter than the run of {updates} updates; set at most {updates - 1}, or"
+        " backend.parallel.strategy=fsdp2"
+    )
+
+
 def _place(model: str, root: Path) -> str:
     directory = root / model
     return str(directory) if directory.is_dir() else model

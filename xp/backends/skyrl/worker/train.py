@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.cluster import joins
-from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig, warm_up_too_long
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.tasks_view import write_view
+from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.security import loopback, own_ray
 from xp.tasks.length import settle
@@ -36,8 +37,15 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.skyrl.worker.experiment import train_in_task
 
     cfg = native_config(config.common, config.start_model, config.base_model)
+    check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
     num_workers = config.common.num_workers if config.common.rehearsal else None
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
+
+
+def check_warm_up(cfg: Any, updates: int) -> None:
+    """Raises XpError(PLAN) for a warm-up as long as the training, before Megatron would on every accelerator."""
+    if cfg.trainer.strategy == "megatron" and 0 < updates <= cfg.trainer.policy.optimizer_config.num_warmup_steps:
+        raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
 def prepare(common: SkyRLStageConfig) -> None:

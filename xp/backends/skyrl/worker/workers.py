@@ -23,6 +23,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 
 from xp.backends.skyrl.worker.advantages import critic_loss
 from xp.backends.skyrl.worker.means import own_means
+from xp.worker.dropout import disable_dropout
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
@@ -32,6 +33,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), own_schedule():
             super().init_model(model_path, num_training_steps)
+        disable_dropout(self.model)
 
     def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         with own_means(data["loss_mask"], self.cfg.algorithm, self.device_mesh.get_group("dp")):
@@ -56,6 +58,7 @@ class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with own_schedule():
             super().init_model(model_path, num_training_steps)
+        disable_dropout(self.model)
 
 
 @contextmanager

@@ -42,6 +42,8 @@ SHAPE: Mapping[str, Callable[[Architecture], Flags]] = {
     "tied_embeddings": lambda a: {"--untie-embeddings-and-output-weights": switch(not a.tied_embeddings)},
     "qkv_bias": lambda a: {"--add-qkv-bias": switch(a.qkv_bias)},
     "qk_norm": lambda a: {"--qk-layernorm": switch(a.qk_norm)},
+    # None of `FAMILIES` has such layers.
+    "recurrent_layers": lambda _: {},
     "num_experts": lambda a: _if_sparse(
         a,
         {

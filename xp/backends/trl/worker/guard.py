@@ -47,6 +47,11 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.
         self.use_vllm = self.use_vllm or self.vllm_importance_sampling_correction
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """Trainer's method; what FSDP2 computes is set before GRPOTrainer shards its reference model."""
+        super().create_accelerator_and_postprocess()
+        keep_float32(self.accelerator)
+
     def _generate(self, prompts: Any) -> Any:
         if self._xp_log.is_ahead:
             # TRL would send weights to an engine that is generating; xp.backends.trl.worker.ahead sends them instead.
@@ -146,3 +151,15 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         own = self._tr_loss.detach().float().reshape(1)
         everybody = self.accelerator.gather(own) if self.accelerator.num_processes > 1 else own
         return float(everybody.mean()) if bool(torch.isfinite(everybody).all()) else math.nan
+
+
+def keep_float32(accelerator: Any) -> None:
+    """Makes FSDP2 reduce gradients and return log-probabilities in float32; accelerate 1.15 would use bfloat16."""
+    plugin: Any = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is None or plugin.mixed_precision_policy is None:
+        return
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    plugin.mixed_precision_policy = MixedPrecisionPolicy(
+        param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
+    )

@@ -33,6 +33,7 @@ from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
+from xp.worker.dropout import disable_dropout
 from xp.worker.plain_weights import keep_plain_weights
 from xp.worker.program import run_stage
 from xp.worker.seeded_draws import take_back_draws
@@ -160,6 +161,7 @@ def make_trainer(
     args = GRPOConfig(**config.grpo, **_server(environ))
     shard_on_cpu(args.distributed_state, environ)
     model = AutoModelForCausalLM.from_pretrained(config.start_model, dtype=loaded_dtype(config))
+    disable_dropout(model)
     # GRPOTrainer loads the reference itself, from the path in the configuration; with adapters there is none.
     model.config._name_or_path = config.base_model
     trainer = GuardedTrainer(
@@ -174,7 +176,6 @@ def make_trainer(
         peft_config=None if config.lora is None else peft_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)
-    keep_float32(trainer)
     if config.lora is not None:
         set_dropout(trainer.model, config.lora.dropout)
     if DIRECTORY in environ and not config.max_staleness:
@@ -227,19 +228,6 @@ def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
 
     if environ.get("ACCELERATE_USE_FSDP") == "true" and state.distributed_type is DistributedType.MULTI_CPU:
         state.distributed_type = DistributedType.MULTI_GPU
-
-
-def keep_float32(trainer: Any) -> None:
-    """Makes FSDP2 reduce gradients and return log-probabilities in float32; accelerate 1.15 would use bfloat16."""
-    plugin: Any = getattr(trainer.accelerator.state, "fsdp_plugin", None)
-    if plugin is None or plugin.mixed_precision_policy is None:
-        return
-    import torch
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
-    plugin.mixed_precision_policy = MixedPrecisionPolicy(
-        param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
-    )
 
 
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:

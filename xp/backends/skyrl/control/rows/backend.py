@@ -24,20 +24,41 @@ from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 BATCHED_TOKENS = 8192
 """SkyRL's default of max_num_batched_tokens."""
-HYBRIDS = {Strategy.FSDP2: ("qwen3_5", "qwen3_next"), Strategy.MEGATRON: ("qwen3_5",)}
-"""Families with linear attention that cannot be packed: transformers 5.8 carries its state from one sequence into the
-next, and SkyRL refuses models with a vision_config (workers/model_wrapper.py, megatron/megatron_model_wrapper.py)."""
+GATED_DELTA = "qwen3_next"
+"""The family with recurrent layers that SkyRL's Megatron packs."""
 
 
 def _is_unpackable(spec: RunSpec) -> bool:
-    shape, families = spec.model.architecture, HYBRIDS.get(spec.backend.parallel.strategy, ())
-    return shape is not None and shape.model_type.startswith(families)
+    """Returns whether episodes packed into one sequence would read each other's state.
+
+    Under FSDP2, transformers 5.8 gets positions alone (workers/model_wrapper.py). Under Megatron, Mamba's layers need
+    `PackedSeqParams.seq_idx`, for which SkyRL lacks `total_tokens` (megatron/megatron_utils.py); Qwen3-Next's need the
+    lengths, which SkyRL gives; and SkyRL refuses to pack models with a vision_config, as Qwen3.5's are.
+    """
+    shape = spec.model.architecture
+    if shape is None or not shape.recurrent_layers:
+        return False
+    return not (is_megatron(spec) and shape.model_type == GATED_DELTA)
+
+
+def _has_sinks(spec: RunSpec) -> bool:
+    """Returns whether attention needs sinks, which none of the FSDP worker's implementations has.
+
+    Source: skyrl 0.3.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
+    """
+    shape = spec.model.architecture
+    return shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec)
 
 
 def _attention(spec: RunSpec) -> str | None:
+    if _has_sinks(spec):
+        return (
+            "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither"
+            f" for the attention of model={spec.model.name}; use backend=trl"
+        )
     if _is_unpackable(spec) and spec.backend.attention is Attention.FLASH:
         return (
-            f"SkyRL packs sequences for FlashAttention, which the linear attention of model={spec.model.name} does not"
+            f"SkyRL packs sequences for FlashAttention, which the recurrent layers of model={spec.model.name} do not"
             " keep apart; set sdpa, with backend.parallel.strategy=fsdp2"
         )
     if spec.backend.attention is Attention.FLASH:
@@ -66,15 +87,7 @@ def _context(spec: RunSpec) -> Keys:
 
 
 def _no_context(spec: RunSpec) -> str | None:
-    context, shape = spec.backend.parallel.context, spec.model.architecture
-    if is_rehearsal(spec) and context > 1:
-        return not_on_cpu("set 1")
-    if shape is None or is_megatron(spec) or shape.num_heads % context == 0:
-        return None
-    return (
-        f"Ulysses shares out attention heads, and {context} does not divide the {shape.num_heads} of"
-        f" model={spec.model.name}; set a divisor"
-    )
+    return not_on_cpu("set 1") if is_rehearsal(spec) and spec.backend.parallel.context > 1 else None
 
 
 def _no_optimizer_offload(spec: RunSpec) -> str | None:

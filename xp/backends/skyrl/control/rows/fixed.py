@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from xp.backends.capability import Row
+from xp.backends.skyrl.control.keys import megatron
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 
+NO_DROPOUT = Row(
+    "",
+    # Under FSDP2, xp.backends.skyrl.worker.workers turns the model's own dropout off.
+    lambda s: {
+        key: value
+        for name in ("attention_dropout", "hidden_dropout")
+        for key, value in megatron(s, f"transformer_config_kwargs.{name}", 0.0).items()
+    },
+)
 FIXED = Row(
     "",
     {

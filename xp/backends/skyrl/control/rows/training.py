@@ -14,7 +14,7 @@ from xp.backends.common_rows import (
 from xp.backends.extent import num_steps
 from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
-from xp.backends.skyrl.worker.config import STEPS_KEY
+from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
 from xp.spec import LrSchedule, RunSpec
 
@@ -64,10 +64,14 @@ def _warms_up(spec: RunSpec) -> bool:
 
 
 def _no_rate(spec: RunSpec) -> str | None:
-    updates = (num_steps(spec) or 0) * geometry(spec).updates_per_rollout
-    if not is_megatron(spec) or not _warms_up(spec) or updates != 1:
+    """Returns why the warm-up is too long; None if it is not.
+
+    For epochs whose number of steps is not known yet, the train stage checks again.
+    """
+    if not is_megatron(spec) or not _warms_up(spec) or (steps := num_steps(spec)) is None:
         return None
-    return "the only update would have learning rate 0, since Megatron's warm-up begins there; set it to 0"
+    updates = steps * geometry(spec).updates_per_rollout
+    return warm_up_too_long(updates) if spec.training.warmup_updates >= updates else None
 
 
 def _other_eps(spec: RunSpec) -> str | None:

@@ -30,6 +30,9 @@ def sequence_length(spec: RunSpec) -> int:
     return -(-longest_episode(spec) // step) * step
 
 
+CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer's, are those of all tokens."
+
+
 def _packing(spec: RunSpec) -> dict[str, Any]:
     most = spec.training.max_tokens_per_micro_batch
     return {
@@ -204,7 +207,11 @@ SAMPLING = (
             else None
         ),
     ),
-    Row("training.top_k", lambda s: {"--rollout-top-k": s.training.top_k or -1}),
+    Row(
+        "training.top_k",
+        lambda s: {"--rollout-top-k": s.training.top_k or -1},
+        note=lambda s: "" if s.training.top_k is None else CUT,
+    ),
     # The string stays in the turn: Slime sets SGLang's no_stop_trim.
     Row("training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag),
     Row(
