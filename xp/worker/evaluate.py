@@ -28,7 +28,7 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
     metrics = MetricsFile(Path(common.metrics), "evaluate", common.attempt)
     results = {}
     hashes = held_out_hashes(tasks)  # before the episodes, which a damaged table must not lose
-    on_record = {}
+    on_record: dict[str, str] = {}
     for number, (name, model) in enumerate(config.models.items()):
         played = play(name, model)
         check_health(played, common.max_void_fraction)
