@@ -7,9 +7,9 @@ from xp.backends.common_rows import COMMON
 from xp.backends.skyrl.control.rows.algorithm import ALGORITHM
 from xp.backends.skyrl.control.rows.backend import BACKEND
 from xp.backends.skyrl.control.rows.evaluation import EVALUATION
-from xp.backends.skyrl.control.rows.fixed import FIXED, NO_DROPOUT
+from xp.backends.skyrl.control.rows.fixed import FIXED
 from xp.backends.skyrl.control.rows.model import MODEL
 from xp.backends.skyrl.control.rows.training import TRAINING
 
-ROWS = (FIXED, NO_DROPOUT, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
+ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows."""
