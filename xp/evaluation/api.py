@@ -65,7 +65,7 @@ class Answer:
     completion_tokens: int | None
     """Generated tokens; None: the API does not count them."""
     is_cut: bool = False
-    """Whether a token limit cut the message."""
+    """True if a token limit cut the message."""
 
 
 class Api:

@@ -56,7 +56,7 @@ class RunningEpisode:
     lost: str = ""
     """Reason why its engine was lost; empty if it was not."""
     is_cut: bool = False
-    """Whether a token limit cut the last turn."""
+    """True if a token limit cut the last turn."""
     num_turns: int = 0
     """Number of turns that were requested."""
     _last_id: int | None = None
