@@ -91,14 +91,12 @@ class Episode:
             self._start()
 
     def step(self, text: str, *, calls: tuple[ParsedCall, ...] | None = None, is_cut: bool = False) -> Reply:
-        """Processes one assistant turn; does nothing after the episode's end. Never raises for the environment's
-        faults.
+        """Processes one assistant turn, without raising for the environment's faults; does nothing after the end.
 
         Args:
             text: the turn.
             calls: its calls, if an API gave them apart from the text; None: they are in the text.
-            is_cut: whether a token limit cut the turn. An episode that such a turn ends without a call is truncated,
-                though the environment may have scored the text as an answer.
+            is_cut: whether a token limit cut the turn; one that ends the episode without a call truncates it.
         """
         with self._lock:
             if self._status is not EpisodeStatus.ONGOING:

@@ -24,8 +24,7 @@ from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 BATCHED_TOKENS = 8192
 """SkyRL's default of max_num_batched_tokens."""
-GATED_DELTA = "qwen3_next"
-"""The family with recurrent layers that SkyRL's Megatron packs."""
+GATED_DELTA = "qwen3_next"  # The family with recurrent layers that SkyRL's Megatron packs.
 
 
 def _is_unpackable(spec: RunSpec) -> bool:
@@ -41,17 +40,10 @@ def _is_unpackable(spec: RunSpec) -> bool:
     return not (is_megatron(spec) and shape.model_type == GATED_DELTA)
 
 
-def _has_sinks(spec: RunSpec) -> bool:
-    """Returns whether attention needs sinks, which none of the FSDP worker's implementations has.
-
-    Source: skyrl 0.3.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
-    """
-    shape = spec.model.architecture
-    return shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec)
-
-
 def _attention(spec: RunSpec) -> str | None:
-    if _has_sinks(spec):
+    shape = spec.model.architecture
+    # Sinks: skyrl 0.3.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
+    if shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec):
         return (
             "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither"
             f" for the attention of model={spec.model.name}; use backend=trl"

@@ -64,14 +64,10 @@ def _warms_up(spec: RunSpec) -> bool:
 
 
 def _no_rate(spec: RunSpec) -> str | None:
-    """Returns why the warm-up is too long; None if it is not.
-
-    For epochs whose number of steps is not known yet, the train stage checks again.
-    """
-    if not is_megatron(spec) or not _warms_up(spec) or (steps := num_steps(spec)) is None:
-        return None
-    updates = steps * geometry(spec).updates_per_rollout
-    return warm_up_too_long(updates) if spec.training.warmup_updates >= updates else None
+    """Returns why the warm-up is too long; where steps are not known yet, the train stage checks again."""
+    updates = (num_steps(spec) or 0) * geometry(spec).updates_per_rollout
+    is_long = is_megatron(spec) and _warms_up(spec) and spec.training.warmup_updates >= updates > 0
+    return warm_up_too_long(updates) if is_long else None
 
 
 def _other_eps(spec: RunSpec) -> str | None:
