@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES
+from tests.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.stubs.chat_server import ChatServer, Reply, serving
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolResult
 from xp.envs.config import Dialect
+from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Api, DialogueFails, TooLong, Unavailable
-from xp.evaluation.play import Dialogue
+from xp.evaluation.play import Dialogue, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read
 from xp.tasks.config import Purpose
@@ -295,3 +296,19 @@ def test_models_and_environments_come_as_lists() -> None:
     asked = read(["env=multiply,echo", "model=tiny,endpoint", "model.name=a,b", "model.url=http://h/v1", "run=R@0,R"])
     assert (asked.models, asked.endpoint_names) == (("tiny", "endpoint"), ("a", "b"))
     assert (asked.envs, asked.runs) == (("multiply", "echo"), ("R@0", "R"))
+
+
+@pytest.mark.parametrize("finish_reason", ["stop", "length"])
+@pytest.mark.parametrize("said", ["It was the but", call("win")], ids=["text", "a complete call"])
+def test_an_episode_whose_last_message_was_cut_is_truncated_unless_a_complete_call_ended_it(
+    finish_reason: str, said: str
+) -> None:
+    episode = Episode(TASK, lambda: FakeSession(steady, lambda _: ToolResult("graded", 0.25, True)), RULES)
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
+    with serving(ChatServer(lambda _: {"content": said}, finish_reason=finish_reason)) as server:
+        client = api(server)
+        play(lambda own: client.ask(own.messages, own.schemas, 0.0), dialogue, episode)
+    is_truncated = finish_reason == "length" and said != call("win")
+    outcome = episode.settle()
+    assert outcome.status is (EpisodeStatus.TRUNCATED if is_truncated else EpisodeStatus.FINISHED)
+    assert outcome.reward == (1.0 if said == call("win") else 0.25)

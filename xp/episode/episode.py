@@ -66,6 +66,8 @@ class Episode:
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
+        self._is_finished = False
+        """True if the environment has ended the episode, although a cut turn makes its status TRUNCATED."""
         self._void_reason: str | None = None
         self._deadline: float | None = None
         self._turns: list[Turn] = []
@@ -89,15 +91,21 @@ class Episode:
         with self._lock:
             self._start()
 
-    def step(self, text: str) -> Reply:
+    def step(self, text: str, *, is_cut: bool = False) -> Reply:
         """Processes one assistant turn; does nothing after the episode's end. Never raises for the environment's
-        faults."""
+        faults.
+
+        Args:
+            text: the turn.
+            is_cut: whether a token limit cut it. An episode that ends with a cut turn is truncated, unless a complete
+                call in it finished the episode. Its reward is that of the same text uncut.
+        """
         with self._lock:
             if self._status is not EpisodeStatus.ONGOING:
                 return Reply((), self._status)
             began = time.monotonic()
             self._start()
-            turn = self._take(text) if self._status is EpisodeStatus.ONGOING else Turn(text, (), (), (), 0.0)
+            turn = self._take(text, is_cut) if self._status is EpisodeStatus.ONGOING else Turn(text, (), (), (), 0.0)
             self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
             if self._status is EpisodeStatus.ONGOING and len(self._turns) >= self._rules.max_turns:
                 self._status = EpisodeStatus.TRUNCATED
@@ -143,18 +151,24 @@ class Episode:
                 self._void(fault)
             self.open_s = time.monotonic() - began
 
-    def _take(self, text: str) -> Turn:
+    def _take(self, text: str, is_cut: bool) -> Turn:
         calls: tuple[ParsedCall, ...] = ()
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
             calls = syntax.read(text, self._attempt.tools)
+            # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
+            complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut else calls
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
             else:
                 self._take_plain(valid_text(syntax.plain(text).strip()), results, messages)
+            if is_cut and self._status is not EpisodeStatus.ONGOING:
+                processed = taken[: len(messages)]
+                has_ended_it = self._is_finished and bool(taken) and complete[: len(processed)] == processed
+                self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
@@ -201,11 +215,13 @@ class Episode:
             )
         if result.reward is not None:
             check_bound(result.reward, call_name(call), self._rules.reward)
+        if result.finished:
+            self._is_finished = True
         return result
 
     def _leave(self) -> None:
         """Has the environment score the final state after the last turn or token; adds the result to the last turn."""
-        if self._deadline is None or not self._turns or self._status in (EpisodeStatus.FINISHED, EpisodeStatus.VOID):
+        if self._deadline is None or not self._turns or self._is_finished or self._status is EpisodeStatus.VOID:
             return
         try:
             result = self._attempt.leave(self._deadline)
@@ -256,7 +272,7 @@ class Episode:
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
-                reward = reduce_rewards(rewards, self._status is EpisodeStatus.FINISHED, self._rules.reward)
+                reward = reduce_rewards(rewards, self._is_finished, self._rules.reward)
             except OverflowError as error:
                 self._status, self._void_reason = EpisodeStatus.VOID, f"OverflowError: {error}"
         return EpisodeResult(

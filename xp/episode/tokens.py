@@ -112,10 +112,6 @@ class ChatTokens:
         text: str = self._tokenizer.decode(own, skip_special_tokens=False)
         return text
 
-    def is_cut(self, ids: Sequence[int]) -> bool:
-        """Returns whether a turn lacks a token that ends it."""
-        return not ids or ids[-1] not in self.end_ids
-
     def reply(self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
         """Token ids from the end of the assistant's turn to the beginning of its next.
 

@@ -152,7 +152,7 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
                 episode.give_up(str(fault))
                 return usage
             usage.add(answer)
-            reply = episode.step(dialogue.written(answer.message))
+            reply = episode.step(dialogue.written(answer.message), is_cut=answer.is_cut)
             if reply.is_done:
                 return usage
             dialogue.add(answer.message, reply)

@@ -11,6 +11,8 @@ MOST_TOKENS: Final = 10**9
 """Largest number of tokens in one answer; a larger number is not a count."""
 MOST_DEPTH: Final = 100
 """Largest depth of nesting in a message."""
+CUT: Final = "length"
+"""Finish reason of a message that a token limit cut."""
 FAILED: Final = ("error", "abort")
 """Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -22,3 +23,17 @@ class TokenBudget:
     def next_turn(self, num_response: int) -> int:
         """Largest number of tokens of the policy's next turn."""
         return min(self.max_tokens_per_turn, self.room(num_response))
+
+
+def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int], is_stop: Callable[[Sequence[int]], bool]) -> bool:
+    """Returns whether its token limit ended a turn.
+
+    Engines do not agree on the last allowed token: SGLang reports "length" although the token ends the turn.
+
+    Args:
+        ids: tokens of the turn.
+        limit: largest number of them.
+        end_ids: tokens that end a turn.
+        is_stop: returns whether tokens end with a stop string (`ChatTokens.holds_one_of`).
+    """
+    return len(ids) >= limit and ids[-1] not in end_ids and not is_stop(ids)

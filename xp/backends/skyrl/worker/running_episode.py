@@ -57,6 +57,8 @@ class RunningEpisode:
     """Reason why its engine was lost; empty if it was not."""
     num_turns: int = 0
     """Number of turns that were requested."""
+    is_cut: bool = False
+    """True if a token limit ended the last turn."""
     _last_id: int | None = None
 
     def next_seed(self) -> int:
@@ -65,8 +67,9 @@ class RunningEpisode:
         self.num_turns += 1
         return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
 
-    def wrote(self, ids: Sequence[int]) -> None:
+    def wrote(self, ids: Sequence[int], *, is_cut: bool) -> None:
         """Record a turn of the policy."""
+        self.is_cut = is_cut
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
 

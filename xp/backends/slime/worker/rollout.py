@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import EngineTurn, write_turn
@@ -18,6 +19,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
 from xp.worker.lost_engine import EngineLost
 from xp.worker.played import PlayedEpisode
+from xp.worker.token_budget import is_cut
 
 T = TypeVar("T")
 
@@ -92,6 +94,7 @@ async def _converse(
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     limits = own.config.common.limits
+    is_stop = chat.holds_one_of(sampling.get("stop") or ())
     opening = _threaded(own, episode.start)
     try:
         sample.tokens = own.prompt(chat, sample)
@@ -103,7 +106,8 @@ async def _converse(
                 return False
             await opening
             text = chat.text(written.ids)
-            reply = await _threaded(own, lambda text=text: episode.step(text))  # type: ignore[misc]
+            by_limit = is_cut(written.ids, length, chat.end_ids, is_stop)
+            reply = await _threaded(own, partial(episode.step, text, is_cut=by_limit))
             if reply.is_done:
                 return True
             room = limits.room(sample.response_length)
@@ -128,13 +132,13 @@ def _append(args: Any, sample: Any, written: EngineTurn) -> None:
 
 def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
     """Set a sample's status, its reward, and the mark that excludes it from training."""
-    is_void, is_cut = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
+    is_void, is_truncated = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
         sample.status = sample.Status.FAILED
     else:
-        sample.status = sample.Status.TRUNCATED if is_cut else sample.Status.COMPLETED
+        sample.status = sample.Status.TRUNCATED if is_truncated else sample.Status.COMPLETED
     sample.reward = VOID_REWARD if outcome.reward is None else outcome.reward
-    sample.remove_sample = is_void or (is_cut and mask_truncated)
+    sample.remove_sample = is_void or (is_truncated and mask_truncated)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
         sample.append_response_tokens(tokens=[end_id], trainable=False)

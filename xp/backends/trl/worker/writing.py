@@ -9,6 +9,7 @@ from typing import Protocol
 
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
+from xp.worker.token_budget import is_cut
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,19 @@ class WritingEngine:
         end_ids: tokens that end a turn.
         sampling: sampling and limits.
         seed: seed of the rollout; a request's seed is derived from it, the episode's name and the turn.
+        is_stop: returns whether the generated tokens end with a stop string.
     """
 
     def __init__(
-        self, writer: Writer, opening: Opening, end_ids: Sequence[int], sampling: TRLSampling, seed: str
+        self,
+        writer: Writer,
+        opening: Opening,
+        end_ids: Sequence[int],
+        sampling: TRLSampling,
+        seed: str,
+        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._writer, self._opening = writer, opening
+        self._writer, self._opening, self._is_stop = writer, opening, is_stop
         self._end_ids, self._sampling, self._seed = end_ids, sampling, seed
         self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
 
@@ -114,8 +122,8 @@ class WritingEngine:
                 self._opening.deliver(written)
                 return
             conversation.write(written.ids, written.logprobs)
-            is_cut = not written.ids or written.ids[-1] not in self._end_ids
-            self._opening.deliver(RolloutTurn(number, list(written.ids), is_cut))
+            by_limit = is_cut(written.ids, limit, self._end_ids, self._is_stop)
+            self._opening.deliver(RolloutTurn(number, list(written.ids), by_limit))
 
         self._writer.submit(GenerationRequest(ids, limit, seed), done)
 
