@@ -79,15 +79,16 @@ METRICS: Final = (
     Metric(
         "episodes/truncated",
         "share, 0 to 1",
-        "Share of episodes that ended at a limit of turns or tokens.",
+        "Share of episodes that a limit of turns or tokens ended, `training.max_tokens_per_turn` included.",
         "High: `env.max_turns`, `training.max_tokens_per_turn` or `training.max_response_tokens` is too small, or the"
         " policy does not come to an end.",
     ),
     Metric(
         "episodes/finished",
         "share, 0 to 1",
-        "Share of episodes that the environment or the policy ended.",
-        "With `episodes/truncated` and `episodes/void` it makes 1.",
+        "Share of episodes that the environment ended.",
+        "The rest of 1, beside `episodes/truncated` and `episodes/void`: episodes that a turn without a well-formed"
+        " call ended.",
     ),
     Metric(
         "episodes/malformed",
