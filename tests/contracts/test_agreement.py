@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,14 +185,20 @@ def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any) -> 
     return rollout
 
 
-def under_trl(script: Script) -> Played:
+def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200) -> Any:
+    """The script, played by TRL's adapter."""
     from xp.backends.trl.worker.config import TRLSampling
 
     tokenizer, _ = tokenizer_and_model()
-    mix: Any = FakeMix(script.rules)
     model = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = TRLSampling(400, 200, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
-    rollout = under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
+    limits = (400, max_tokens_per_turn, 2000)
+    sampling = TRLSampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
+    return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
+
+
+def under_trl(script: Script) -> Played:
+    tokenizer, _ = tokenizer_and_model()
+    rollout = rollout_of(script, FakeMix(script.rules))
     own = [
         token
         for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)
@@ -233,6 +240,20 @@ def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Pla
     assert found.trained == expected.trained
 
 
+@pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
+def test_a_turn_that_trls_adapter_cuts_truncates_its_episode_and_leaves_the_loss(stop: tuple[str, ...]) -> None:
+    from xp.backends.trl.worker.rollout import Rollouts
+
+    tokenizer, _ = tokenizer_and_model()
+    limit = len(tokenizer("It was the bu", add_special_tokens=False)["input_ids"])
+    script = Script("is cut", ("It was the bu",), stop=stop)
+    rollout = rollout_of(script, FakeMix(RULES), limit)
+    own: Any = SimpleNamespace(_config=SimpleNamespace(mask_truncated=True))
+    assert len(rollout.conversation.completion_ids) == limit
+    assert rollout.outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
+    assert any(Rollouts._mask(own, rollout)) is bool(stop)
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_keeps_prompts(keep: bool) -> None:
     from xp.backends.trl.worker.config import TRLSampling
@@ -253,18 +274,6 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
     rollout = under_trls_engine(model, chat, mix, sampling)
     found = rollout.record.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
-
-
-@pytest.mark.parametrize(("limit", "status"), [(5, EpisodeStatus.TRUNCATED), (200, EpisodeStatus.STOPPED)])
-def test_a_turn_that_its_token_limit_cuts_truncates_the_episode_under_trl(limit: int, status: EpisodeStatus) -> None:
-    from xp.backends.trl.worker.config import TRLSampling
-
-    tokenizer, _ = tokenizer_and_model()
-    (script,) = [one for one in SCRIPTS if bare(one).outcome.status is EpisodeStatus.STOPPED][:1]
-    model = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = TRLSampling(400, limit, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
-    rollout = under_trls_engine(model, ChatTokens(tokenizer), FakeMix(script.rules), sampling)
-    assert rollout.outcome.status is status
 
 
 def test_the_scripts_reach_every_status() -> None:

@@ -17,6 +17,7 @@ from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
 from xp.backends.trl.worker.draws import draw, truncated
 from xp.backends.trl.worker.engine import TransformersEngine
+from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest, WritingEngine
 
 SAMPLING = TRLSampling(
     temperature=1.0,
@@ -164,6 +165,43 @@ def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
         engine.own.go_on(number, [20])
     assert [len(turn.ids) for turn in engine.run()] == [2, 2]
     assert [engine.own.room(number) for number in (0, 1)] == [0, 0]
+
+
+class CutWriter:
+    """An engine that writes a given text up to the request's limit."""
+
+    is_writing = False
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = ids
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        ids = self._ids[: request.max_tokens]
+        done(GeneratedTurn(ids, [0.0] * len(ids)))
+
+    def step(self, is_live: bool) -> None:
+        raise AssertionError(is_live)
+
+    def goes_on(self, is_live: bool) -> bool:
+        return is_live
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_limits"),
+    [([7] * 9, True), ([7] * 11 + [2], False), ([7] * 10 + [8, 5], False), ([7] * 13, True), ([7, 2], False)],
+    ids=["of its response", "none, by an end there", "none, by a text there", "of a turn", "none"],
+)
+def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(ids: list[int], is_limits: bool) -> None:
+    limit = len(ids) if ids == [7] * 9 else SAMPLING.max_tokens_per_turn
+    turns: list[Any] = []
+    opening = Opening(prompts(1), ["task/0"], 1, turns.append)
+    sampling = replace(SAMPLING, max_response_tokens=limit)
+    engine = WritingEngine(CutWriter(ids), opening, [1, 2], sampling, "1", lambda own: own[-1] == 5)
+    engine.begin(0)
+    assert [turn.is_cut for turn in turns] == [is_limits]
 
 
 def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:

@@ -48,6 +48,7 @@ class ChatServer:
     write: Callable[[Mapping[str, Any]], dict[str, Any]] = rule
     before: Callable[[int], Reply | None] = lambda _: None
     """From the number of a request, from 1, to a reply in place of the model's."""
+    finish_reason: str = "stop"
     latency_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -70,7 +71,7 @@ class ChatServer:
             num_read = 10 * len(body["messages"])
             usage = {"prompt_tokens": num_read, "completion_tokens": 5, "total_tokens": num_read + 5}
             message = {"role": "assistant", **self.write(body)}
-            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+            choices = [{"index": 0, "message": message, "finish_reason": self.finish_reason}]
             about = {"id": "stub", "object": "chat.completion", "created": 1, "model": body.get("model", "stub")}
             return 200, {}, {**about, "choices": choices, "usage": usage}
         finally:

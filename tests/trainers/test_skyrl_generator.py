@@ -161,15 +161,28 @@ def test_truncated_episodes_leave_the_loss_where_the_spec_says_so_but_keep_their
     assert sum(batch.output["rewards"][0]) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("limit", "status"), [(5, EpisodeStatus.TRUNCATED), (200, EpisodeStatus.STOPPED)])
-def test_a_turn_that_its_token_limit_cuts_truncates_the_episode(limit: int, status: EpisodeStatus) -> None:
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("It was the butler, I am sure.", EpisodeStatus.TRUNCATED),
+        (f"{call('win')} I am sure.", EpisodeStatus.FINISHED),
+        ("It was the bu", EpisodeStatus.STOPPED),
+    ],
+    ids=["cut", "cut after a complete call", "a text ends the turn at its limit"],
+)
+def test_an_episode_that_ends_with_a_cut_turn_is_truncated_unless_a_complete_call_ended_it(
+    text: str, status: EpisodeStatus
+) -> None:
+    tokenizer, _ = tokenizer_and_model()
+    whole = text.removesuffix(" I am sure.").removesuffix("tler, I am sure.")
+    limit = len(tokenizer(whole, add_special_tokens=False)["input_ids"])
     config = train_config(
-        f"training.max_tokens_per_turn={limit}", "algorithm.mask_truncated=true", "training.max_response_tokens=600"
+        f"training.max_tokens_per_turn={limit}", "training.stop=[bu]", "algorithm.mask_truncated=true"
     )
-    mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.STOP))
-    batch = play(ScriptedClient(["a rather long turn that says nothing at all"]), mix, [ROW], config)
+    batch = play(ScriptedClient([text]), FakeMix(RULES), [ROW], config)
+    assert len(batch.output["response_ids"][0]) == limit
     assert batch.plays[0].episode.settle().status is status
-    assert any(batch.output["loss_masks"][0]) is (status is EpisodeStatus.STOPPED)
+    assert any(batch.output["loss_masks"][0]) is (status is not EpisodeStatus.TRUNCATED)
 
 
 def test_special_tokens_inside_a_turn_reach_the_episode_as_they_were_written() -> None:

@@ -99,6 +99,17 @@ def test_truncated_episodes_leave_the_loss_where_the_run_says_so(args: Any) -> N
     assert sample.reward == 0.5
 
 
+@pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
+def test_a_turn_that_sglang_cuts_truncates_its_episode(args: Any, stop: tuple[str, ...]) -> None:
+    text = "It was the bu"
+    limit = len(tokenizer_and_model()[0](text, add_special_tokens=False)["input_ids"])
+    script = Script("is cut", (text if stop else f"{text}tler.",), stop=stop)
+    (sample,), _, _ = play_script(args, script, mask_truncated=True, limits=TokenBudget(400, limit, 2000))
+    assert sample.response_length == limit
+    assert read_played(sample.metadata).outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
+    assert sample.remove_sample is not bool(stop)
+
+
 @pytest.fixture
 def whodunit(args: Any) -> Iterator[Any]:
     """The real local ORS server of the bundled mysteries, as the run's episode.json names it."""

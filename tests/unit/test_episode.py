@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -51,9 +52,6 @@ LOOKS_LIKE_A_CALL = [
     (Dialect.PYTHONIC, "[f(2), f(3)] is [4, 9]"),
     (Dialect.LLAMA_JSON, '{"name": "Ada", "parameters": 3}'),
     (Dialect.LLAMA_JSON, 'It is {"name": "Ada"}.'),
-    (Dialect.HERMES, 'One writes <tool_call>{"name": "a"}</tool_call>'),
-    (Dialect.QWEN_XML, "One writes <function=a>"),
-    (Dialect.GLM, "One writes <tool_call>a</tool_call>"),
 ]
 
 
@@ -65,7 +63,7 @@ class NoTools(FakeSession):
 
 
 @pytest.mark.parametrize(("dialect", "text"), LOOKS_LIKE_A_CALL)
-def test_without_tools_every_text_is_the_answer(dialect: Dialect, text: str) -> None:
+def test_without_tools_a_text_that_only_looks_like_a_call_is_the_answer(dialect: Dialect, text: str) -> None:
     session = NoTools(steady, lambda _: ToolResult("right", 1.0, finished=True))
     episode = episode_of(session, replace(RULES, dialect=dialect))
     episode.step(f"<think>Hm.</think>{text}")
@@ -77,37 +75,6 @@ def test_with_tools_a_call_is_a_call_although_answers_are_taken() -> None:
     session = FakeSession(steady, lambda _: ToolResult("right", 1.0, finished=True))
     episode_of(session).step(call("move"))
     assert (session.answers, session.calls) == ([], [("move", {})])
-
-
-def test_a_turn_that_is_cut_without_a_call_truncates_the_episode() -> None:
-    episode = episode_of(FakeSession(steady), replace(RULES, on_no_tool_call=OnNoToolCall.STOP))
-    assert episode.step("I think that", is_cut=True).status is EpisodeStatus.TRUNCATED
-    assert episode.settle().status is EpisodeStatus.TRUNCATED
-
-
-def test_a_call_that_is_cut_in_its_middle_truncates_the_episode() -> None:
-    episode = episode_of(FakeSession(steady), replace(RULES, on_malformed_call=OnMalformedCall.STOP))
-    assert episode.step(call("move")[:-16], is_cut=True).status is EpisodeStatus.TRUNCATED
-
-
-def test_an_answer_that_is_cut_has_its_reward_and_is_truncated() -> None:
-    session = NoTools(steady, lambda _: ToolResult("right", 1.0, finished=True))
-    reward = replace(RULES.reward, nonterminal=-5.0)  # for episodes that the environment did not end
-    episode = episode_of(session, replace(RULES, reward=reward))
-    episode.step("The answer is 4, because", is_cut=True)
-    outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
-
-
-def test_a_whole_call_that_ends_the_episode_counts_although_its_turn_was_cut() -> None:
-    episode = episode_of(FakeSession(steady))
-    assert episode.step(f"{call('win')} and", is_cut=True).status is EpisodeStatus.FINISHED
-
-
-def test_an_episode_that_goes_on_after_a_cut_turn_is_judged_by_its_last_one() -> None:
-    episode = episode_of(FakeSession(steady), replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE))
-    assert episode.step("I think that", is_cut=True).status is EpisodeStatus.ONGOING
-    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
 
 
 def test_settling_twice_scores_and_closes_once() -> None:
@@ -264,3 +231,84 @@ def test_the_nonterminal_reward_is_added_unless_the_environment_ended_it() -> No
     stopped.step(call("move"))
     won.step(call("win"))
     assert (stopped.settle().reward, won.settle().reward) == (-1.0, 1.0)
+
+
+CUT_ENDS = {
+    "plain text": ("I would say that", RULES),
+    "a call that cannot be read": (
+        '<tool_call>\n{"name": "win", "argu',
+        replace(RULES, on_malformed_call=OnMalformedCall.STOP),
+    ),
+    "an action without its end": ("<action>", replace(RULES, dialect=Dialect.ACTION)),
+    "a call without its end": (
+        "<tool_call>\n<function=move>\n<parameter=to>\nthe",
+        replace(RULES, dialect=Dialect.QWEN_XML),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUT_ENDS)
+def test_a_cut_turn_that_ends_the_episode_without_a_complete_call_truncates_it(name: str) -> None:
+    text, rules = CUT_ENDS[name]
+    for is_cut in (True, False):
+        episode = episode_of(FakeSession(lambda *_: ToolResult("won", 1.0, finished=True)), rules)
+        status = episode.step(text, is_cut=is_cut).status
+        assert (status is EpisodeStatus.TRUNCATED) == is_cut
+        assert episode.settle().status is status
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_cut_answer_is_graded_as_any_other_and_its_episode_is_truncated(finished: bool) -> None:
+    rules = replace(RULES, reward=RewardRule(Reduction.SUM, -1.0, None, None, 1e6))
+    outcomes = []
+    for is_cut in (True, False):
+        session = LeavingSession(lambda _: ToolResult("graded", 0.25, finished))
+        episode = episode_of(session, rules)
+        episode.step("It was the but", is_cut=is_cut)
+        assert session.answers == ["It was the but"]
+        assert session.num_left == (not finished)
+        outcomes.append(episode.settle())
+    cut, whole = outcomes
+    assert cut == replace(whole, status=EpisodeStatus.TRUNCATED)
+    assert whole.status is (EpisodeStatus.FINISHED if finished else EpisodeStatus.STOPPED)
+    assert cut.reward == (0.25 if finished else 0.25 - 1.0 + 0.5)
+
+
+class LeavingSession(FakeSession):
+    """A session that takes an answer, and scores with 0.5 the state in which it is left."""
+
+    def __init__(self, grade: Callable[[str], ToolResult]) -> None:
+        super().__init__(steady, grade)
+        self.num_left = 0
+
+    def leave(self) -> ToolResult:
+        self.num_left += 1
+        return ToolResult("left", 0.5)
+
+
+@pytest.mark.parametrize("rule", ToolCallsPerTurn)
+def test_a_complete_call_that_ends_the_episode_in_a_cut_turn_finishes_it(rule: ToolCallsPerTurn) -> None:
+    episode = episode_of(FakeSession(steady), replace(RULES, tool_calls_per_turn=rule))
+    text = f"{call('win')}\n<tool_call>\n{{"
+    assert episode.step(text, is_cut=True).status is EpisodeStatus.FINISHED
+    assert episode.settle().reward == 1.0
+
+
+def test_an_episode_that_goes_on_after_a_cut_turn_is_judged_by_its_last_turn() -> None:
+    rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE)
+    episode = episode_of(FakeSession(steady), rules)
+    assert episode.step("hm", is_cut=True).messages == ({"role": "user", "content": NUDGE},)
+    assert "Error: " in episode.step('<tool_call>\n{"na', is_cut=True).messages[0]["content"]
+    assert episode.step(call("move"), is_cut=True).messages == ({"role": "tool", "content": "moved after 0"},)
+    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
+
+
+def test_an_episode_whose_environment_fails_in_a_cut_turn_is_void() -> None:
+    def fails(_: str) -> ToolResult:
+        raise ToolCrashed("no grader")
+
+    episode = episode_of(
+        FakeSession(steady, fails), replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
+    )
+    assert episode.step("It was", is_cut=True).status is EpisodeStatus.VOID
+    assert episode.settle().reward is None

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, steady
+from tests.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from xp.envs.base import Message, ToolResult
-from xp.envs.config import Dialect, OnNoToolCall
+from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
@@ -173,21 +173,6 @@ def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: 
         )
     assert session.calls == [("echo", {"text": text}) for text in NASTY]
     assert episode.settle().num_malformed == 0
-
-
-@pytest.mark.parametrize(("reason", "status"), [("length", EpisodeStatus.TRUNCATED), ("stop", EpisodeStatus.STOPPED)])
-def test_a_message_that_its_token_limit_cuts_truncates_the_episode(reason: str, status: EpisodeStatus) -> None:
-    rules = replace(RULES, on_no_tool_call=OnNoToolCall.STOP)
-    episode = Episode(TASK, lambda: FakeSession(steady), rules)
-    reply = (200, {}, {"choices": [{"message": {"content": "I think that"}, "finish_reason": reason}]})
-    with serving(ChatServer(before=lambda _: reply)) as server:
-        asked = api(server)
-        play(
-            lambda one: asked.ask(one.messages, one.schemas, 0.0),
-            Dialogue(row([ECHO]), rules, ToolCalls.TEXT),
-            episode,
-        )
-    assert episode.settle().status is status
 
 
 def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost_in_open_thinking() -> None:
@@ -388,3 +373,19 @@ def test_models_and_environments_come_as_lists() -> None:
     asked = read(["env=multiply,echo", "model=tiny,endpoint", "model.name=a,b", "model.url=http://h/v1", "run=R@0,R"])
     assert (asked.models, asked.endpoint_names) == (("tiny", "endpoint"), ("a", "b"))
     assert (asked.envs, asked.runs) == (("multiply", "echo"), ("R@0", "R"))
+
+
+@pytest.mark.parametrize("finish_reason", ["stop", "length"])
+@pytest.mark.parametrize("said", ["It was the but", call("win")], ids=["text", "a complete call"])
+def test_an_episode_whose_last_message_was_cut_is_truncated_unless_a_complete_call_ended_it(
+    finish_reason: str, said: str
+) -> None:
+    episode = Episode(TASK, lambda: FakeSession(steady, lambda _: ToolResult("graded", 0.25, True)), RULES)
+    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
+    with serving(ChatServer(lambda _: {"content": said}, finish_reason=finish_reason)) as server:
+        client = api(server)
+        play(lambda own: client.ask(own.messages, own.schemas, 0.0), dialogue, episode)
+    is_truncated = finish_reason == "length" and said != call("win")
+    outcome = episode.settle()
+    assert outcome.status is (EpisodeStatus.TRUNCATED if is_truncated else EpisodeStatus.FINISHED)
+    assert outcome.reward == (1.0 if said == call("win") else 0.25)

@@ -26,6 +26,7 @@ from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet
 from xp.tasks.token_counts import place_of
+from xp.worker.token_budget import is_cut
 
 ROOM = 420
 LONG = 15 * 1024 * 1024
@@ -164,3 +165,12 @@ def test_other_sessions_go_on_while_a_large_answer_is_parsed() -> None:
         return turns
 
     assert asyncio.run(turns_meanwhile()) > 5
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_limits"),
+    [([7, 7, 7], True), ([7, 7, 2], False), ([7, 7, 5], False), ([7, 7], False), ([], False)],
+    ids=["at its limit", "an end at the limit", "a stop text at the limit", "shorter", "no token"],
+)
+def test_a_turn_is_cut_if_it_is_as_long_as_its_limit_and_nothing_ended_it(ids: list[int], is_limits: bool) -> None:
+    assert is_cut(ids, 3, (1, 2), lambda own: own[-1] == 5) is is_limits

@@ -31,6 +31,8 @@ class Syntax:
     """Writes a call as the model does, without the token that ends the turn."""
     plain: Callable[[str], str] = without_thinking
     """Returns the text of a turn without a call."""
+    has_tags: bool = True
+    """False if ordinary text may look like a call; in a session without tools it is an answer."""
 
 
 def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:
@@ -52,10 +54,16 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
     Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
     Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
     Dialect.LLAMA_JSON: Syntax(
-        llama_calls.JSON_FORM, _without_tools(llama_calls.parse_llama_json), llama_calls.write_llama_json
+        llama_calls.JSON_FORM,
+        _without_tools(llama_calls.parse_llama_json),
+        llama_calls.write_llama_json,
+        has_tags=False,
     ),
     Dialect.PYTHONIC: Syntax(
-        llama_calls.PYTHONIC_FORM, _without_tools(llama_calls.parse_pythonic), llama_calls.write_pythonic
+        llama_calls.PYTHONIC_FORM,
+        _without_tools(llama_calls.parse_pythonic),
+        llama_calls.write_pythonic,
+        has_tags=False,
     ),
     Dialect.HARMONY: Syntax(
         harmony.FORM, _without_tools(harmony.parse_harmony), harmony.write_harmony, harmony.plain_harmony

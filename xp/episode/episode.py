@@ -66,8 +66,9 @@ class Episode:
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
+        self._is_finished = False
+        """True if the environment has ended the episode, although a cut turn makes its status TRUNCATED."""
         self._void_reason: str | None = None
-        self._is_answered = False  # The environment ended the episode after a turn that was cut.
         self._deadline: float | None = None
         self._turns: list[Turn] = []
         self._outcome: EpisodeResult | None = None
@@ -96,22 +97,22 @@ class Episode:
         Args:
             text: the turn.
             calls: its calls, if an API gave them apart from the text; None: they are in the text.
-            is_cut: whether a token limit cut the turn; one that ends the episode without a call truncates it.
+            is_cut: whether a token limit cut it. An episode that ends with a cut turn is truncated, unless a complete
+                call in it finished the episode. Its reward is that of the same text uncut.
         """
         with self._lock:
             if self._status is not EpisodeStatus.ONGOING:
                 return Reply((), self._status)
             began = time.monotonic()
             self._start()
-            turn = self._take(text, calls) if self._status is EpisodeStatus.ONGOING else Turn(text, (), (), (), 0.0)
+            is_on = self._status is EpisodeStatus.ONGOING
+            turn = self._take(text, calls, is_cut) if is_on else Turn(text, (), (), (), 0.0)
             self._turns.append(replace(turn, elapsed_s=time.monotonic() - began))
             if self._status is EpisodeStatus.ONGOING and len(self._turns) >= self._rules.max_turns:
                 self._status = EpisodeStatus.TRUNCATED
             is_over = self._status is not EpisodeStatus.ONGOING
             if is_over:
                 self._leave()
-                if is_cut:
-                    self._cut(turn)
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
             names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
             return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
@@ -151,29 +152,34 @@ class Episode:
                 self._void(fault)
             self.open_s = time.monotonic() - began
 
-    def _take(self, text: str, given: tuple[ParsedCall, ...] | None) -> Turn:
+    def _take(self, text: str, given: tuple[ParsedCall, ...] | None, is_cut: bool) -> Turn:
         calls: tuple[ParsedCall, ...] = ()
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            calls = syntax.read(text, self._attempt.tools) if given is None else given
-            if calls and given is None and self._takes_text_only():
-                calls = ()
+            calls = self._calls(text) if given is None else given
+            # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
+            complete = self._calls(f"{text}x") if is_cut and given is None else calls
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
             else:
                 self._take_plain(valid_text(syntax.plain(text).strip()), results, messages)
+            if is_cut and self._status is not EpisodeStatus.ONGOING:
+                processed = taken[: len(messages)]
+                has_ended_it = self._is_finished and bool(taken) and complete[: len(processed)] == processed
+                self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
 
-    def _takes_text_only(self) -> bool:
-        """Returns whether any text is an answer, also one that looks like a call: the session has no tools."""
-        if self._rules.dialect is Dialect.ACTION:
-            return False
-        return self._attempt.takes_answer() and not self._attempt.tools()
+    def _calls(self, text: str) -> tuple[ParsedCall, ...]:
+        """The calls in a turn; none if they have no tags and the session takes answers and has no tools."""
+        syntax = syntax_of(self._rules.dialect)
+        calls = syntax.read(text, self._attempt.tools)
+        is_answer = calls and not syntax.has_tags and self._attempt.takes_answer() and not self._attempt.tools()
+        return () if is_answer else calls
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
         role = "user" if self._rules.dialect is Dialect.ACTION else "tool"
@@ -217,18 +223,13 @@ class Episode:
             )
         if result.reward is not None:
             check_bound(result.reward, call_name(call), self._rules.reward)
+        if result.finished:
+            self._is_finished = True
         return result
-
-    def _cut(self, turn: Turn) -> None:
-        """Makes the episode truncated, unless a whole call ended it. The reward stays what the environment said."""
-        has_call = any(isinstance(call, ToolCall) for call in turn.calls)
-        self._is_answered = self._status is EpisodeStatus.FINISHED
-        if self._status is EpisodeStatus.STOPPED or (self._is_answered and not has_call):
-            self._status = EpisodeStatus.TRUNCATED
 
     def _leave(self) -> None:
         """Has the environment score the final state after the last turn or token; adds the result to the last turn."""
-        if self._deadline is None or not self._turns or self._status in (EpisodeStatus.FINISHED, EpisodeStatus.VOID):
+        if self._deadline is None or not self._turns or self._is_finished or self._status is EpisodeStatus.VOID:
             return
         try:
             result = self._attempt.leave(self._deadline)
@@ -279,8 +280,7 @@ class Episode:
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
-                is_finished = self._is_answered or self._status is EpisodeStatus.FINISHED
-                reward = reduce_rewards(rewards, is_finished, self._rules.reward)
+                reward = reduce_rewards(rewards, self._is_finished, self._rules.reward)
             except OverflowError as error:
                 self._status, self._void_reason = EpisodeStatus.VOID, f"OverflowError: {error}"
         return EpisodeResult(

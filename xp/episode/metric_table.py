@@ -79,7 +79,7 @@ METRICS: Final = (
     Metric(
         "episodes/truncated",
         "share, 0 to 1",
-        "Share of episodes that ended at a limit of turns or tokens, or with a turn that its token limit cut.",
+        "Share of episodes that a limit of turns or tokens ended, `training.max_tokens_per_turn` included.",
         "High: `env.max_turns`, `training.max_tokens_per_turn` or `training.max_response_tokens` is too small, or the"
         " policy does not come to an end.",
     ),
@@ -87,7 +87,8 @@ METRICS: Final = (
         "episodes/finished",
         "share, 0 to 1",
         "Share of episodes that the environment ended.",
-        "What this, `episodes/truncated` and `episodes/void` lack to 1 ended with a turn without a well-formed call.",
+        "The rest of 1, beside `episodes/truncated` and `episodes/void`: episodes that a turn without a well-formed"
+        " call ended.",
     ),
     Metric(
         "episodes/malformed",

@@ -16,7 +16,7 @@ class EpisodeStatus(StrEnum):
     FINISHED = "finished"
     """The environment ended the episode."""
     STOPPED = "stopped"
-    """A turn without a (well-formed) tool call ended the episode."""
+    """A turn without a (well-formed) tool call ended the episode; no token limit cut it."""
     TRUNCATED = "truncated"
     """A limit of turns or tokens ended the episode, or cut the turn that ended it."""
     VOID = "void"

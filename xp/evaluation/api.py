@@ -18,7 +18,7 @@ from xp.counted import counted
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
-from xp.evaluation.replies import MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long, said_text
+from xp.evaluation.replies import CUT, MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long, said_text
 from xp.evaluation.settings import Endpoint
 from xp.exchange import post
 from xp.security.secrets import Redactor
@@ -64,8 +64,8 @@ class Answer:
     prompt_tokens: int | None
     completion_tokens: int | None
     """Generated tokens; None: the API does not count them."""
-    is_cut: bool = False
-    """True if a token limit cut the message."""
+    is_cut: bool
+    """True if `model.max_tokens` or the model's context cut the message."""
 
 
 class Api:
@@ -262,13 +262,14 @@ class Api:
     def _answer(self, reply: bytes) -> Answer:
         try:
             value = json.loads(reply)
-            message = value["choices"][0]["message"]
+            choice = value["choices"][0]
+            message = choice["message"]
             if not isinstance(message, dict):
                 raise TypeError("a message that is no object")
             if is_deep(message):
                 raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
             message = {**message, "content": said_text(message.get("content"))}
-            if value["choices"][0].get("finish_reason") == "content_filter" and not is_said(message):
+            if choice.get("finish_reason") == "content_filter" and not is_said(message):
                 raise ValueError("the answer was filtered")
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
@@ -282,5 +283,5 @@ class Api:
             valid_value(message),
             count(usage.get("prompt_tokens")),
             count(usage.get("completion_tokens")),
-            is_cut=value["choices"][0].get("finish_reason") == "length",
+            is_cut=choice.get("finish_reason") == CUT,
         )

@@ -119,7 +119,8 @@ def _vllm(
         def writer() -> ServerWriter:
             return ServerWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
 
-        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, _seed(sampling))
+        is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
+        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)
 
 
 @contextmanager
@@ -137,7 +138,8 @@ def _sglang(
         def writer() -> SGLangWriter:
             return SGLangWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
 
-        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, _seed(sampling))
+        is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
+        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)
 
 
 ENGINES: Final[Mapping[Engine, Callable[..., AbstractContextManager[OpenEngine]]]] = {

@@ -15,6 +15,8 @@ TEXT_PARTS: Final = ("text", "output_text")
 """Types of the parts of a content that are text."""
 SILENT_PARTS: Final = ("reasoning", "reasoning_text", "summary_text", "thinking", "redacted_thinking", "refusal")
 """Types of the parts of a content that may be all of it, in a message without text."""
+CUT: Final = "length"
+"""Finish reason of a message that a token limit cut."""
 FAILED: Final = ("error", "abort")
 """Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
 

@@ -118,10 +118,8 @@ class Algorithm(Section):
     importance_cap: Annotated[float, Field(gt=0)]
     """Largest weight of the importance correction."""
     mask_truncated: bool
-    """Leaves truncated episodes out of the loss.
-
-    These are episodes that a limit of turns or tokens ended, and those whose last turn was cut by its token limit.
-    """
+    """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,
+    `training.max_tokens_per_turn` included."""
     dynamic_sampling: bool
     """Replaces groups without variance by new ones (DAPO, arXiv:2503.14476)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -25,14 +25,15 @@ class TokenBudget:
         return min(self.max_tokens_per_turn, self.room(num_response))
 
 
-def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int]) -> bool:
-    """Returns whether its token limit cut a turn: it is as long, and no end-of-turn token is its last.
+def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int], is_stop: Callable[[Sequence[int]], bool]) -> bool:
+    """Returns whether its token limit ended a turn.
 
-    A turn that a stop string ended is shorter.
+    Engines do not agree on the last allowed token: SGLang reports "length" although the token ends the turn.
 
     Args:
-        ids: the policy's tokens.
-        limit: largest number of tokens of the turn.
+        ids: tokens of the turn.
+        limit: largest number of them.
         end_ids: tokens that end a turn.
+        is_stop: returns whether tokens end with a stop string (`ChatTokens.holds_one_of`).
     """
-    return len(ids) >= limit and not (ids and ids[-1] in end_ids)
+    return len(ids) >= limit and ids[-1] not in end_ids and not is_stop(ids)

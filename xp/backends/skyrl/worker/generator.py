@@ -22,6 +22,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.worker.stage import Sampling
+from xp.worker.token_budget import is_cut
 
 STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
 """SkyRL's phase and step of the batch whose episodes are played."""
@@ -175,9 +176,10 @@ class TurnClient:
         """Generates one turn of one episode; if an engine is lost, a turn that ends the episode as void."""
         running = CURRENT.get()
         assert running is not None  # called by agent_loop alone
+        limit = running.budget.next_turn(running.num_response)
         limited = {
             **input_batch["sampling_params"],
-            "max_tokens": running.budget.next_turn(running.num_response),
+            "max_tokens": limit,
             "stop_token_ids": list(self._chat.end_ids),
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
             "seed": running.next_seed(),
@@ -190,7 +192,8 @@ class TurnClient:
             await asyncio.to_thread(running.lose, f"EngineLost: {type(error).__name__}: {error}")
             return self._no_turn(limited)
         ids: Sequence[int] = output["response_ids"][0]
-        running.wrote(ids, limit=limited["max_tokens"], end_ids=self._chat.end_ids)
+        is_stop = self._chat.holds_one_of(limited.get("stop") or ())
+        running.wrote(ids, is_cut=is_cut(ids, limit, self._chat.end_ids, is_stop))
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
 

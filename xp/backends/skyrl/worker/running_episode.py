@@ -14,7 +14,7 @@ from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
 from xp.worker.played import PlayedEpisode
-from xp.worker.token_budget import TokenBudget, is_cut
+from xp.worker.token_budget import TokenBudget
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class RunningEpisode:
     """Token ids of the environment's reply, which precede the next turn."""
     lost: str = ""
     """Reason why its engine was lost; empty if it was not."""
-    is_cut: bool = False
-    """True if a token limit cut the last turn."""
     num_turns: int = 0
     """Number of turns that were requested."""
+    is_cut: bool = False
+    """True if a token limit ended the last turn."""
     _last_id: int | None = None
 
     def next_seed(self) -> int:
@@ -67,9 +67,9 @@ class RunningEpisode:
         self.num_turns += 1
         return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
 
-    def wrote(self, ids: Sequence[int], *, limit: int, end_ids: Sequence[int]) -> None:
-        """Record a turn of the policy, which had `limit` tokens at most."""
-        self.is_cut = is_cut(ids, limit, end_ids)
+    def wrote(self, ids: Sequence[int], *, is_cut: bool) -> None:
+        """Record a turn of the policy."""
+        self.is_cut = is_cut
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
 

@@ -94,6 +94,7 @@ async def _converse(
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     limits = own.config.common.limits
+    is_stop = chat.holds_one_of(sampling.get("stop") or ())
     opening = _threaded(own, episode.start)
     try:
         sample.tokens = own.prompt(chat, sample)
@@ -105,8 +106,8 @@ async def _converse(
                 return False
             await opening
             text = chat.text(written.ids)
-            step = partial(episode.step, text, is_cut=is_cut(written.ids, length, chat.end_ids))
-            reply = await _threaded(own, step)
+            by_limit = is_cut(written.ids, length, chat.end_ids, is_stop)
+            reply = await _threaded(own, partial(episode.step, text, is_cut=by_limit))
             if reply.is_done:
                 return True
             room = limits.room(sample.response_length)

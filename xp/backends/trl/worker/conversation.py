@@ -41,7 +41,7 @@ class RolloutTurn:
     """Number of the conversation."""
     ids: list[int]
     is_cut: bool
-    """True if a token limit ended the turn, not an end-of-turn token or a stop string."""
+    """True if a token limit ended the turn (xp.worker.token_budget.is_cut)."""
 
     @property
     def last_id(self) -> int | None:

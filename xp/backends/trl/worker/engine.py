@@ -127,9 +127,9 @@ class TransformersEngine:
         for one, token, logprob in zip(self._writing, tokens.tolist(), logprobs.tolist(), strict=True):
             one.ids.append(token)
             self.conversations[one.number].write([token], [logprob])
-            is_end = token in self._end_ids
-            if is_end or len(one.ids) >= one.limit or self._is_stop(one.ids):
-                self._opening.deliver(RolloutTurn(one.number, one.ids, is_cut(one.ids, one.limit, self._end_ids)))
+            if token in self._end_ids or len(one.ids) >= one.limit or self._is_stop(one.ids):
+                by_limit = is_cut(one.ids, one.limit, self._end_ids, self._is_stop)
+                self._opening.deliver(RolloutTurn(one.number, one.ids, by_limit))
             else:
                 goes_on.append(one)
         self._writing = goes_on

@@ -226,7 +226,8 @@ class EpisodePlay:
 
     def _answer(self, turn: RolloutTurn) -> Answered:
         self._starts[turn.number].result()
-        return Answered(turn, self._episodes[turn.number].step(self._chat.text(turn.ids), is_cut=turn.is_cut))
+        text = self._chat.text(turn.ids)
+        return Answered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
 
     def _give_up(self, fault: EngineLost) -> None:
         """Ends all running episodes, once; later faults have no effect."""

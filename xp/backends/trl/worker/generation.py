@@ -114,7 +114,8 @@ class Generation:
             return ServerWriter(url, sampling, self._chat.end_ids, self._log, key=key)
 
         def engine(sampling: TRLSampling) -> OpenEngine:
-            return lambda opening: WritingEngine(writer(sampling), opening, self._chat.end_ids, sampling, seed)
+            end_ids, is_stop = self._chat.end_ids, self._chat.holds_one_of(sampling.stop)
+            return lambda opening: WritingEngine(writer(sampling), opening, end_ids, sampling, seed, is_stop)
 
         with awake(vllm):
             yield engine

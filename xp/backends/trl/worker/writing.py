@@ -64,12 +64,19 @@ class WritingEngine:
         end_ids: tokens that end a turn.
         sampling: sampling and limits.
         seed: seed of the rollout; a request's seed is derived from it, the episode's name and the turn.
+        is_stop: returns whether the generated tokens end with a stop string.
     """
 
     def __init__(
-        self, writer: Writer, opening: Opening, end_ids: Sequence[int], sampling: TRLSampling, seed: str
+        self,
+        writer: Writer,
+        opening: Opening,
+        end_ids: Sequence[int],
+        sampling: TRLSampling,
+        seed: str,
+        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._writer, self._opening = writer, opening
+        self._writer, self._opening, self._is_stop = writer, opening, is_stop
         self._end_ids, self._sampling, self._seed = end_ids, sampling, seed
         self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
 
@@ -108,17 +115,17 @@ class WritingEngine:
         words = turn_seed(self._seed, self._opening.names[number], conversation.num_turns)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
         conversation.num_turns += 1
-        context = [*conversation.prompt_ids, *conversation.completion_ids]
+        ids = [*conversation.prompt_ids, *conversation.completion_ids]
 
         def done(written: GeneratedTurn | BaseException) -> None:
             if isinstance(written, BaseException):
                 self._opening.deliver(written)
                 return
             conversation.write(written.ids, written.logprobs)
-            ids = list(written.ids)
-            self._opening.deliver(RolloutTurn(number, ids, is_cut(ids, limit, self._end_ids)))
+            by_limit = is_cut(written.ids, limit, self._end_ids, self._is_stop)
+            self._opening.deliver(RolloutTurn(number, list(written.ids), by_limit))
 
-        self._writer.submit(GenerationRequest(context, limit, seed), done)
+        self._writer.submit(GenerationRequest(ids, limit, seed), done)
 
 
 def turn_seed(seed: str, name: str, turn: int) -> str:
