@@ -80,7 +80,7 @@ def test_packed_episodes_of_recurrent_layers_read_each_others_state(
     model, parts = wrapper(tiny(family, tmp_path, **own)).model, episodes()
     positions = torch.cat([torch.arange(len(one)) for one in parts])
     with torch.no_grad():
-        # As SkyRL calls it with trainer.remove_microbatch_padding.
+        # SkyRL calls it like this with trainer.remove_microbatch_padding.
         packed = model(torch.cat(parts)[None], attention_mask=None, position_ids=positions[None]).logits[0]
         alone = model(parts[1][None]).logits[0]
     difference = float((packed[len(parts[0]) :].log_softmax(-1) - alone.log_softmax(-1)).abs().max())
