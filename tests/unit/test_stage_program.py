@@ -11,7 +11,7 @@ import pytest
 from xp.errors import ExitCode
 
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 from xp.errors import ExitCode, XpError
 from xp.worker.program import run_stage
 
@@ -25,6 +25,16 @@ class TermWhileTold(XpError):
 
 def while_it_works(argv):
     term()
+
+class TermWhileItEnds:
+    def __del__(self):
+        term()
+        time.sleep(600)
+
+def in_a_finalizer(argv):
+    TermWhileItEnds()
+    while True:
+        time.sleep(0.1)
 
 def while_a_fault_is_told(argv):
     raise TermWhileTold("a fault", ExitCode.TASKS)
@@ -42,7 +52,7 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("when", ["while_it_works", "while_a_fault_is_told"])
+@pytest.mark.parametrize("when", ["while_it_works", "while_a_fault_is_told", "in_a_finalizer"])
 def test_term_is_told_without_a_traceback(when: str) -> None:
     done = ended(when)
     assert done.stdout == f"{int(ExitCode.TERMINATED)}\n"

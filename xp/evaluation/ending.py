@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
+from xp.dropped import repeated
 from xp.errors import ExitCode, XpError
 from xp.launchers.signals import DEBOUNCE_S, install, restore
 
@@ -24,9 +27,11 @@ class OrderlyEnd:
         self._first: int | None = None
         self._received = 0.0
         self._previous: dict[int, Any] = {}
+        self._repeating = ExitStack()
 
     def __enter__(self) -> OrderlyEnd:
         self._previous = install(self._handle)
+        self._repeating.enter_context(repeated(EvaluationStopped, self._repeat))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -37,6 +42,7 @@ class OrderlyEnd:
                 a KeyboardInterrupt.
         """
         restore(self._previous)
+        self._repeating.close()
         if isinstance(error, XpError | KeyboardInterrupt) and self._first not in (None, signal.SIGINT):
             name = signal.Signals(self._first).name
             raise XpError(f"the evaluation was stopped by {name}", ExitCode.TERMINATED) from None
@@ -48,3 +54,8 @@ class OrderlyEnd:
             self._first, self._received = number, time.monotonic()
         if is_first or (number == signal.SIGINT and since >= DEBOUNCE_S):
             raise EvaluationStopped(signal.Signals(number).name)
+
+    def _repeat(self) -> None:
+        number, self._first = self._first, None
+        if number is not None:
+            os.kill(os.getpid(), number)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from xp.dropped import repeated
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
@@ -179,24 +180,31 @@ def _read_config(path: Path) -> PrepareConfig:
     return config_of(path, PrepareConfig.from_json)
 
 
-def _stop_on_signals() -> None:
+@contextmanager
+def _stopping_on_signals() -> Iterator[None]:
+    """Context in which the first signal raises Stopped, and a second one ends the process at once."""
+    asked: list[int] = []
+
     def stop(number: int, _: FrameType | None) -> None:
-        for later in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(later, lambda *_: os._exit(Stopped(number).code))
+        if asked:
+            os._exit(Stopped(asked[0]).code)
+        asked.append(number)
         raise Stopped(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
+    with repeated(Stopped, lambda: os.kill(os.getpid(), asked.pop())):
+        yield
 
 
 def main(argv: list[str]) -> int:
     if len(argv) not in (1, 2):
         _say("usage: python -m xp.tasks.prepare <config.json> [<reader.json>]")
         return ExitCode.CONFIG
-    _stop_on_signals()
     try:
-        reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
-        prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
+        with _stopping_on_signals():
+            reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
+            prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
     except XpError as error:
         if os.environ.get("XP_DEBUG") == "1":
             traceback.print_exc()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from xp.dropped import repeated
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
 
@@ -26,7 +27,8 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        return _ended(program, argv)
+        with repeated(_Terminated, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            return _ended(program, argv)
     except _Terminated:
         return _tell("terminated", ExitCode.TERMINATED)
     finally:

@@ -19,6 +19,7 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, Work
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
+from xp.dropped import repeated
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.security import loopback, own_ray
@@ -131,7 +132,8 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     ending = _Ending()
     signal.signal(signal.SIGTERM, ending)
     try:
-        yield
+        with repeated(KeyboardInterrupt, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            yield
     except KeyboardInterrupt:
         if ending.is_asked:
             raise SystemExit(int(ExitCode.TERMINATED)) from None

@@ -1,0 +1,60 @@
+"""A signal that comes while an object is finalized ends a program like any other: Python drops what its handler raises
+there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from xp.testing.jobs import PATIENCE_S
+
+PROGRAM = """
+import os, signal, time
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        time.sleep(600)
+
+def work():
+    Finalized()
+    while True:
+        time.sleep(0.1)
+"""
+PREPARE = """
+from xp.tasks.prepare import Stopped, _stopping_on_signals
+try:
+    with _stopping_on_signals():
+        work()
+except Stopped as stopped:
+    print(stopped.code)
+"""
+EVALUATION = """
+from xp.errors import XpError
+from xp.evaluation.ending import OrderlyEnd
+try:
+    with OrderlyEnd():
+        work()
+except XpError as error:
+    print(error)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.scorecard(8)
+@pytest.mark.parametrize(
+    ("program", "number", "said"),
+    [
+        (PREPARE, "signal.SIGTERM", "143"),
+        (PREPARE, "signal.SIGINT", "130"),
+        (EVALUATION, "signal.SIGTERM", "the evaluation was stopped by SIGTERM"),
+        (EVALUATION, "signal.SIGINT", "interrupted"),
+    ],
+)
+def test_a_signal_within_a_finalizer_is_not_lost(program: str, number: str, said: str) -> None:
+    words = [sys.executable, "-c", PROGRAM.format(number=number) + program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, said + "\n", "")
