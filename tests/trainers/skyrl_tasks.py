@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.listeners import Listener, listeners
 from xp.errors import ExitCode, XpError
+from xp.security import stores
 
 
 def look_around(cfg: Any, names: list[str], canaries: list[list[str]]) -> tuple[dict[str, str | None], list[str]]:
@@ -60,8 +61,12 @@ except Exception as error:
 """
 
 
-def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
-    """Answers of each of this cluster's listeners, including a process group's store, to a client without a token."""
+def listen(cfg: Any) -> tuple[list[str], set[Listener], tuple[int, str]]:
+    """What a client without a token gets of Ray; every listener of the cluster and of a process group in a worker.
+
+    Returns:
+        Ray's answer, the listeners, and the port and the directory of the group's store.
+    """
     import psutil
     import ray
     import torch.distributed as dist
@@ -71,7 +76,8 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
     stranger = [sys.executable, "-c", STRANGER.format(address=address)]
     said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    port = _free_port()
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group(backend="gloo")
     raylet = psutil.Process().parent()
     assert raylet is not None
@@ -79,7 +85,7 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
     assert driver is not None
     found = listeners(driver.pid)
     dist.destroy_process_group()
-    return [*said.stdout.split(maxsplit=1), said.stderr], found
+    return [*said.stdout.split(maxsplit=1), said.stderr], found, (port, os.environ[stores.DIRECTORY])
 
 
 def serve(cfg: Any) -> tuple[list[int], set[Listener]]:

@@ -1,6 +1,7 @@
 """Makes the processes of a job on one machine listen on 127.0.0.1 only, even if the trainer's code does not.
 
-torch's TCPStore, SkyRL's servers and Slime's all listen on every address of the machine, and have no setting for it.
+SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it. Neither has torch's
+TCPStore, which a file replaces (xp.security.stores).
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
-from types import ModuleType
+from multiprocessing import spawn
 from typing import Any
 
+from xp.security import stores
 from xp.security.after_import import after_import
 from xp.security.port_owner import users_at
 
@@ -19,7 +20,6 @@ HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
 ONE_MACHINE = "XP_ONE_MACHINE"
 """Variable that is set for a job on this machine only: no process has to be reachable from another machine."""
-RENDEZVOUS = "torch.distributed.rendezvous"
 
 
 def variables() -> dict[str, str]:
@@ -34,11 +34,13 @@ def variables() -> dict[str, str]:
 
 
 def stay() -> None:
-    """Keeps this process and the libraries in its child processes on 127.0.0.1; called in each process."""
+    """Keeps this process on 127.0.0.1, and those that multiprocessing starts from it; call it in each other process."""
     os.environ.update(variables())
     _keep_sockets()
+    _keep_spawned()
+    stores.make_directory()
     # Not imported here: most processes of a cluster never need torch.
-    after_import(RENDEZVOUS, _keep_stores)
+    after_import(stores.RENDEZVOUS, stores.use_files)
 
 
 def free_port() -> int:
@@ -72,18 +74,21 @@ def _keep_sockets() -> None:
     socket.socket.bind = stay_here  # type: ignore[method-assign, assignment]
 
 
-def _keep_stores(rendezvous: ModuleType) -> None:
-    """Makes a process group's store listen on a socket that is bound already, so that torch binds none."""
-    made: Any = rendezvous.TCPStore
-    if getattr(made, "xp_stays", False):
+def _keep_spawned() -> None:
+    """Makes a process that multiprocessing spawns call `stay` before it imports anything else."""
+    told: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+    if getattr(told, "xp_stays", False):
         return
 
-    def store(host_name: str, port: int, world_size: int | None = None, is_master: bool = False, **more: Any) -> Any:
-        if is_master and more.get("master_listen_fd") is None:
-            # If this process's own store has the port already, torch finds and shares it by its number.
-            with suppress(OSError):
-                more["master_listen_fd"] = socket.create_server((HOST, port), backlog=2048).detach()
-        return made(host_name, port, world_size, is_master, **more)
+    def tell(name: str) -> dict[str, Any]:
+        return {**told(name), "xp_stays": _Stays()}
 
-    store.xp_stays = True  # type: ignore[attr-defined]
-    rendezvous.TCPStore = store  # type: ignore[attr-defined]
+    tell.xp_stays = True  # type: ignore[attr-defined]
+    spawn.get_preparation_data = tell
+
+
+class _Stays:
+    """Calls `stay` in the process in which it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return stay, ()

@@ -34,8 +34,7 @@ def main(arguments: list[str]) -> None:
     http_server.launch_server(prepare_server_args(arguments))
 
 
-if __name__ in ("__main__", "__mp_main__"):  # and in processes that SGLang spawns, which import this module again
-    loopback.stay()
 if __name__ == "__main__":
+    loopback.stay()
     die_with(os.getppid())
     main(sys.argv[1:])

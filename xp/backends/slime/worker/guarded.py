@@ -6,8 +6,6 @@ cluster (xp.security.own_ray): every process reads it for itself, and it stands 
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import ModuleType
@@ -64,9 +62,6 @@ def run_router(args: Any) -> int:
 
 def launch_server(server_args: Any) -> None:
     """Body of an engine's process, in place of SGLang's `launch_server`."""
-    # SGLang's own processes import this one's main module first: then they stay on this machine too (below).
-    sys.modules["__main__"] = sys.modules[__name__]
-    loopback.stay()
     from sglang.srt.entrypoints import http_server
 
     key = own_ray.engine_key()
@@ -150,7 +145,3 @@ def _foreign(url: str) -> str:
 def _with_key(_method: str, url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     _check_engine(url)
     return {**arguments, "headers": {**(arguments.get("headers") or {}), **said()}}
-
-
-if __name__ == "__mp_main__" and loopback.ONE_MACHINE in os.environ:
-    loopback.stay()

@@ -64,8 +64,7 @@ def let_trl_say(secret: str) -> None:
     vllm_generation.VLLMClient = GuardedClient
 
 
-if __name__ in ("__main__", "__mp_main__"):  # and in processes that vLLM spawns, which import this module again
-    loopback.stay()
 if __name__ == "__main__":
+    loopback.stay()
     die_with(os.getppid())
     runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__", alter_sys=True)

@@ -18,10 +18,11 @@ from pathlib import Path
 from xp.backends.trl.worker import guarded, train
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
-from xp.backends.trl.worker.process import STORES, stay_here
+from xp.backends.trl.worker.process import stay_here
 from xp.backends.trl.worker.server import split_devices
 from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
 from xp.reading import config_of
+from xp.security import stores
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
         if Nodes.here(os.environ) is None:
-            os.environ[STORES] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
+            os.environ[stores.DIRECTORY] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
         stay_here()
         if config.common.server is not None:
             _serve(stack, config)
@@ -49,7 +50,7 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     is_on_cpu = server.num_accelerators == 0
     own, served = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
-    os.environ[DIRECTORY] = os.environ[STORES]
+    os.environ[DIRECTORY] = os.environ[stores.DIRECTORY]
     link = ServerLink(Path(os.environ[DIRECTORY]))
     # A thread that plays ahead cannot join another server while the trainer runs the ranks' collectives.
     restarts = 0 if config.max_staleness else MAX_RESTARTS
@@ -68,7 +69,7 @@ def _launch(config_file: str, path: str) -> None:
     words = ["--config_file", config_file, *_rendezvous(nodes), "-m", "xp.backends.trl.worker.train", path]
     arguments = launch_command_parser().parse_args(words)
     if nodes is None:
-        arguments.rdzv_endpoint = f"{os.environ[STORES]}/agent"
+        arguments.rdzv_endpoint = f"{os.environ[stores.DIRECTORY]}/agent"
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         launch_command(arguments)

@@ -9,7 +9,7 @@ import warnings
 from datetime import timedelta
 
 from xp.backends.trl.worker.ranks import Ranks
-from xp.security import loopback
+from xp.security import loopback, stores
 from xp.worker.nodes import Nodes
 
 
@@ -35,10 +35,6 @@ def stay_here() -> None:
         loopback.stay()
 
 
-STORES = "XP_TRL_STORES"
-"""Variable with the directory for the rendezvous of a stage's processes."""
-
-
 def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
     """Makes the process group of several ranks with a file, before the trainer would make it with a port.
 
@@ -48,12 +44,12 @@ def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
         return
     from accelerate import PartialState
 
-    if STORES not in os.environ:
+    if stores.DIRECTORY not in os.environ:
         PartialState(cpu=use_cpu, timeout=timedelta(seconds=timeout_s))
         return
     PartialState(
         cpu=use_cpu,
-        init_method=f"file://{os.environ[STORES]}/ranks",
+        init_method=f"file://{os.environ[stores.DIRECTORY]}/ranks",
         rank=ranks.number,
         world_size=ranks.count,
         timeout=timedelta(seconds=timeout_s),
