@@ -23,6 +23,7 @@ from xp.tasks.request import (
     differing_fields,
     request_key,
     source_digest,
+    versioned_code,
     with_sources,
 )
 
@@ -250,6 +251,18 @@ def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     before = code_digest("mine:reward", [str(tmp_path)])
     module.write_text('TASKS_VERSION = "1"\ndef reward(result): return 0.0\n')
     assert code_digest("mine:reward", [str(tmp_path)]) != before
+
+
+def test_code_with_a_version_of_its_tasks_is_told_apart_for_an_evaluation(tmp_path: Path) -> None:
+    module = tmp_path / "mine.py"
+    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
+    module.write_text("def grade(): return 1.0")
+    assert versioned_code(env, [str(tmp_path)]) == {}, "source_digest has it"
+    found = []
+    for reward in ("1.0", "0.0"):
+        module.write_text(f'TASKS_VERSION = "1"\ndef grade(): return {reward}')
+        found.append((source_digest(env, [str(tmp_path)]), versioned_code(env, [str(tmp_path)])["mine:grade"]))
+    assert (found[0][0] == found[1][0], found[0][1] == found[1][1]) == (True, False)
 
 
 @pytest.mark.parametrize("has_init", [True, False])

@@ -154,11 +154,7 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         env: the environment.
         path: directories that are searched for modules; None: `sys.path`.
     """
-    named = [name for name in (env.serve, env.provider, env.grader, env.rows) if name is not None and ":" in name]
-    if env.python is not None and env.serve is not None and not is_found(env.serve, path):
-        named.remove(env.serve)
-    if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
-        named.append(module_of(env.target))
+    named = _named(env, path)
     if env.provider == "harbor":
         return _folder_digest(env)
     if env.provider == "inspect":
@@ -166,6 +162,25 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     if not named:
         return None
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
+
+
+def versioned_code(env: EnvConfig, path: Sequence[str] | None = None) -> dict[str, str]:
+    """Digests of the code that `source_digest` knows by a declared version alone: `module:name` -> digest.
+
+    The version says that the tasks are the same, not that they are graded the same way.
+    """
+    named = {name: _origin(name.partition(":")[0], path) for name in _named(env, path)}
+    return {name: _files_digest(origin) for name, origin in named.items() if _declared_version(origin.file) is not None}
+
+
+def _named(env: EnvConfig, path: Sequence[str] | None) -> list[str]:
+    """The local code that an environment names."""
+    named = [name for name in (env.serve, env.provider, env.grader, env.rows) if name is not None and ":" in name]
+    if env.python is not None and env.serve is not None and not is_found(env.serve, path):
+        named.remove(env.serve)
+    if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
+        named.append(module_of(env.target))
+    return named
 
 
 def _folder_digest(env: EnvConfig) -> str:
