@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
+from xp.launchers.node.guarded import behind_guard
 from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration
@@ -87,6 +88,19 @@ def test_a_run_in_the_background_can_be_cancelled(tmp_path: Path) -> None:
 def _ignore() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() -> None:
+    """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
+    guard = subprocess.Popen(behind_guard(["sleep", "1200"], 1200.0), stdin=subprocess.PIPE)
+    assert guard.stdin is not None
+    os.write(guard.stdin.fileno(), b"T")
+    try:
+        assert guard.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    finally:
+        with suppress(OSError):
+            os.write(guard.stdin.fileno(), b"K")
+        guard.stdin.close()
 
 
 @pytest.mark.scorecard(8)
