@@ -66,7 +66,7 @@ def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
 ) -> None:
     """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
     supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
-    eventually(lambda: (tmp_path / "up").exists())
+    eventually(lambda: (tmp_path / "up").exists() and statuses(tmp_path) == {"s0": "running"})
     supervisor.send(signal.SIGHUP)
     time.sleep(0.5)
     assert statuses(tmp_path) == {"s0": "running"}
@@ -185,6 +185,7 @@ def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None
 def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()
+    eventually(lambda: statuses(tmp_path) == {"s0": "running"})
     supervisor.send(signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, tree)))
     assert statuses(tmp_path) == {"s0": "running"}
@@ -197,7 +198,7 @@ def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
 def test_a_guard_that_is_killed_takes_its_job_with_it_and_no_run_of_the_same_name(tmp_path: Path) -> None:
     """Two runs of one name: an `outputs/` that was copied, and both resumed."""
     other = Supervisor(tmp_path / "copy", [POLITE], grace_s=600.0)
-    eventually(lambda: (tmp_path / "copy/up").exists())
+    eventually(lambda: (tmp_path / "copy/up").exists() and statuses(tmp_path / "copy") == {"s0": "running"})
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()
     guard = next(p for p in psutil.Process(supervisor.process.pid).children() if "guard.py" in " ".join(p.cmdline()))

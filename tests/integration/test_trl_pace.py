@@ -32,6 +32,7 @@ from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.testing.jobs import PATIENCE_S
 from xp.worker.lost_engine import EngineLost
 
 SAMPLING = TRLSampling(
@@ -44,7 +45,6 @@ SAMPLING = TRLSampling(
     seed=1,
 )
 TURNS = 3
-PATIENCE_S = 250.0
 
 Hear = Callable[[int, int], None]
 """What the environment does before it answers turn `turn` of episode `number`."""

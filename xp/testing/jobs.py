@@ -10,7 +10,7 @@ from xp.job import Job, Resources, Stage
 
 CPU = Resources("cpu", 0, 1, 1, 1.0)
 PATIENCE_S = 250.0
-"""Seconds that a busy machine may need for a few seconds' work; less than pytest's limit for a test, so that the failure
+"""Seconds that a busy machine may need for a few seconds' work, less than pytest's limit for a test, so that a failure
 says what was waited for. Processes that must not end by themselves run longer."""
 
 
