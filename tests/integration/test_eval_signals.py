@@ -22,6 +22,8 @@ from xp.evaluation.local import ensure_made
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 FAKE = Path(__file__).parents[1] / "trainers/fake_vllm"
+START_S = 2 * PATIENCE_S
+"""Two programs that import torch, one after the other: 229 s at a load of 35 on two cores."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def server_of(command: subprocess.Popen[str], asked: Path) -> list[psutil.Proces
         assert command.poll() is None, command.communicate()[1]
         return asked.exists()
 
-    eventually(is_asked)
+    eventually(is_asked, START_S)
     return [psutil.Process(int(one)) for one in asked.read_text().split()]
 
 
