@@ -15,7 +15,7 @@ needs_chromium = pytest.mark.skipif(
     CHROMIUM is None or find_spec("playwright") is None,
     reason="no Chromium on this machine: make chromium installs it (Debian, as root), make setup Playwright",
 )
-PATIENCE_MS = 60_000
+PATIENCE_MS = 240_000
 
 
 @contextmanager

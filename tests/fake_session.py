@@ -17,12 +17,13 @@ from xp.envs.config import (
     RewardRule,
     ToolCallsPerTurn,
 )
+from xp.testing.jobs import PATIENCE_S
 
 TASK = Task("fake", "train", 0)
 LIMITS = Limits(
-    create_timeout_s=10.0,
-    call_timeout_s=10.0,
-    episode_timeout_s=60.0,
+    create_timeout_s=PATIENCE_S,
+    call_timeout_s=PATIENCE_S,
+    episode_timeout_s=4 * PATIENCE_S,
     max_sessions=64,
     max_attempts=3,
     retries_per_episode=1,

@@ -8,7 +8,7 @@ from typing import Any
 from tests.ors_server import rules
 from xp.envs.config import EnvConfig, SandboxKind
 
-OPTIONS = {"command_timeout_s": 20.0, "output_bytes": 1000, "reward": "reward"}
+OPTIONS = {"command_timeout_s": 250.0, "output_bytes": 1000, "reward": "reward"}
 REWARD = '"${XP_ROOT}/logs/verifier/reward.txt"'
 HELLO = f"""#!/bin/bash
 # Scores 1 where hello.txt has the word.
@@ -18,9 +18,9 @@ CONFIG = """version = "1.0"
 [metadata]
 difficulty = "easy"
 [agent]
-timeout_sec = 120.0
+timeout_sec = 1000.0
 [verifier]
-timeout_sec = 30.0
+timeout_sec = 250.0
 [environment]
 cpus = 1
 memory_mb = 2048

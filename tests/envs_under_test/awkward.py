@@ -60,7 +60,7 @@ class Awkward(Noted):
     @tool
     async def meet(self) -> ToolOutput:
         """Wait until eight sessions of this server's process do."""
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             await MEETING.wait()
         return said("met", 1.0)
 

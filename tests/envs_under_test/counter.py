@@ -134,7 +134,7 @@ class Gathering(Counter):
     @tool
     def meet(self) -> ToolOutput:
         """Wait for the others."""
-        self._barrier.wait(timeout=120)
+        self._barrier.wait(timeout=240)
         return said("met")
 
 

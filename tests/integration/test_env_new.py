@@ -17,7 +17,7 @@ from xp.__main__ import main
 from xp.cli.env_new import WORDS, new_environment
 from xp.errors import ExitCode, XpError
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,7 +36,9 @@ def test_a_new_environment_passes_its_test_and_the_check_at_once(kind: str, tmp_
         if VARIABLE not in os.environ:
             pytest.skip(f"needs {VARIABLE}=a Python with verifiers: make test-environments")
         words += [f"env.python={python()}", "env.limits.create_timeout_s=250"]
-    tested = run("pytest", "-q", "-p", "no:cacheprovider", "test_counting_up.py", cwd=tmp_path)
+    # In pytest's common directory it would remove what earlier sessions have left there.
+    quiet = ("-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "inner"))
+    tested = run("pytest", *quiet, "test_counting_up.py", cwd=tmp_path)
     assert tested.returncode == (5 if kind == "verifiers" else 0), tested.stdout  # 5: skipped, and no test is left
     checked = run("xp", "env", "check", *words, "--seconds", "250", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -25,10 +25,10 @@ from xp.compose import compose
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 from xp.tasks.prepare import prepare
+from xp.testing.jobs import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=150")
-WRITTEN_S = 60.0
 
 
 def knows_some(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_no_more_episodes_are_in_flight_than_asked_for_and_all_of_them_are(outpu
 
     def wait(number: int) -> None:
         if number <= 8:
-            together.wait(timeout=120)  # the first eight are only answered together
+            together.wait(timeout=PATIENCE_S)  # the first eight are only answered together
 
     with serving(ChatServer(write=knows_some, before=wait)) as server:
         assert main(words(server, outputs, "evaluation.num_tasks=40", "eval.concurrency=8")) == 0
@@ -377,10 +377,8 @@ def test_the_trackers_get_the_figures_of_an_evaluation(outputs: Path, monkeypatc
     assert [one.value for one in events.Scalars("eval/multiply/reward")] == [pytest.approx(figures["reward"]["value"])]
     assert [one.value for one in events.Scalars("eval/all/reward_low")] == [pytest.approx(figures["reward"]["low"])]
     (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
-    end = time.monotonic() + WRITTEN_S  # W&B's own service writes the file, after `finish` has returned too
-    while b"eval/multiply/passes" not in file.read_bytes():
-        assert time.monotonic() < end, f"{file} has {file.stat().st_size} bytes"
-        time.sleep(0.1)
+    # W&B's own service writes the file, after `finish` has returned too.
+    eventually(lambda: b"eval/multiply/passes" in file.read_bytes())
 
 
 def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

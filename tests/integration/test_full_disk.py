@@ -49,7 +49,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("kind", few(["torch", "safetensors"], 1))
 def test_a_checkpoint_that_does_not_fit_ends_with_74_and_a_closed_record(small_disk: Path, kind: str) -> None:
-    ended, output = Supervisor(small_disk, [CHECKPOINT.replace("KIND", kind)]).end(120)
+    ended, output = Supervisor(small_disk, [CHECKPOINT.replace("KIND", kind)]).end()
     assert ended == ExitCode.RESOURCE, output
     assert "is full; make room" in output or "No space left" in output
     assert "Traceback" not in output
@@ -60,7 +60,7 @@ def test_a_checkpoint_that_does_not_fit_ends_with_74_and_a_closed_record(small_d
 
 def test_a_disk_that_others_fill_does_not_leave_the_record_running(small_disk: Path) -> None:
     fill = "import sys\nwith open('others', 'wb', buffering=0) as file:\n    while True: file.write(bytes(4096))"
-    ended, output = Supervisor(small_disk, [f"try:\n    exec({fill!r})\nexcept OSError: sys.exit(74)"]).end(120)
+    ended, output = Supervisor(small_disk, [f"try:\n    exec({fill!r})\nexcept OSError: sys.exit(74)"]).end()
     assert ended == ExitCode.RESOURCE, output
     assert str(read_record(small_disk / "runs/run").status) == "failed"
     assert not (small_disk / "runs/run/.reserve").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,9 @@ from xp.envs.harbor.task_folder import BrokenTask, read_task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.testing.jobs import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.integration
 STAND_IN = """#!{python}
 import os, subprocess, sys
 root, words = {root!r}, sys.argv[1:]
@@ -76,10 +76,8 @@ def test_an_image_is_built_a_container_used_and_removed(tmp_path: Path, containe
     assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
     assert read[1].startswith("easy\n")
     assert "not for a container" not in read[1]
-    deadline = time.monotonic() + 60
-    while "rm --force abc" not in (calls := (container / "calls").read_text()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    lines = calls.splitlines()
+    eventually(lambda: "rm --force abc\n" in (container / "calls").read_text())
+    lines = (container / "calls").read_text().splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["version", "build", "run", "exec"]
     assert "--pids-limit 512 --memory 2048m --cpus 1 --network none xp-harbor:" in lines[2]
     assert "easy" not in lines[3]

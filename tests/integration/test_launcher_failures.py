@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import modal, slurm
 from xp.launchers.base import Context, Launch, Launcher
+from xp.launchers.cluster import TimedOut, ask
 from xp.launchers.modal import ModalLauncher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import free_ports
@@ -231,7 +232,7 @@ def test_an_app_that_modal_took_without_saying_so_is_found_and_not_submitted_aga
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = with_modal(tmp_path, monkeypatch, "accepts")
-    monkeypatch.setattr(modal, "SUBMIT_S", 3.0)
+    monkeypatch.setattr(modal, "ask", lambda argv, **how: _asked(argv, cloud, **how))
     context = LauncherSuite.make_context(tmp_path)
     once = stage("once", "open('count', 'a').write('x')")
     launcher = ModalLauncher(launcher_spec("modal"), context.outputs)
@@ -240,6 +241,17 @@ def test_an_app_that_modal_took_without_saying_so_is_found_and_not_submitted_aga
     assert ModalLauncher(launcher_spec("modal"), context.outputs).submit(once, context) == launch
     assert launcher.wait(launch, lambda _: None) == 0
     assert (cloud / "volume/count").read_text() == "x"
+
+
+def _asked(argv: Sequence[str], cloud: Path, **how: Any) -> str:
+    """`ask`, whose time for a submission is over when the app is there."""
+    if "--detach" not in argv:
+        return ask(argv, **how)
+    taking = subprocess.Popen(argv, env=how["environ"])
+    eventually(lambda: list(cloud.glob("apps/*/pid")))
+    taking.kill()
+    taking.wait()
+    raise TimedOut("it is over", ExitCode.RUNTIME)
 
 
 def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> Path:

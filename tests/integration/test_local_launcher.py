@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
+from tests.launching import PATIENCE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.runs.record import RunStatus, read_record
@@ -120,12 +120,13 @@ print(key)
 print(json.dumps({"key": key}), urllib.parse.quote(key), base64.b64encode(key.encode()).decode(), repr(key), flush=True)
 print("progress " + key.splitlines()[0] + "\\r", end="", flush=True)
 time.sleep(0.3)
-subprocess.run([sys.executable, "-c", "import os, time; print(os.environ['KEY']); time.sleep(0.4)"])
+child = "import os, time; print(os.environ['KEY'])\\nwhile not os.path.exists('seen'): time.sleep(0.02)"
+subprocess.run([sys.executable, "-c", child])
 raise RuntimeError("cannot log in with " + key)
 """
     argv: set[str] = set()
     is_over = threading.Event()
-    watcher = threading.Thread(target=_watch_argv, args=(argv, is_over))
+    watcher = threading.Thread(target=_watch_argv, args=(argv, is_over, tmp_path / "seen"))
     watcher.start()
     screen: list[str] = []
     with pytest.raises(XpError) as caught:
@@ -153,7 +154,7 @@ def test_a_stage_does_not_see_the_secrets_of_another(tmp_path: Path, monkeypatch
 def test_two_supervisors_cannot_run_the_same_run(tmp_path: Path) -> None:
     wait = "import os, time\nopen('up', 'w')\nwhile not os.path.exists('go'): time.sleep(0.02)"
     first = Supervisor(tmp_path, [wait])
-    eventually(lambda: (tmp_path / "up").exists(), 120)
+    eventually(lambda: (tmp_path / "up").exists())
     for attempt in (1, 2):
         code, output = Supervisor(tmp_path, [wait], attempt=attempt).end()
         assert code == ExitCode.RUN_DIR
@@ -185,7 +186,9 @@ def test_a_full_disk_under_the_log_ends_the_run_with_its_own_code(tmp_path: Path
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); import json, tests.launching as t;"
         f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
     )
-    ended = subprocess.run([sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ended.returncode == ExitCode.RESOURCE
     assert "log.txt" in ended.stdout
     assert "Traceback" not in ended.stderr
@@ -212,11 +215,9 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
     screen: list[str] = []
     run(plan(stage("train", METRICS), tracking=("wandb",)), tmp_path, screen)
     (history,) = tmp_path.glob("runs/run/wandb/offline-run-*-run/run-run.wandb")
+    # W&B's own process may still be writing when finish() has returned.
+    eventually(lambda: len(_read_wandb(history)[0]) >= 3)
     losses, config = _read_wandb(history)
-    deadline = time.monotonic() + 15
-    while len(losses) < 3 and time.monotonic() < deadline:
-        time.sleep(0.2)  # W&B's own process may still be writing when finish() has returned
-        losses, config = _read_wandb(history)
     assert losses == [0.0, 1.0, 2.0]
     assert "project" in config
     assert f"wandb sync {history.parent}" in tracked_places(["wandb"], tmp_path / "runs/run")[0]
@@ -235,7 +236,8 @@ def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None
     assert (tmp_path / "runs/run/attempt_1/a/log.txt").read_text() == "1 80 red\n"
 
 
-def _watch_argv(seen: set[str], is_over: threading.Event) -> None:
+def _watch_argv(seen: set[str], is_over: threading.Event, enough: Path) -> None:
+    """Adds the command lines of this process's descendants; makes the file when the one of the job's child is there."""
     me = psutil.Process()
     while not is_over.wait(0.02):
         for process in me.children(recursive=True):
@@ -243,6 +245,8 @@ def _watch_argv(seen: set[str], is_over: threading.Event) -> None:
                 seen.add(" ".join(process.cmdline()))
             except psutil.Error:
                 continue
+        if any("'seen'" in argv and "subprocess" not in argv for argv in seen):
+            enough.touch()
 
 
 def _read_wandb(file: Path) -> tuple[list[float], str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
+from xp.launchers.node.guarded import behind_guard
 from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration
@@ -65,7 +66,7 @@ def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
 ) -> None:
     """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
     supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
-    eventually(lambda: (tmp_path / "up").exists())
+    eventually(lambda: (tmp_path / "up").exists() and statuses(tmp_path) == {"s0": "running"})
     supervisor.send(signal.SIGHUP)
     time.sleep(0.5)
     assert statuses(tmp_path) == {"s0": "running"}
@@ -87,6 +88,19 @@ def test_a_run_in_the_background_can_be_cancelled(tmp_path: Path) -> None:
 def _ignore() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() -> None:
+    """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
+    guard = subprocess.Popen(behind_guard(["sleep", "1200"], 1200.0), stdin=subprocess.PIPE)
+    assert guard.stdin is not None
+    os.write(guard.stdin.fileno(), b"T")
+    try:
+        assert guard.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    finally:
+        with suppress(OSError):
+            os.write(guard.stdin.fileno(), b"K")
+        guard.stdin.close()
 
 
 @pytest.mark.scorecard(8)
@@ -171,6 +185,7 @@ def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None
 def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()
+    eventually(lambda: statuses(tmp_path) == {"s0": "running"})
     supervisor.send(signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, tree)))
     assert statuses(tmp_path) == {"s0": "running"}
@@ -183,7 +198,7 @@ def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
 def test_a_guard_that_is_killed_takes_its_job_with_it_and_no_run_of_the_same_name(tmp_path: Path) -> None:
     """Two runs of one name: an `outputs/` that was copied, and both resumed."""
     other = Supervisor(tmp_path / "copy", [POLITE], grace_s=600.0)
-    eventually(lambda: (tmp_path / "copy/up").exists())
+    eventually(lambda: (tmp_path / "copy/up").exists() and statuses(tmp_path / "copy") == {"s0": "running"})
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()
     guard = next(p for p in psutil.Process(supervisor.process.pid).children() if "guard.py" in " ".join(p.cmdline()))

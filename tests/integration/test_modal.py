@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.detaching import DetachingContract
-from tests.launching import ROOT, FakePlan, eventually, launcher_spec, plan, stage
+from tests.launching import PATIENCE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers import modal
+from xp.launchers import log_command, modal
 from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.runs import detached
@@ -41,6 +41,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(modal, "ASK_S", 0.2)
+    monkeypatch.setattr(log_command, "QUIET_S", PATIENCE_S)
     return state
 
 
@@ -137,7 +138,7 @@ def leave(tmp_path: Path, **options: Any) -> Path:
     launcher = ModalLauncher(spec, tmp_path / "outputs")
     dispatch(tracked_plan().by(spec), launcher, tmp_path / "outputs", echo=lambda _: None)  # type: ignore[arg-type]
     run = tmp_path / "outputs/runs/run"
-    eventually(lambda: detached.current(run).status is not RunStatus.RUNNING, 120.0)
+    eventually(lambda: detached.current(run).status is not RunStatus.RUNNING)
     assert read_record(run).status is RunStatus.SUCCEEDED
     return tmp_path / "cloud/volume/runs/run"
 

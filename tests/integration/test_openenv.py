@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.fake_session import RULES, with_limits
+from tests.fake_session import RULES
 from tests.ors_server import rules
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed, UnsafeOrigin
 from xp.envs.config import Dialect, EnvConfig
@@ -25,6 +26,7 @@ from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
+from xp.testing.jobs import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test.openenv_counter"
@@ -44,6 +46,17 @@ def provider() -> Iterator[OpenEnvProvider]:
 
 def task(index: int = 0, split: str = "train") -> Task:
     return Task("x", split, index)
+
+
+@contextmanager
+def impatient(provider: OpenEnvProvider, **limits: float) -> Iterator[None]:
+    """The provider, whose server runs, with smaller limits within the block."""
+    core = provider._core()
+    patient, core.limits = core.limits, replace(core.limits, **limits)
+    try:
+        yield
+    finally:
+        core.limits = patient
 
 
 def test_tasks_are_rows_times_reset_seeds_and_the_reset_shows_in_the_prompt(provider: OpenEnvProvider) -> None:
@@ -78,11 +91,12 @@ def test_a_fault_of_the_environments_own_is_no_score(provider: OpenEnvProvider) 
 
 
 def test_after_a_time_out_the_late_answer_is_never_taken_for_the_next_ones() -> None:
-    found = OpenEnvProvider(with_limits(counter(), call_timeout_s=5.0), os.environ)
+    found = OpenEnvProvider(counter(), os.environ)
     session = found.open(task())
-    with pytest.raises(DeadlineExceeded):
-        session.call("step", {"amount": 1, "wait_s": 6.0})
-    time.sleep(2.0)  # The late answer is on its way by now.
+    session.tools()
+    with impatient(found, call_timeout_s=2.0), pytest.raises(DeadlineExceeded):
+        session.call("step", {"amount": 1, "wait_s": 4.0})
+    time.sleep(3.0)  # The late answer is on its way by now.
     with pytest.raises(SessionLost):
         session.call("step", {"amount": 2})
     session.close()
@@ -98,11 +112,14 @@ def test_openenvs_own_client_at_the_pin_is_not_shifted_by_a_time_out() -> None:
     async def play() -> int:
         with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
             headers = {"X-API-Key": server.keys.client}
-            client = GenericEnvClient(server.url, message_timeout_s=5.0, headers=headers)
+            patience = {"connect_timeout_s": PATIENCE_S, "message_timeout_s": PATIENCE_S}
+            client = GenericEnvClient(server.url, **patience, headers=headers)
             await client.reset()
+            client._message_timeout = 2.0
             with pytest.raises(asyncio.TimeoutError):
-                await client.step({"amount": 1, "wait_s": 6.0})
-            await asyncio.sleep(2.0)
+                await client.step({"amount": 1, "wait_s": 4.0})
+            client._message_timeout = PATIENCE_S
+            await asyncio.sleep(3.0)
             await client.reset()
             count = (await client.step({"amount": 2})).observation["count"]
             await client.close()
@@ -112,9 +129,12 @@ def test_openenvs_own_client_at_the_pin_is_not_shifted_by_a_time_out() -> None:
 
 
 def test_an_environment_for_one_session_says_what_to_set_when_there_are_two() -> None:
-    found = OpenEnvProvider(with_limits(counter("Lonely"), create_timeout_s=3.0), os.environ)
+    found = OpenEnvProvider(counter("Lonely"), os.environ)
     session = found.open(task())
-    with pytest.raises((EnvUnavailable, DeadlineExceeded), match=r"max_sessions|in time"):
+    with (
+        impatient(found, create_timeout_s=3.0),
+        pytest.raises((EnvUnavailable, DeadlineExceeded), match=r"max_sessions|in time"),
+    ):
         found.open(task())
     session.close()
     found.open(task()).close()

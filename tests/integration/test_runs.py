@@ -29,7 +29,7 @@ def test_the_log_of_a_run_that_goes_on_is_followed_to_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     supervisor = Supervisor(tmp_path, [WAITS, "print('second stage')"])
-    eventually(lambda: begun(tmp_path), 120)
+    eventually(lambda: begun(tmp_path))
     threading.Timer(1.0, (tmp_path / "go").touch).start()
     runs.logs(tmp_path, tmp_path / "runs/run")
     assert supervisor.end()[0] == 0
@@ -38,7 +38,7 @@ def test_the_log_of_a_run_that_goes_on_is_followed_to_its_end(
 
 def test_a_run_that_is_cancelled_is_interrupted(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [WAITS])
-    eventually(lambda: begun(tmp_path), 120)
+    eventually(lambda: begun(tmp_path))
     assert str(supervisor.process.pid) in runs.cancel(tmp_path / "runs/run")
     assert supervisor.end()[0] == ExitCode.TERMINATED
     assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
@@ -48,7 +48,7 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     supervisor = Supervisor(tmp_path, [WAITS], grace_s=0.5)
-    eventually(lambda: begun(tmp_path), 120)
+    eventually(lambda: begun(tmp_path))
     supervisor.send(signal.SIGKILL)
     supervisor.process.wait()
     directory = tmp_path / "runs/run"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.detaching import DetachingContract
-from tests.launching import ROOT, launcher_spec
+from tests.launching import PATIENCE_S, ROOT, launcher_spec
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.launchers import skypilot
+from xp.launchers import log_command, skypilot
 from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.limits import check_limits
 from xp.launchers.skypilot import SkypilotLauncher
@@ -42,6 +42,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(skypilot, "ASK_S", 0.2)
+    monkeypatch.setattr(log_command, "QUIET_S", PATIENCE_S)
     return state
 
 

@@ -9,7 +9,6 @@ unscored episode leaves the baseline (tests/trainers/test_trl.py).
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.testing.jobs import eventually
 
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
@@ -110,9 +110,7 @@ def test_no_session_outlives_its_episode() -> None:
     effects = Effects(running(AWKWARD).effects)
     with mix_of() as mix:
         played(mix, [row("awkward", "train", n) for n in range(6)], call("reward"), "enough")
-        end = time.monotonic() + 10
-        while effects.count("teardown") < 6 and time.monotonic() < end:
-            time.sleep(0.05)
+        eventually(lambda: effects.count("teardown") >= 6)
     assert (effects.count("init"), effects.count("teardown")) == (6, 6)
 
 

@@ -17,6 +17,7 @@ import pytest
 from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_run, write_episodes
 from xp.runs.record import RunStatus, read_record, write_record
+from xp.testing.jobs import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +31,7 @@ class Server:
     token: str
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         own = {"Host": f"127.0.0.1:{self.port}", "Cookie": f"xp_view_{self.port}={self.token}"}
         connection.request("GET", path, headers=own | headers)
         answer = connection.getresponse()
@@ -55,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(run, int(found[1]), found[2])
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE_S)
 
 
 def test_the_token_of_the_address_becomes_a_cookie_of_this_address(server: Server) -> None:

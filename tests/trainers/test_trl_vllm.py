@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+from tests.stubs.raw_server import raw_server
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
@@ -30,6 +31,7 @@ from xp.backends.trl.worker.conversation import Opening
 from xp.backends.trl.worker.writing import GenerationRequest, WritingEngine
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
+from xp.testing.jobs import PATIENCE_S
 
 FAKE = Path(__file__).parent / "fake_vllm"
 SAMPLING = TRLSampling(
@@ -207,6 +209,32 @@ def test_a_server_that_hiccups_is_asked_again(writer: ServerWriter) -> None:
         writer.answer(GenerationRequest([7], 3, 1))
     Answers.replies = [(503, {})]
     assert list(writer.answer(GenerationRequest([7], 3, 1)).ids) == [7, 2]
+
+
+@pytest.mark.parametrize("fails_first", [True, False], ids=["fails-closes", "closes-fails"])
+def test_a_writer_that_is_closed_asks_a_server_no_further_time(fails_first: bool) -> None:
+    """A run's own server ends after the writer is closed, so that each open request fails then."""
+    had, may_fail = threading.Event(), threading.Event()
+    num_asked = 0
+
+    def die() -> list[bytes]:
+        nonlocal num_asked
+        num_asked += 1
+        had.set()
+        if not fails_first:
+            may_fail.wait(PATIENCE_S)
+        return []
+
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with raw_server(die) as url:
+        writer = ServerWriter(url, SAMPLING, [2], "vllm.log", pause_s=600.0)
+        writer.submit(GenerationRequest([7], 3, 1), inbox.put)
+        assert had.wait(PATIENCE_S)
+        writer.close()
+        may_fail.set()
+        error = inbox.get(timeout=PATIENCE_S)
+    assert isinstance(error, XpError)
+    assert num_asked == 1
 
 
 def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writer: ServerWriter) -> None:

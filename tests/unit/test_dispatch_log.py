@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.foreign import leave_run, record
 from xp.launchers.follow import Tail
 from xp.launchers.node.log import _ESCAPE, MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
+from xp.launchers.node.pipe import drain
 from xp.runs.origin import mark
 from xp.security.secret_shapes import PREFIXES
 from xp.security.secrets import Redactor
@@ -314,3 +315,19 @@ def test_every_shape_of_a_token_has_its_beginning() -> None:
 def test_a_text_without_a_token_is_not_held_back() -> None:
     for text in ("loading", "step 10: 50%", "loss 0.5", "https://host/path", "x" * 99):
         assert Redactor().safe_length(text) == len(text)
+
+
+def test_what_a_job_writes_after_the_last_look_before_its_end_is_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a job may write and end while its reader, which has just seen no output, waits for the CPU."""
+    logged = Logged()
+    code = "import sys; sys.stdin.read(); print('last words')"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
+
+        def end() -> None:
+            assert job.stdin is not None
+            job.stdin.close()
+            job.wait()
+
+        monkeypatch.setattr(logged.stream, "idle", end)
+        drain(job, logged.stream)
+    assert logged.file == "last words\n"

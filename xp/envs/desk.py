@@ -88,14 +88,23 @@ def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
     if (end := getattr(clerk, "end", None)) is None:
         Desk(connection, clerk).serve()
     else:
-        signal.signal(signal.SIGTERM, _leave)
         try:
-            Desk(connection, clerk).serve()
-        except SystemExit:
-            pass
+            _serve_until_asked(Desk(connection, clerk))
         finally:
             end()
     os._exit(0)  # A thread that hangs must not keep the process alive.
+
+
+def _serve_until_asked(desk: Desk) -> None:
+    """Answers requests until the connection's end or TERM; a TERM after that does not disturb the shutdown."""
+    try:
+        signal.signal(signal.SIGTERM, _leave)
+        try:
+            desk.serve()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except SystemExit:
+        pass
 
 
 def _leave(*_: Any) -> None:

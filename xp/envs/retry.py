@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from itertools import count
+from threading import Event
 from typing import Final, TypeVar
 
 from xp.envs.base import EnvFault, EnvUnavailable
@@ -80,16 +80,20 @@ class RetryRule:
         return backoff_s(attempt, base_s=self.base_s) if again else None
 
 
-def retried(act: Callable[[], T], rule: RetryRule) -> T:
-    """Runs an action with retries by a rule; raises the last attempt's exception."""
+def retried(act: Callable[[], T], rule: RetryRule, is_over: Event | None = None) -> T:
+    """Runs an action with retries by a rule; raises the last attempt's exception.
+
+    Args:
+        is_over: ends the wait for a further attempt, which is not made then.
+    """
+    is_over = is_over or Event()
     for attempt in count(1):
         try:
             return act()
         except rule.retried as fault:
             pause = rule.pause_s(fault, attempt)
-            if pause is None:
+            if pause is None or is_over.wait(pause):
                 raise
-        time.sleep(pause)
     raise AssertionError
 
 

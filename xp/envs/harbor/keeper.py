@@ -26,6 +26,8 @@ POLL_S = 0.1
 WATCH_S = 0.5
 DRAIN_S = 0.3
 END_S = 10.0
+PIECE, PIPE_PIECES = 64 * 1024, 16
+"""Bytes of a piece of output, and the number of pieces in the largest pipe: 1 MiB."""
 _ending = threading.Lock()
 """Held while a command is started, and during shutdown: a process started then would outlive it."""
 
@@ -37,27 +39,48 @@ class Output:
         self._half = max(limit // 2, 1)
         self._first, self._last, self._dropped = b"", b"", 0
         self._lock = threading.Lock()
+        self._descriptor: int | None = descriptor
+        os.set_blocking(descriptor, False)
         self._reader = threading.Thread(target=self._read, args=(descriptor,), daemon=True)
         self._reader.start()
 
     def text(self) -> str:
-        """Waits a moment for the rest; later output of background processes is not read."""
+        """Output until the command's end, and for a moment that of background processes; their later output is not
+        read."""
         self._reader.join(DRAIN_S)
         with self._lock:
+            for _ in range(PIPE_PIECES):  # on a busy machine the thread may not have had its turn
+                if not self._take():
+                    break
             first, last = (part.decode("utf-8", "replace") for part in (self._first, self._last))
             middle = f"\n[... {self._dropped} bytes left out ...]\n" if self._dropped else ""
         return first + middle + last
 
     def _read(self, descriptor: int) -> None:
-        while piece := os.read(descriptor, 65536):
+        while self._descriptor is not None:
+            select.select([descriptor], [], [])
             with self._lock:
-                room = self._half - len(self._first)
-                self._first += piece[:room]
-                self._last += piece[room:]
-                excess = max(len(self._last) - self._half, 0)
-                self._dropped += excess
-                self._last = self._last[excess:]
+                self._take()
         os.close(descriptor)
+
+    def _take(self) -> bool:
+        """Reads a piece, if there is one; the caller has the lock, which keeps the pieces in order."""
+        if self._descriptor is None:
+            return False
+        try:
+            piece = os.read(self._descriptor, PIECE)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._descriptor = None
+            return False
+        room = self._half - len(self._first)
+        self._first += piece[:room]
+        self._last += piece[room:]
+        excess = max(len(self._last) - self._half, 0)
+        self._dropped += excess
+        self._last = self._last[excess:]
+        return True
 
 
 def descendants() -> dict[int, int]:

@@ -25,6 +25,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CANNOT_START = 11
 NEVER = float("inf")
+WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL_PATIENCE_S = 5.0
 """Seconds that KILL may take; the guard does not wait longer for a process that hangs in the kernel."""
 
@@ -84,25 +85,29 @@ def _wake_on_signals() -> int:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in WAKING:
         signal.signal(number, lambda *_: None)
     return reader
 
 
 def _start(command: list[str]) -> int:
     guard = os.getpid()
+    # The guard's handlers are the child's until it is the program: a TERM from the supervisor would be lost there.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, WAKING)
     job = os.fork()
     if job:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return job
     try:
+        signal.set_wakeup_fd(-1)
+        for number in (*WAKING, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(128 + signal.SIGKILL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())

@@ -16,13 +16,14 @@ def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
     assert process.stdout is not None
     source = process.stdout.fileno()
     while True:
-        ready, _, _ = select.select([source], [], [], IDLE_S)
+        has_ended = process.poll() is not None  # asked before the look, which then finds all that the process wrote
+        ready, _, _ = select.select([source], [], [], 0 if has_ended else IDLE_S)
         if ready:
             data = os.read(source, 65536)
             if not data:
                 return
             stream.feed(data)
-            continue
-        stream.idle()
-        if process.poll() is not None:
+        elif has_ended:
             return
+        else:
+            stream.idle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -60,6 +61,7 @@ class ServerWriter:
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._is_own = key is not None
+        self._is_closed = threading.Event()
         self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
         # The server is on this machine, so proxies in the environment are ignored.
         self._opener = direct_opener()
@@ -86,6 +88,8 @@ class ServerWriter:
         return is_live
 
     def close(self) -> None:
+        """Ends the use; a request that is open makes no further attempt, for which the process would wait."""
+        self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
@@ -128,7 +132,7 @@ class ServerWriter:
         body = json.dumps(self._body(request)).encode()
         sent = urllib.request.Request(f"{self._url}{self.path}", body, self._headers)
         try:
-            return retried(lambda: self._sent(sent, request), self._again)
+            return retried(lambda: self._sent(sent, request), self._again, self._is_closed)
         except _Hiccup as fault:
             raise self._lost(str(fault)) from None
 

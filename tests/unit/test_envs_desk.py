@@ -1,0 +1,40 @@
+"""The child's side of an environment in a process of its own: its end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fake_session import RULES
+from xp.testing.jobs import PATIENCE_S
+
+CHILD = """
+import os, signal
+from xp.envs import desk
+
+class Clerk:
+    def end(self):
+        os.kill(os.getpid(), signal.SIGTERM)  # the kernel's, right after the parent's end closed the connection
+        open("tidied up", "w").close()
+
+desk.serve(lambda config: Clerk())
+"""
+
+
+def test_a_signal_does_not_disturb_an_end_that_has_begun(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(theirs.fileno()), str(os.getpid())],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+    )
+    theirs.close()
+    ours.send(RULES)
+    ours.close()
+    assert child.wait(PATIENCE_S) == 0
+    assert (tmp_path / "tidied up").exists()
