@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.listeners import Listener, listeners
 from xp.errors import ExitCode, XpError
 from xp.security import stores
+from xp.testing.jobs import PATIENCE_S
 
 
 def look_around(cfg: Any, names: list[str], canaries: list[list[str]]) -> tuple[dict[str, str | None], list[str]]:
@@ -55,7 +57,7 @@ def linger(cfg: Any, diary: Path) -> None:
 STRANGER = """
 from ray._raylet import GcsClient
 try:
-    print("accepted", GcsClient(address={address!r}).get_all_node_info(timeout=30))
+    print("accepted", GcsClient(address={address!r}).get_all_node_info(timeout={timeout_s}))
 except Exception as error:
     print("refused" if "token" in str(error) else error)
 """
@@ -74,8 +76,8 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener], tuple[int, str]]:
     del cfg
     address = ray.get_runtime_context().gcs_address
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
-    stranger = [sys.executable, "-c", STRANGER.format(address=address)]
-    said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    stranger = [sys.executable, "-c", STRANGER.format(address=address, timeout_s=PATIENCE_S)]
+    said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     port = _free_port()
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group(backend="gloo")
@@ -102,13 +104,12 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     from xp.backends.skyrl.worker.guarded import EngineClient, EngineDoor
 
     del cfg
-    port = _free_port()
-    server = uvicorn.Server(uvicorn.Config(EngineDoor(_nothing), host="0.0.0.0", port=port, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(EngineDoor(_nothing), host="0.0.0.0", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.05)
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     found = listeners(os.getpid())
 
     async def ask() -> list[int]:
@@ -118,7 +119,11 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
         return [one["status"] for one in own.values()]
 
     paths = ("/health", "/v1/models", "/collective_rpc", "/update_weights", "/inference/v1/generate")
-    asked = [httpx.post(url + path, headers=said, trust_env=False) for path in paths for said in STRANGERS]
+    asked = [
+        httpx.post(url + path, headers=said, timeout=PATIENCE_S, trust_env=False)
+        for path in paths
+        for said in STRANGERS
+    ]
     statuses = [*asyncio.run(ask()), *(one.status_code for one in asked)]
     server.should_exit = True
     thread.join()
@@ -153,8 +158,9 @@ def _records() -> Iterator[tuple[str, str]]:
     yield "the runtime environment", str(ray.get_runtime_context().runtime_env)
     session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
     for file in session.rglob("*"):
-        if file.is_file():
-            yield file.name, file.read_text(errors="replace")
+        with suppress(FileNotFoundError):  # Ray removes some
+            if file.is_file():
+                yield file.name, file.read_text(errors="replace")
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
         if "ray" in line:

@@ -15,6 +15,7 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.test_skyrl_trainer import SMALL, dataset
 from xp.backends.skyrl.worker.experiment import own_rule
+from xp.testing.jobs import PATIENCE_S
 
 PROMPTS = 2
 AHEAD = (
@@ -78,7 +79,7 @@ def test_a_step_has_the_groups_of_xps_order_and_none_is_older_than_the_limit(tmp
             await made.async_train_dataloader.mark_consumed_uids(steps[-1])
             made.global_step += 1
             await made._staleness_manager.notify_capacity_change(made.global_step)
-        await asyncio.wait_for(asyncio.gather(*workers), 60)
+        await asyncio.wait_for(asyncio.gather(*workers), PATIENCE_S)
         await made._staleness_manager.validate_state_at_epoch_end(made.global_step)
         return steps, ages
 

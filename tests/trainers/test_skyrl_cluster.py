@@ -16,10 +16,14 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.listeners import off_loopback
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.skyrl_tasks import STRANGERS, crash, fail, linger, listen, look_around, serve
+from xp.backends.skyrl.worker import cluster
 from xp.backends.skyrl.worker.cluster import run_in_ray, without_secrets
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.security import own_ray
+from xp.testing.jobs import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(1500)
 
 HALVES = {"WANDB_API_KEY": "4f1c-canary-of-wandb", "CLUE_STORE_TOKEN": "77ab-canary-of-clues"}
 MARKER = "5d2e-marker-that-may-be-seen"
@@ -72,8 +76,9 @@ class Asked(Exception):
     """TERM arrived."""
 
 
-def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path) -> None:
+def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a handler raises is lost while Ray waits, and Ray's own handler kills its processes on the spot."""
+    monkeypatch.setattr(cluster, "CANCEL_PATIENCE_S", PATIENCE_S)
     diary = tmp_path / "diary"
 
     def term() -> None:

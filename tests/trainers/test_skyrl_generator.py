@@ -109,7 +109,6 @@ def test_no_session_outlives_a_batch_that_failed() -> None:
     assert mix.num_open() == 0
 
 
-@pytest.mark.timeout(60)
 def test_more_episodes_than_sessions_wait_for_their_turn() -> None:
     """All of SkyRL's threads would wait for a session that only they could end."""
     mix: Any = CountedMix(RULES, max_sessions=2)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from xp.testing.jobs import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))
 PLAY = """
@@ -30,6 +32,6 @@ print(json.dumps(outcomes))
 
 @pytest.mark.skipif(not PYTHON.exists(), reason="SkyRL's Python is not here: make .venv-skyrl/.done or SKYRL_PYTHON")
 def test_env_class_is_the_registered_environment_with_its_own_grading() -> None:
-    done = subprocess.run([PYTHON, "-c", PLAY], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PYTHON, "-c", PLAY], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [["finished", 1.0], ["finished", 0.0], ["finished", 0.0]]

@@ -19,6 +19,7 @@ from xp.backends.skyrl.worker import guarded
 from xp.backends.skyrl.worker.kept_client import answers, is_engines
 from xp.errors import ExitCode, XpError
 from xp.security import loopback, own_ray
+from xp.testing.jobs import PATIENCE_S
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_another_user_at_the_port_of_an_engine_or_the_router_gets_no_key(key: st
     async def ask(url: str) -> None:
         client = client_of(url)
         try:
-            assert not await answers(client, url, 10)
+            assert not await answers(client, url, PATIENCE_S)
             with pytest.raises(XpError, match="a process of another user listens on") as caught:
                 await client._call_server(url, "/sleep", {})
             assert caught.value.code is ExitCode.ENGINE
@@ -75,7 +76,7 @@ def test_an_engine_of_this_user_gets_the_key_from_the_first_requests_on(key: str
         url = f"http://{loopback.HOST}:{runner.addresses[0][1]}"
         client = client_of(url)
         try:
-            assert await asyncio.gather(*(answers(client, url, 60) for _ in range(4))) == [True] * 4
+            assert await asyncio.gather(*(answers(client, url, PATIENCE_S) for _ in range(4))) == [True] * 4
             session = await client._get_session()
             assert session is await client._get_session()
             assert await asyncio.to_thread(guarded._is_up, f"{url}/health")

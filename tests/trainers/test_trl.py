@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,8 @@ from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+
+pytestmark = pytest.mark.timeout(1500)
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
@@ -110,7 +113,7 @@ def trained(tmp_path: Path) -> tuple[Any, Groups]:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    tokenizer, model = tokenizer_and_model()
+    tokenizer, model = deepcopy(tokenizer_and_model())
     overrides = ["training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"]
     config = grpo_config(compose([*overrides, "training.num_steps=1"]), PLACES)
     groups = Groups([1.0, None, 0.0, 0.5, 0.2, 0.2, 0.2, 0.2])

@@ -34,6 +34,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
+from xp.testing.jobs import PATIENCE_S
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token")
 SEPARATE = ("hardware=a100x4", "model=qwen3-4b", "backend.engine.placement=separate", "backend.engine.accelerators=2")
@@ -316,14 +317,14 @@ def test_a_run_that_fails_does_not_wait_for_the_episodes_that_are_being_played(t
         def play(engine: Any, numbered: Any, step: int, policy: int) -> Any:
             if step == 1:
                 session.set()
-                assert stuck.wait(60)
+                assert stuck.wait(PATIENCE_S)
             return original(engine, numbered, step, policy)
 
         original = rollouts._play
         rollouts._play = play
 
         def fail(*_: Any, **__: Any) -> None:
-            assert session.wait(60)
+            assert session.wait(PATIENCE_S)
             stuck.set()
             raise RuntimeError("of a test")
 

@@ -7,21 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.cases import few
+from tests.launching import PATIENCE_S, eventually, is_alive
 from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 FAKE = Path(__file__).parent / "fake_vllm"
 
 
@@ -46,7 +45,7 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
 def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, tmp_path: Path) -> None:
     two = ("hardware.accelerators_per_node=2", "training.micro_batch_size=32", f"backend.parallel.strategy={strategy}")
     process = launched(tmp_path, *two)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 6  # ExitCode.TASKS: there is no task set
     assert "xp: " in errors
     assert "Traceback" not in errors
@@ -56,21 +55,12 @@ def test_term_ends_a_server_that_is_still_coming_up(tmp_path: Path) -> None:
     separate = ("hardware=a100x2", "model=tiny", "backend.engine.placement=separate", "backend.engine.accelerators=1")
     process = launched(tmp_path, *separate, base_model="silent")
     log = tmp_path / "attempt_1/train/vllm.log"
-    told = _first_line(log)
-    assert told["devices"] == "1"
-    server = next(one for one in psutil.Process(process.pid).children(recursive=True) if "serve" in one.cmdline())
+    eventually(lambda: log.is_file() and log.read_text().endswith("\n"))
+    assert json.loads(log.read_text().splitlines()[0])["devices"] == "1"
+    children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == process.pid)
+    (server,) = (one.pid for one in children if "serve" in (one.info["cmdline"] or ()))
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143
     assert "Traceback" not in errors
-    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
-
-
-def _first_line(log: Path) -> dict[str, Any]:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if log.is_file() and log.read_text().endswith("\n"):
-            found: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
-            return found
-        time.sleep(0.2)
-    raise AssertionError("the server never started")
+    assert not is_alive(server)

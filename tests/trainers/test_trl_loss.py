@@ -15,6 +15,8 @@ from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose
 
+pytestmark = pytest.mark.timeout(1500)
+
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 PROMPT = [10, 11, 12]
 FIRST = 20

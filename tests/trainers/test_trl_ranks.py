@@ -19,7 +19,7 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SPEC = (
     *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.passes_per_step=2"),
@@ -66,7 +66,7 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
         words = [*launch, *words]
     environ = {**os.environ, **job.env, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return Run(json.loads((directory / "result.json").read_text()), load_file(f"{config.model_dir}/model.safetensors"))

@@ -16,9 +16,10 @@ import psutil
 import pytest
 import requests
 
+from tests.launching import PATIENCE_S, eventually, is_alive
 from tests.strangers import stranger
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
-from xp.backends.trl.worker import guarded, server_link, server_watch
+from xp.backends.trl.worker import guarded, server_link
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
@@ -67,34 +68,35 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
 
     def lose() -> None:
         with served(monkeypatch, "some/model", log, patience_s=patience_s) as (url, key):
-            lost.extend(one for one in psutil.Process().children() if "some/model" in one.cmdline())
+            lost.extend(servers())
             lost[0].send_signal(sent)
             ServerWriter(url, SAMPLING, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
 
     with pytest.raises(XpError, match=told) as caught:
         lose()
     assert caught.value.code is ExitCode.ENGINE
-    assert not lost[0].is_running() or lost[0].status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(lost[0].pid)
+
+
+def servers() -> list[psutil.Process]:
+    """Servers that this process runs."""
+    children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == os.getpid())
+    return [one for one in children if "some/model" in (one.info["cmdline"] or ())]
 
 
 def kept_process(start: int, link: ServerLink) -> psutil.Process:
     """The process of this start, when it answers."""
-    end = time.monotonic() + 300
-    while time.monotonic() < end:
-        state = link.state()
-        if state.start == start and state.url:
-            (found,) = (one for one in psutil.Process().children() if "some/model" in one.cmdline())
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"start {start} does not answer")
+    eventually(lambda: (state := link.state()).start == start and state.url)
+    (found,) = servers()
+    return found
 
 
+@pytest.mark.timeout(1500)
 def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It dies, it hangs, and it dies once more often than it may."""
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    monkeypatch.setattr(server_watch, "PROBE_S", 1.0)
     log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
     losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
     urls, keys = [], list[str]()
@@ -212,13 +214,13 @@ def test_no_key_is_sent_to_a_port_that_another_user_has_taken(monkeypatch: pytes
     address = Address(f"http://127.0.0.1:{server.server_port}", "the-key", "/health")
     own = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: own + 1)
-    assert not is_answering(address, 10)
+    assert not is_answering(address, PATIENCE_S)
     assert Endpoints.asked == []
     monkeypatch.setattr(os, "getuid", lambda: own)
-    assert is_answering(address, 10)
+    assert is_answering(address, PATIENCE_S)
     server.shutdown()
     server.server_close()
-    assert not is_answering(address, 10)
+    assert not is_answering(address, PATIENCE_S)
 
 
 @pytest.mark.parametrize(

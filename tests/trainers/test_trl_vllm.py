@@ -1,5 +1,7 @@
 """vLLM under TRL where no GPU is: TRL's own engine code and weight sync for real, vLLM itself played by a stand-in.
 
+pytestmark = pytest.mark.timeout(1500)
+
 The stand-in (tests/trainers/fake_vllm) proves the order of calls and the sums, and nothing about vLLM; tests/gpu does.
 """
 
@@ -67,7 +69,7 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
         words = ["-m", "accelerate.commands.launch", "--config_file", f"{root}/accelerate.yaml", *words]
     environ = {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
     done = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads((directory / "result.json").read_text())

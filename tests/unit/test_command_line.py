@@ -24,6 +24,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 from xp.runs.origin import mark
 from xp.runs.record import LOCK
+from xp.testing.jobs import PATIENCE_S
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
 ROWS = [
@@ -218,7 +219,9 @@ def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tm
     path = str(Path(__file__).parents[2])
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
     asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "fish", "PYTHONPATH": path}
-    subprocess.run([sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=200, cwd=tmp_path)
+    subprocess.run(
+        [sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=PATIENCE_S, cwd=tmp_path
+    )
     assert wanted in answer.read_text()
 
 
@@ -295,14 +298,14 @@ def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
 def test_a_closed_output_is_no_output() -> None:
     for closed in ("<&- >&-", "2>&-"):
         done = subprocess.run(
-            ["sh", "-c", f'exec "$@" {closed}', "sh", *BIN, "plan"], capture_output=True, text=True, timeout=60
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert (done.returncode, done.stderr) == (0, ""), closed
 
 
 def test_what_an_encoding_does_not_have_is_written_out() -> None:
     environ = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=60, env=environ)
+    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert "whodunit_mini \\xb7 tiny" in done.stdout
 
@@ -310,7 +313,7 @@ def test_what_an_encoding_does_not_have_is_written_out() -> None:
 def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
     program = " ".join(map(shlex.quote, BIN))
     words = ["bash", "-c", f"set -o pipefail; {program} plan --files | head -1"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -330,7 +333,7 @@ def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> 
         "    os.system('echo from a child')\n    print('text')\n    sys.exit(file.fileno() < 3)"
     )
     words = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", program]
-    assert subprocess.run(words, timeout=60).returncode == 0
+    assert subprocess.run(words, timeout=PATIENCE_S).returncode == 0
     assert (tmp_path / "file").read_text() == ""
 
 

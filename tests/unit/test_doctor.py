@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ from xp.errors import ExitCode
 from xp.launchers.checkouts import differing
 from xp.planning.plan import build_plan
 from xp.tasks.template_check import TemplateReport, examine
+from xp.testing.jobs import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, limit in (("functions", "TIMEOUT_S"), ("reach", "PATIENCE_S"), ("template", "TIMEOUT_S")):
+        monkeypatch.setattr(import_module(f"xp.doctor.{module}"), limit, PATIENCE_S)
 
 
 def only(findings: list[Finding]) -> Finding:

@@ -15,11 +15,10 @@ from xp.envs import own_connector
 from xp.envs.base import ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.openenv_socket import Socket, client_of, connect
 from xp.envs.target import Target
+from xp.testing.jobs import PATIENCE_S
 
 ANSWER = json.dumps({"type": "observation", "data": {"observation": {}, "reward": 1.0, "done": True}})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-LIMIT_S = 30.0
-"""Nothing waits for it where all is well."""
 
 
 @asynccontextmanager
@@ -48,7 +47,7 @@ async def session(url: str) -> AsyncIterator[Socket]:
 
 
 def in_time() -> float:
-    return asyncio.get_running_loop().time() + LIMIT_S
+    return asyncio.get_running_loop().time() + PATIENCE_S
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -156,7 +155,7 @@ def test_frames_that_nobody_asked_for_end_the_session_and_are_not_kept(is_text: 
         ended = asyncio.Event()
         async with served(speaking(flood, ended)) as url, session(url) as own:
             assert (await own.ask("reset", {}, in_time()))[0] == "observation"
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await ended.wait()
             with pytest.raises(ProtocolError, match="without being asked"):
                 await own.ask("step", {}, in_time())
@@ -173,7 +172,7 @@ def test_a_connection_that_ends_between_two_requests_loses_the_session_at_once()
         ended = asyncio.Event()
         async with served(speaking(close, ended)) as url, session(url) as own:
             await own.ask("reset", {}, in_time())
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await own._reader
             with pytest.raises(SessionLost, match="has ended"):
                 await own.ask("step", {}, in_time())

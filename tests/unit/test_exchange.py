@@ -21,6 +21,7 @@ from xp.envs.image_server import _is_healthy
 from xp.errors import XpError
 from xp.evaluation.sglang import SGLangWriter
 from xp.exchange import direct_opener
+from xp.testing.jobs import PATIENCE_S
 from xp.worker.lost_engine import EngineLost
 
 XP = Path(__file__).parents[2] / "xp"
@@ -59,7 +60,7 @@ def redirecting() -> Iterator[str]:
 def test_the_opener_follows_no_redirect(redirecting: str) -> None:
     for body in (None, b"{}"):
         with pytest.raises(urllib.error.HTTPError, match="302"):
-            direct_opener().open(urllib.request.Request(f"{redirecting}/x", body), timeout=30)
+            direct_opener().open(urllib.request.Request(f"{redirecting}/x", body), timeout=PATIENCE_S)
 
 
 def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
@@ -67,7 +68,7 @@ def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) 
 
 
 def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
-    assert not is_answering(Address(redirecting, "key", "/health"), 30.0)
+    assert not is_answering(Address(redirecting, "key", "/health"), PATIENCE_S)
     sampling = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     with pytest.raises(XpError, match="302"):
         ServerWriter(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
@@ -81,7 +82,7 @@ def test_another_user_who_takes_the_port_of_an_engine_gets_no_prompt_and_no_key_
     choice = {"token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}}
     turn = {"choices": [choice], "meta_info": {"output_token_logprobs": [[-1.0, 5, None]]}}
     with stranger(body=json.dumps(turn)) as other:
-        assert not is_answering(Address(other.url, "key", "/health"), 30.0)
+        assert not is_answering(Address(other.url, "key", "/health"), PATIENCE_S)
         with pytest.raises(EngineLost, match="a process of another user listens on"):
             writer(other.url, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
         assert other.heard == b""

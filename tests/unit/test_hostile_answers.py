@@ -19,6 +19,7 @@ from xp.evaluation.play import _arguments
 from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub
+from xp.testing.jobs import PATIENCE_S
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 DEEP = b"[" * 200_000
@@ -119,7 +120,7 @@ def test_an_answer_without_end_is_read_to_its_bound_only(head: bytes, monkeypatc
             yield b"x" * 100_000
 
     with raw_server(endless) as url, pytest.raises(Unavailable, match="a reply of more than 1000000 bytes"):
-        asked(url, max_attempts=1, timeout_s=5)
+        asked(url, max_attempts=1, timeout_s=PATIENCE_S)
     assert num_sent < 400  # of two requests, with what the sockets hold
 
 

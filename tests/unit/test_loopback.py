@@ -14,6 +14,7 @@ import pytest
 from tests.listeners import off_loopback
 from tests.strangers import NOBODY, stranger
 from xp.security import loopback, own_ray, port_owner
+from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
 import json, os, socket, sys
@@ -21,7 +22,7 @@ import json, os, socket, sys
 from xp.security import loopback
 loopback.stay()
 import torch.distributed as dist
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, RANK="0", WORLD_SIZE="1")
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(loopback.free_port()), RANK="0", WORLD_SIZE="1")
 for _ in range(2):
     dist.init_process_group("gloo")
     dist.barrier()
@@ -41,12 +42,8 @@ print(json.dumps(sorted(found)))
 @pytest.mark.parametrize("early", ["import torch.distributed", ""], ids=["torch is there", "torch comes later"])
 @pytest.mark.scorecard(49)
 def test_nothing_listens_off_loopback(early: str) -> None:
-    from xp.launchers.ray_head import free_ports
-
-    program = PROGRAM.format(early=early, port=str(free_ports(1)[0]))
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, cwd="."
-    )
+    program = [sys.executable, "-c", PROGRAM.format(early=early)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = {(name, address, port) for name, address, port in json.loads(done.stdout)}
     assert {"127.0.0.1"} <= {address for _, address, _ in found}

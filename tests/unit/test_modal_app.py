@@ -19,6 +19,7 @@ from xp.launchers.modal_app import Part, app_text, check_job, gpu_string
 from xp.launchers.modal_image import image_text, lock_of
 from xp.planning.plan import build_plan
 from xp.runtime_locks import locks
+from xp.testing.jobs import PATIENCE_S
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
 H100S = Resources("h100", 8, 1, 96, 1000.0)
@@ -144,7 +145,9 @@ def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> 
     parts = [part("train", job(secrets={"KEY": "K"}), str(tmp_path)), part("evaluate", job(), str(tmp_path))]
     file.write_text(app_text("t", "xp-run", parts, spec))
     program = Path(sys.executable).with_name("modal")
-    shown = subprocess.run([program, "run", file, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    shown = subprocess.run(
+        [program, "run", file, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S
+    )
     assert shown.returncode == 0, shown.stderr
     assert "Usage: modal run" in shown.stdout
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.launching import PATIENCE_S, eventually
 from tests.unit.test_diagnosis import FAULTS
 from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
@@ -85,9 +88,10 @@ def test_a_symptom_is_a_problem_too_and_stands_at_the_end_of_its_run(
 
 
 def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = progressing(tmp_path, RunStatus.RUNNING)
+    monkeypatch.setattr(sys, "stdout", told := io.StringIO())  # capsys loses what is written while it is read
     metrics = run / "metrics.jsonl"
     last = json.loads(metrics.read_text().splitlines()[-1])
     with hold(run, 2):
@@ -96,11 +100,11 @@ def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ende
         for step in (37, 38):
             with metrics.open("a") as file:
                 file.write(json.dumps({**last, "step": step}) + "\n")
-            wait_for(capsys, f"{step}/72", told := [])
+            eventually(lambda wanted=f"{step}/72": wanted in told.getvalue())
         write_record(run, close_attempt(read_record(run), RunStatus.SUCCEEDED))
-    follower.join(60)
+    follower.join(PATIENCE_S)
     assert not follower.is_alive()
-    assert "succeeded" in capsys.readouterr().out + "".join(told)
+    assert "succeeded" in told.getvalue()
 
 
 def test_a_run_that_ended_since_its_record_was_read_is_not_called_killed(tmp_path: Path) -> None:
@@ -108,17 +112,6 @@ def test_a_run_that_ended_since_its_record_was_read_is_not_called_killed(tmp_pat
     before = read_record(run)
     write_record(run, close_attempt(before, RunStatus.SUCCEEDED))
     assert status(run, before) == "succeeded"
-
-
-def wait_for(capsys: pytest.CaptureFixture[str], text: str, told: list[str]) -> None:
-    """Wait until the follower has printed the text."""
-    import time
-
-    end = time.monotonic() + 60
-    while text not in "".join(told):
-        assert time.monotonic() < end
-        told.append(capsys.readouterr().out)
-        time.sleep(0.01)
 
 
 def test_nothing_goes_on_where_every_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

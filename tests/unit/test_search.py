@@ -14,6 +14,8 @@ from xp.compose.search import DATABASE, search
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
 
+pytestmark = pytest.mark.timeout(1500)
+
 RANGES = ["training.learning_rate=tag(log,interval(1e-4,1e-3))", "training.group_size=choice(4,8)"]
 
 

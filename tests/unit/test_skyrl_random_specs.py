@@ -28,8 +28,8 @@ def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
     unit = replicas * micro // math.gcd(replicas * micro, group)
     mini = unit * draw(st.integers(1, 3))
     steps, passes = draw(st.integers(1, 50)), draw(st.integers(1, 3))
-    # Megatron's first update of a warm-up has rate 0, so that a warm-up over the only update is refused.
-    is_only_update = is_megatron and updates * passes * steps == 1
+    # Megatron's warm-up begins at rate 0, and is refused where it is as long as the run.
+    longest_warmup = min(5, updates * passes * steps - 1) if is_megatron else 5
     schedule = "constant" if is_megatron else draw(st.sampled_from(["constant", "linear", "cosine"]))
     spec = compose(
         [
@@ -48,7 +48,7 @@ def legal(draw: st.DrawFn) -> tuple[RunSpec, int]:
             f"training.kl_coef={draw(st.sampled_from([0.0, 1e-6, 0.01]))}",
             f"training.learning_rate={draw(st.sampled_from([1e-6, 3e-5, 0.0005]))}",
             f"training.lr_schedule={schedule}",
-            f"training.warmup_updates={0 if is_only_update else draw(st.integers(0, 5))}",
+            f"training.warmup_updates={draw(st.integers(0, longest_warmup))}",
             f"training.max_prompt_tokens={draw(st.integers(1, 4096))}",
             f"training.max_response_tokens={draw(st.integers(1, 8192))}",
             f"algorithm.clip_low={draw(st.sampled_from([0.1, 0.2]))}",

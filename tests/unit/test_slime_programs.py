@@ -30,6 +30,8 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.verified import damaged
 
+pytestmark = pytest.mark.timeout(1500)
+
 
 def command(*flags: str, paths: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> SlimeCommand:
     return SlimeCommand(flags, paths, models, {}, "XP_TEST_SLIME", "XP_TEST_MEGATRON")

@@ -21,6 +21,7 @@ from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, 
 from xp.compose import compose, options
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
+from xp.testing.jobs import PATIENCE_S
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "slime"]
@@ -42,7 +43,7 @@ def test_the_command_of_the_readme_plans_without_a_gpu_and_without_the_trainer()
         "import sys; from xp.__main__ import main; main(['plan', *sys.argv[1:]]);"
         "print([m for m in ('torch', 'ray', 'sglang', 'transformers', 'slime') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "[]"
     assert "python -m xp.backends.slime.worker.train" in run.stdout

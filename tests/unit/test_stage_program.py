@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from xp.errors import ExitCode
+from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
 import os, signal, sys, time
@@ -48,7 +49,7 @@ if sys.argv[2:]:
 
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

@@ -29,6 +29,7 @@ from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key
 from xp.tasks.row import TaskRow, read_rows, schema, write_rows
 from xp.tasks.store import Broken, TaskSet, open_verified, prove
+from xp.testing.jobs import PATIENCE_S
 
 
 def build(root: Path, **behaviour: object) -> tuple[FakeWorld, PrepareConfig, TaskSet]:
@@ -199,7 +200,9 @@ def test_equal_prompts_need_the_memory_of_one(tmp_path: Path) -> None:
         "assert sum(len(row.messages[0]['content']) for row in read_rows(Path(sys.argv[1]))) == 300_000_000\n"
         "print((peak() - before) // 1024)"
     )
-    done = subprocess.run([sys.executable, "-c", program, file], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program, file], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert int(done.stdout) < 100  # MB
 
 

@@ -164,7 +164,8 @@ def test_other_sessions_go_on_while_a_large_answer_is_parsed() -> None:
         assert parsing.result() == json.loads(body)
         return turns
 
-    assert asyncio.run(turns_meanwhile()) > 5
+    # How many there are depends on when the machine runs which thread; on this loop's own thread there would be none.
+    assert any(asyncio.run(turns_meanwhile()) > 5 for _ in range(20))
 
 
 @pytest.mark.parametrize(

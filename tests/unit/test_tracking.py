@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import eventually
+from tests.launching import PATIENCE_S, eventually
 from xp.cli.run_plans import run_plan
 from xp.compose import compose, compose_sweep
 from xp.errors import ExitCode, XpError
@@ -52,7 +52,8 @@ class FakeTracker:
 def mirror(directory: Path, trackers: Mapping[str, FakeTracker], warnings: list[str], **options: Any) -> Mirror:
     run = TrackedRun("run", 1, "project", {"seed": 1}, directory, {"WANDB_API_KEY": "XPCANARY_key"})
     opened: dict[str, Opener] = {name: tracker.open for name, tracker in trackers.items()}
-    return Mirror(directory / "metrics.jsonl", run, opened, warnings.append, **{"poll_s": 0.01, **options})
+    options = {"poll_s": 0.01, "close_timeout_s": PATIENCE_S} | options
+    return Mirror(directory / "metrics.jsonl", run, opened, warnings.append, **options)
 
 
 def write(directory: Path, *lines: Mapping[str, Any] | str) -> None:
@@ -132,7 +133,8 @@ def test_tensorboard_reads_back_what_was_mirrored(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = TrackedRun("run", 2, "project", {}, tmp_path)
-    with Mirror(tmp_path / "metrics.jsonl", run, openers(["tensorboard"]), pytest.fail, poll_s=0.01):
+    patient = {"poll_s": 0.01, "close_timeout_s": PATIENCE_S}
+    with Mirror(tmp_path / "metrics.jsonl", run, openers(["tensorboard"]), pytest.fail, **patient):
         write(tmp_path, *({**LINE, "step": step, "loss": step / 4, "time": 100.0 + step} for step in range(3)))
     events = EventAccumulator(str(tmp_path / "tensorboard" / "attempt_2"))
     events.Reload()
