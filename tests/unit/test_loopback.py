@@ -41,7 +41,7 @@ print(json.dumps(sorted(found)))
 @pytest.mark.parametrize("early", ["import torch.distributed", ""], ids=["torch is there", "torch comes later"])
 @pytest.mark.scorecard(49)
 def test_nothing_listens_off_loopback(early: str) -> None:
-    from xp.launchers.ray_head import free_ports
+    from xp.security.start_ray import free_ports
 
     program = PROGRAM.format(early=early, port=str(free_ports(1)[0]))
     done = subprocess.run(
