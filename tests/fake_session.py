@@ -20,9 +20,9 @@ from xp.envs.config import (
 
 TASK = Task("fake", "train", 0)
 LIMITS = Limits(
-    create_timeout_s=10.0,
-    call_timeout_s=10.0,
-    episode_timeout_s=60.0,
+    create_timeout_s=200.0,
+    call_timeout_s=200.0,
+    episode_timeout_s=250.0,
     max_sessions=64,
     max_attempts=3,
     retries_per_episode=1,

@@ -69,6 +69,6 @@ def running(serve: str) -> Running:
 
 
 def rules(**changes: Any) -> EnvConfig:
-    """Rules of an episode against a real server, with deadlines that a test can wait for."""
+    """Rules of an episode against a real server."""
     limits = {name: changes.pop(name) for name in list(changes) if name in RULES.limits.__dataclass_fields__}
     return replace(RULES, **{"provider": "openreward", **changes}, limits=replace(RULES.limits, **limits))

@@ -93,7 +93,7 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         start = asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(60)
+        self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(250)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -104,9 +104,9 @@ class FaultProxy:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(250)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(60)
+        self._thread.join(250)
         self._loop.close()
 
     def inject(self, path: str, fault: Fault, times: int = 1, skip: int = 0) -> None:
@@ -132,7 +132,7 @@ class FaultProxy:
             await asyncio.sleep(seconds)
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
 
-        asyncio.run_coroutine_threadsafe(away(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(away(), self._loop).result(250)
         asyncio.run_coroutine_threadsafe(back(), self._loop)
 
     def requests(self, path: str) -> list[Exchange]:

@@ -9,7 +9,7 @@ from typing import Any
 from xp.job import Job, Resources, Stage
 
 CPU = Resources("cpu", 0, 1, 1, 1.0)
-PATIENCE_S = 120.0
+PATIENCE_S = 250.0
 """Seconds that a busy machine may need for one second's work; processes that must not end by themselves run longer."""
 
 
