@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import START_RAY, behind_guard, end_guarded
+from xp.launchers.node.guarded import GUARD_S, START_RAY, behind_guard, end_guarded
 from xp.security import own_ray
 from xp.security.loopback import HOST
 from xp.security.start_ray import free_ports
@@ -68,7 +68,7 @@ class RayHead:
 
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
-        end_guarded(self._process, 2 * GRACE_S)
+        end_guarded(self._process, GRACE_S + GUARD_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def check_port(self) -> None:

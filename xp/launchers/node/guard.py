@@ -25,6 +25,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CANNOT_START = 11
 NEVER = float("inf")
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that request an orderly shutdown."""
 KILL_PATIENCE_S = 5.0
 """Seconds that KILL may take; the guard does not wait longer for a process that hangs in the kernel."""
 
@@ -75,7 +77,7 @@ def _next_request(sources: list[int], timeout_s: float | None) -> str:
             if not data:
                 sources.remove(0)
             request = "K" if b"K" in data else "T"
-        elif any(number in data for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+        elif any(number in data for number in ENDING):
             request = request or "T"
     return request
 
@@ -84,23 +86,29 @@ def _wake_on_signals() -> int:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGCHLD, *ENDING):
         signal.signal(number, lambda *_: None)
     return reader
 
 
 def _start(command: list[str]) -> int:
     guard = os.getpid()
+    # Until exec, the job has the guard's handlers; a signal that came to them would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     job = os.fork()
     if job:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         return job
     try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, *ENDING):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(128 + signal.SIGKILL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        signal.set_wakeup_fd(-1)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)

@@ -12,6 +12,8 @@ from xp.security import start_ray
 from xp.security.own_ray import NICENESS
 
 GUARD: Final = Path(__file__).parent / "guard.py"
+GUARD_S: Final = 60.0
+"""Seconds beyond the grace period that a guard may need on a busy machine; without it, processes of the job remain."""
 START_RAY: Final = ("-P", str(Path(start_ray.__file__)))
 """Words after a Python that run `ray ...`; the program stays."""
 START_RAY_ENV: Final = {

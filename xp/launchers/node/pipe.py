@@ -15,14 +15,17 @@ def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
     """Reads until the process closes its output, or has ended while an orphan keeps it open."""
     assert process.stdout is not None
     source = process.stdout.fileno()
+    has_ended = False
     while True:
-        ready, _, _ = select.select([source], [], [], IDLE_S)
+        ready, _, _ = select.select([source], [], [], 0 if has_ended else IDLE_S)
         if ready:
             data = os.read(source, 65536)
             if not data:
                 return
             stream.feed(data)
-            continue
-        stream.idle()
-        if process.poll() is not None:
+        elif has_ended:
             return
+        else:
+            stream.idle()
+            # It may have written between the two system calls, so that its end is none of its output.
+            has_ended = process.poll() is not None
