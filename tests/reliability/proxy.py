@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xp.envs.local_server import LocalServer
+from xp.security.start_ray import free_ports
 
 EVENT_STREAM = "text/event-stream"
 
@@ -92,7 +93,8 @@ class FaultProxy:
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        start = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        # Nobody else is given this port while `refuse_for` has left it.
+        start = asyncio.start_server(self._serve, "127.0.0.1", free_ports(1, "127.0.0.1")[0])
         self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(250)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
