@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.signals import DEBOUNCE_S, install, restore
+from xp.swallowed import told_again
 
 
 class EvaluationStopped(KeyboardInterrupt):
@@ -24,9 +26,11 @@ class OrderlyEnd:
         self._first: int | None = None
         self._received = 0.0
         self._previous: dict[int, Any] = {}
+        self._again = ExitStack()
 
     def __enter__(self) -> OrderlyEnd:
         self._previous = install(self._handle)
+        self._again.enter_context(told_again(EvaluationStopped, self._forget))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -36,10 +40,16 @@ class OrderlyEnd:
             XpError: TERMINATED, if the first signal was TERM or HUP and the block ends with another XpError or
                 a KeyboardInterrupt.
         """
+        self._again.close()
         restore(self._previous)
         if isinstance(error, XpError | KeyboardInterrupt) and self._first not in (None, signal.SIGINT):
             name = signal.Signals(self._first).name
             raise XpError(f"the evaluation was stopped by {name}", ExitCode.TERMINATED) from None
+
+    def _forget(self) -> int:
+        """Makes the next signal the first one; returns the first one."""
+        number, self._first = self._first, None
+        return 0 if number is None else number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -16,6 +16,7 @@ from types import FrameType
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
+from xp.swallowed import told_again
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.files import writing_below
@@ -179,24 +180,35 @@ def _read_config(path: Path) -> PrepareConfig:
     return config_of(path, PrepareConfig.from_json)
 
 
-def _stop_on_signals() -> None:
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Context in which the first signal raises Stopped; a later one ends the process at once."""
+    received: list[int] = []
+
     def stop(number: int, _: FrameType | None) -> None:
+        received.append(number)
         for later in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(later, lambda *_: os._exit(Stopped(number).code))
         raise Stopped(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+    def listen() -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, stop)
+        return received[-1] if received else 0
+
+    listen()
+    with told_again(Stopped, listen):
+        yield
 
 
 def main(argv: list[str]) -> int:
     if len(argv) not in (1, 2):
         _say("usage: python -m xp.tasks.prepare <config.json> [<reader.json>]")
         return ExitCode.CONFIG
-    _stop_on_signals()
     try:
-        reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
-        prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
+        with _stopped_by_signals():
+            reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
+            prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
     except XpError as error:
         if os.environ.get("XP_DEBUG") == "1":
             traceback.print_exc()

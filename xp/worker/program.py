@@ -14,6 +14,7 @@ from types import FrameType
 
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
+from xp.swallowed import told_again
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -26,7 +27,8 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        return _ended(program, argv)
+        with told_again(_Terminated, lambda: signal.SIGTERM):
+            return _ended(program, argv)
     except _Terminated:
         return _tell("terminated", ExitCode.TERMINATED)
     finally:
