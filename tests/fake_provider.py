@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fake_session import RULES
+from xp.atomic import write_atomically
 from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
@@ -112,7 +113,7 @@ class FakeWorld:
     def change(self, **behaviour: Any) -> None:
         path = self.root / "behaviour.json"
         known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**known, **behaviour}))
+        write_atomically(path, json.dumps({**known, **behaviour}))  # a process may be reading it
 
     def member(self, **changes: Any) -> MemberConfig:
         provider, target = "tests.fake_provider:FakeProvider", str(self.root / "behaviour.json")

@@ -20,7 +20,7 @@ from xp.testing.provider import ProviderSuite, lent
 
 def patient(**changes: Any) -> EnvConfig:
     """Rules whose deadlines hold on a machine with many other processes: sixteen threads open sessions at once."""
-    return rules(create_timeout_s=120.0, call_timeout_s=120.0, episode_timeout_s=600.0, **changes)
+    return rules(create_timeout_s=250.0, call_timeout_s=250.0, episode_timeout_s=600.0, **changes)
 
 
 class TestServed(ProviderSuite):

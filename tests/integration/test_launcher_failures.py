@@ -24,11 +24,11 @@ from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.cluster import TimedOut, ask
 from xp.launchers.modal import ModalLauncher
 from xp.launchers.ray import RayLauncher
-from xp.launchers.ray_head import free_ports
 from xp.launchers.slurm import SlurmLauncher, batch_script
 from xp.launchers.slurm_array import SlurmArrays
 from xp.runs.record import LOCK, RunStatus, read_record
 from xp.runs.supervise import dispatch
+from xp.security.start_ray import free_ports
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]

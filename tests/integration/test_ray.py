@@ -137,7 +137,7 @@ RAYLET = '{"data": {"summary": [{"raylet": {}}]}}'
 @pytest.mark.scorecard(47)
 def test_another_user_who_takes_the_port_of_the_dashboard_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     with stranger(body=RAYLET) as other:
-        ports = [other.port, *ray_head.free_ports(2)]
+        ports = [other.port, *ray_head.free_ports(1)]
         monkeypatch.setattr(ray_head, "free_ports", lambda _: ports)
         with pytest.raises(XpError, match="a process of another user listens on") as caught:
             RayHead(num_cpus=1, gpus=(), environ=os.environ)
@@ -160,12 +160,27 @@ def test_another_user_who_takes_the_port_of_a_dashboard_that_has_ended_gets_no_t
 
 def test_a_head_whose_port_is_taken_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = [taken.getsockname()[1], *ray_head.free_ports(2)]
+        ports = [taken.getsockname()[1], *ray_head.free_ports(1)]
         monkeypatch.setattr(ray_head, "free_ports", lambda _: ports)
         began = time.monotonic()
         with pytest.raises(XpError, match="Failed to bind to"):
             RayHead(num_cpus=1, gpus=(), environ=os.environ)
         assert time.monotonic() - began < ray_head.START_S
+
+
+SLOW_DASHBOARD = """
+import time
+from pathlib import Path
+if b"dashboard/dashboard.py" in Path("/proc/self/cmdline").read_bytes():
+    time.sleep(70)
+"""
+
+
+def test_a_head_whose_dashboard_needs_more_than_rays_minute_starts(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_DASHBOARD)
+    head = RayHead(num_cpus=1, gpus=(), environ={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert head.is_alive
+    head.stop()
 
 
 @pytest.mark.parametrize("host", ["127.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.guarded import START_RAY, START_RAY_ENV, agent_ports, behind_guard
+from xp.launchers.node.guarded import START_RAY, START_RAY_ENV, behind_guard
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -73,7 +73,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     commands = [
         [
             *(*python, *START_RAY, "start", *words[at], f"--node-ip-address={address}"),
-            *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *agent_ports("127.0.0.1"), *start),
+            *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
         ]
         for at, address in enumerate(ADDRESSES)
     ]

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xp.envs.local_server import LocalServer
+from xp.security.start_ray import free_ports
 
 EVENT_STREAM = "text/event-stream"
 
@@ -92,8 +93,9 @@ class FaultProxy:
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-        start = asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(60)
+        # Nobody else is given this port while `refuse_for` has left it.
+        start = asyncio.start_server(self._serve, "127.0.0.1", free_ports(1, "127.0.0.1")[0])
+        self._server = asyncio.run_coroutine_threadsafe(start, self._loop).result(250)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -104,9 +106,9 @@ class FaultProxy:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(250)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(60)
+        self._thread.join(250)
         self._loop.close()
 
     def inject(self, path: str, fault: Fault, times: int = 1, skip: int = 0) -> None:
@@ -132,7 +134,7 @@ class FaultProxy:
             await asyncio.sleep(seconds)
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
 
-        asyncio.run_coroutine_threadsafe(away(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(away(), self._loop).result(250)
         asyncio.run_coroutine_threadsafe(back(), self._loop)
 
     def requests(self, path: str) -> list[Exchange]:

@@ -14,6 +14,8 @@ from tests.reliability.test_sessions import FAR_BEYOND_S
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ResponseLost, ToolCrashed
 from xp.episode.outcome import EpisodeStatus
 
+SILENT = "executed, then silence"
+"""A fault that ends at the call's deadline."""
 LOST: dict[str, Fault] = {
     "executed, then 502": faults.status(502, executed=True),
     "executed, then 503": faults.status(503, executed=True),
@@ -21,7 +23,7 @@ LOST: dict[str, Fault] = {
     "executed, then reset": faults.reset(executed=True),
     "executed, then 200 and closed": faults.closed_after_200(),
     "reset": faults.reset(executed=False),
-    "executed, then silence": faults.silent(executed=True),
+    SILENT: faults.silent(executed=True),
 }
 REFUSED: dict[str, Fault] = {
     "429": faults.status(429),
@@ -30,12 +32,17 @@ REFUSED: dict[str, Fault] = {
 }
 
 
+def deadline(world: World, name: str) -> dict[str, float]:
+    """Limits of an episode: a deadline to be waited for where the fault ends there."""
+    return {"call_timeout_s": world.deadline_s(3.0)} if name == SILENT else {}
+
+
 @pytest.mark.scorecard(12)
 @pytest.mark.parametrize("name", LOST)
 @pytest.mark.parametrize("times", [1, 99])
 def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, times: int) -> None:
+    episode = world.episode(**deadline(world, name))
     world.proxy.inject("/call", LOST[name], times)
-    episode = world.episode(call_timeout_s=3.0)
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert outcome.reward is None
@@ -46,8 +53,8 @@ def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, 
 @pytest.mark.scorecard(12)
 @pytest.mark.parametrize("name", LOST)
 def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, name: str) -> None:
+    episode = world.episode(retries_per_episode=1, **deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=1)
-    episode = world.episode(retries_per_episode=1, call_timeout_s=3.0)
     for tool in ("inc", "inc", "submit"):
         reply = episode.step(call(tool))
     assert reply.status is EpisodeStatus.FINISHED
@@ -60,8 +67,8 @@ def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: Worl
 @pytest.mark.scorecard(13)
 @pytest.mark.parametrize("name", LOST)
 def test_13_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
+    episode = world.episode(**deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=2)
-    episode = world.episode(call_timeout_s=3.0)
     for tool in ("inc", "inc", "submit"):
         episode.step(call(tool))
     outcome = episode.settle()
@@ -94,7 +101,7 @@ def test_13_an_answer_with_a_blank_id_is_not_resumed(world: World) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) -> None:
     world.proxy.inject("/call", REFUSED[name], times=1)
-    episode = world.episode(call_timeout_s=5.0)
+    episode = world.episode()
     began = time.monotonic()
     assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
     assert time.monotonic() - began >= (1.0 if "1" in name.removeprefix("429") or "503" in name else 0.1)
@@ -103,7 +110,7 @@ def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str)
 
 @pytest.mark.scorecard(14)
 def test_14_a_wait_that_does_not_fit_the_deadline_ends_at_once(world: World) -> None:
-    world.proxy.inject("/call", faults.status(429, {"Retry-After": "60"}), times=99)
+    world.proxy.inject("/call", faults.status(429, {"Retry-After": "3600"}), times=99)
     session = world.session()
     with pytest.raises(EnvUnavailable):
         session.call("inc", {})
@@ -114,7 +121,7 @@ def test_14_a_wait_that_does_not_fit_the_deadline_ends_at_once(world: World) -> 
 def test_14_refusals_without_end_stop_at_the_allowed_number(world: World) -> None:
     world.proxy.inject("/call", faults.status(429), times=99)
     with pytest.raises(EnvUnavailable):
-        world.session(call_timeout_s=20.0).call("inc", {})
+        world.session().call("inc", {})
     assert len(world.proxy.requests("/call")) == 3
     assert world.effects.count("inc") == 0
 
@@ -143,8 +150,8 @@ def test_15_a_stalled_call_ends_at_its_deadline(world: World, name: str) -> None
 @pytest.mark.scorecard(15)
 @pytest.mark.parametrize("path", ["/create_session", "/create", "/messages"])
 def test_15_a_stalled_opening_ends_at_its_deadline_and_frees_its_slot(world: World, path: str) -> None:
+    provider = world.provider(create_timeout_s=world.deadline_s(3.0), max_sessions=1)
     world.proxy.inject(path, faults.silent(executed=True), times=1)
-    provider = world.provider(create_timeout_s=3.0, max_sessions=1)
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         provider.open(TASK)
@@ -155,7 +162,7 @@ def test_15_a_stalled_opening_ends_at_its_deadline_and_frees_its_slot(world: Wor
 @pytest.mark.scorecard(15)
 def test_15_stalled_tools_end_at_their_deadline(world: World) -> None:
     world.proxy.inject("/task_tools", faults.silent(executed=True), times=1)
-    session = world.session(create_timeout_s=3.0)
+    session = world.session(create_timeout_s=world.deadline_s(3.0))
     with pytest.raises(DeadlineExceeded):
         session.tools()
 
@@ -164,7 +171,7 @@ def test_15_stalled_tools_end_at_their_deadline(world: World) -> None:
 @pytest.mark.parametrize("name", ["executed, then 200 and closed", "executed, then reset", "reset after the id"])
 def test_16_an_endless_loop_of_losses_is_left_after_a_few_requests(world: World, name: str) -> None:
     world.proxy.inject("/call", LOST.get(name, faults.reset_after_task_id), times=10_000)
-    session = world.session(call_timeout_s=10.0)
+    session = world.session()
     with pytest.raises(EnvFault):
         session.call("inc", {})
     assert world.effects.count("inc") == 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.reliability import proxy as faults
-from tests.reliability.conftest import QUICK, World
+from tests.reliability.conftest import PATIENT, World
 from tests.reliability.test_sessions import wait_for
 from xp.envs.base import ProtocolError
 from xp.envs.openreward import OpenRewardProvider
@@ -23,7 +23,7 @@ def catalog(world: World, target: str = "Org/Counter", variant: str | None = Non
         "OPENREWARD_API_URL": world.proxy.url,
         "OPENREWARD_API_KEY": "k",
     }
-    config = replace(world.config(**QUICK), target=target, variant=variant)
+    config = replace(world.config(**PATIENT), target=target, variant=variant)
     provider = OpenRewardProvider(config, environ)
     world.providers.append(provider)
     return provider

@@ -48,7 +48,7 @@ async def _asked(change: dict[str, str]) -> int:
 
 
 def _post(port: int, headers: dict[str, Any]) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=250)
     try:
         connection.request("POST", "/v1/chat/completions", b"{}", headers)
         return connection.getresponse().status

@@ -22,17 +22,16 @@ from tests.reliability.test_sessions import wait_for
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
+from xp.envs.ors_http import SAID_AFTER
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
 pytestmark = pytest.mark.scorecard(45)
 
-PATIENT = {"create_timeout_s": 90.0, "call_timeout_s": 90.0, "episode_timeout_s": 180.0}
-
 
 def play(world: World, num: int, during: Callable[[int], None] = lambda _: None) -> list[EpisodeResult]:
     """Whole episodes beside each other, all of one provider."""
-    provider, config = world.provider(**PATIENT), world.config(**PATIENT)
+    provider, config = world.provider(), world.config()
 
     def one(_: int) -> EpisodeResult:
         episode = Episode(TASK, lambda: provider.open(TASK), config)
@@ -123,7 +122,7 @@ def test_a_question_to_a_server_that_is_not_there_is_answered_soon(world: World)
     world.proxy.refuse_for(3600.0)
     began = time.monotonic()
     with pytest.raises(EnvUnavailable, match="cannot connect"):
-        world.provider(**PATIENT).splits()
+        world.provider().splits()
     assert time.monotonic() - began < 300.0
 
 
@@ -136,7 +135,7 @@ def test_an_outage_beyond_the_deadline_of_an_opening_ends_there(world: World) ->
 
 
 def test_an_outage_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.proxy.outage(3.0, faults.status(503))
+    world.proxy.inject("", faults.status(503), times=2 * SAID_AFTER)  # for two: one of them meets half of it at least
     play(world, 2)
     said = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
     assert len(said) == 1, said
@@ -174,7 +173,7 @@ def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.Abstract
         goal.write(first + own + b"".join(line for line in rest if not line.lower().startswith(b"host:")))
         await asyncio.gather(pump(reader, goal), pump(upstream, writer))
 
-    started = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result(5)
+    started = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result(250)
     return f"http://127.0.0.1:{started.sockets[0].getsockname()[1]}"
 
 
@@ -183,7 +182,7 @@ def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out() -> None:
     threading.Thread(target=loop.run_forever, daemon=True).start()
     with LocalServer(f"{OPENENV}:Counter", kind="openenv") as server:
         url = gateway_before(server, 4, loop)
-        config = rules(provider="openenv", target=url, rows=f"{OPENENV}:rows", num_seeds=4, create_timeout_s=60.0)
+        config = rules(provider="openenv", target=url, rows=f"{OPENENV}:rows", num_seeds=4)
         provider = OpenEnvProvider(with_limits(config, max_attempts=3), os.environ)
         session = provider.open(Task("x", "train", 0))
         assert session.call("step", {"amount": 7}).reward == 7.0

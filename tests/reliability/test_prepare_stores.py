@@ -20,10 +20,11 @@ from xp.errors import ExitCode
 
 def together(runs: Runs, number: int) -> list[tuple[int, str]]:
     processes = [runs.start() for _ in range(number)]
-    ends = [(process, *process.communicate(timeout=60)) for process in processes]
+    ends = [(process, *process.communicate(timeout=500)) for process in processes]
     return [(process.returncode, out + err) for process, out, err in ends]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.scorecard(3)
 @pytest.mark.parametrize("number", [2, 8])
 def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Path, number: int) -> None:
@@ -47,7 +48,7 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     assert "another process builds" in waiting.stderr.readline()
     runs.world.change(latency_s=0.01)
     holder.kill()
-    assert waiting.wait(200) == 0
+    assert waiting.wait(250) == 0
     assert len(runs.world.opened()) == 340
     holder.communicate()
     waiting.communicate()
@@ -161,7 +162,7 @@ def test_a_place_that_cannot_be_written_fails_before_the_environment_is_asked(tm
     assert runs.world.log.read_text() == ""
 
 
-def wait_until(is_so: Callable[[], bool], limit_s: float = 200.0) -> None:
+def wait_until(is_so: Callable[[], bool], limit_s: float = 250.0) -> None:
     end = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end
@@ -177,7 +178,7 @@ def test_a_signal_closes_every_session_and_keeps_what_was_fetched(tmp_path: Path
     process = runs.start()
     wait_until(lambda: len(runs.world.closed()) > 50)
     process.send_signal(number)
-    _, err = process.communicate(timeout=200)
+    _, err = process.communicate(timeout=250)
     assert (process.returncode, "stopped" in err, "Traceback" in err) == (code, True, False), err
     assert runs.world.closed() == runs.world.opened()
     assert "unload" in runs.world.log.read_text()
@@ -210,5 +211,5 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.send_signal(signal.SIGINT)
-    assert process.wait(200) == 130
+    assert process.wait(250) == 130
     process.communicate()

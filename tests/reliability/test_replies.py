@@ -150,7 +150,7 @@ def test_18_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World,
 @pytest.mark.scorecard(18)
 def test_18_a_body_of_64_mb_is_refused_without_being_kept(world: World) -> None:
     bomb = faults.replied(b"event: task_id\ndata: t\n\nevent: chunk\ndata: " + b"x" * (64 << 20), EVENT_STREAM)
-    session = world.session(call_timeout_s=20.0)
+    session = world.session()
     world.proxy.inject("/call", bomb)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ProtocolError, match="longer than"):
@@ -177,8 +177,9 @@ def test_18_a_prompt_of_20_mb_is_refused_and_a_list_of_tasks_may_be_as_long(worl
 def test_18_a_compressed_bomb_is_never_opened(world: World) -> None:
     import gzip
 
+    body = gzip.compress(b" " * (128 << 20), 9)
+
     async def fault(exchange: faults.Exchange) -> None:
-        body = gzip.compress(b" " * (128 << 20), 9)
         await exchange.answer(200, body, headers={"content-encoding": "gzip"})
 
     world.proxy.inject("/messages", fault)

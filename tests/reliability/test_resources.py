@@ -17,7 +17,7 @@ import pytest
 from tests.fake_session import call
 from tests.ors_server import COUNTER, rules
 from tests.reliability import proxy as faults
-from tests.reliability.conftest import QUICK, TASK, World
+from tests.reliability.conftest import PATIENT, TASK, World
 from tests.reliability.test_sessions import wait_for
 from xp.envs.base import SessionLost
 from xp.envs.openreward import OpenRewardProvider
@@ -28,7 +28,7 @@ from xp.episode.outcome import EpisodeStatus
 @pytest.mark.scorecard(23)
 @pytest.mark.parametrize("rollouts", [40, pytest.param(500, marks=pytest.mark.slow)])
 def test_23_rollouts_with_faults_leave_nothing_behind(world: World, rollouts: int) -> None:
-    """Twice as many: once until every pool and arena has its size, once measured."""
+    """Rounds of so many: what leaks grows in each of them, a pool or an arena until it has its size."""
     provider = world.provider(retries_per_episode=1)
     config = world.config(retries_per_episode=1)
     every_tenth = [faults.reset(True), faults.status(502, executed=True), faults.closed_after_200(), faults.status(429)]
@@ -53,20 +53,23 @@ def test_23_rollouts_with_faults_leave_nothing_behind(world: World, rollouts: in
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(rollout, range(rollouts)))
-        threads, fds, megabytes = measure()
-        statuses = list(pool.map(rollout, range(rollouts)))
-        found = measure()
-    assert statuses.count(EpisodeStatus.FINISHED) >= 0.95 * rollouts
-    assert found[0] <= threads
-    assert found[1] <= fds + 5
-    assert found[2] <= megabytes + 5
+        measured = [measure()]
+        for _ in range(4):
+            statuses = list(pool.map(rollout, range(rollouts)))
+            assert statuses.count(EpisodeStatus.FINISHED) >= 0.95 * rollouts
+            measured.append(measure())
+            (threads, fds, megabytes), found = measured[-2:]
+            if found[0] <= threads and found[1] <= fds + 5 and found[2] <= megabytes + 5:
+                break
+        else:
+            pytest.fail(f"threads, descriptors and MB grew in every round: {measured}")
     assert world.effects.still_open() == set()
     assert world.effects.most("teardown") == 1
 
 
 @pytest.mark.scorecard(24)
 def test_24_sixty_four_threads_share_one_provider(world: World) -> None:
-    provider = world.provider(call_timeout_s=60.0, create_timeout_s=60.0)
+    provider = world.provider()
 
     def rollout(_: int) -> float | None:
         episode = Episode(TASK, lambda: provider.open(TASK), world.config())
@@ -119,8 +122,8 @@ def test_24_a_forked_child_builds_its_own_way_and_leaves_the_parents_alone(world
         results = context.Queue()
         child = context.Process(target=_in_child, args=(provider, session, results))
         child.start()
-        assert results.get(timeout=300) == 0.25
-        child.join(100)
+        assert results.get(timeout=250) == 0.25
+        child.join(250)
         assert child.exitcode == 0
     assert session.call("inc", {}).text == "2"
     session.close()
@@ -150,7 +153,7 @@ def test_24_a_child_that_ends_by_exit_does_not_end_its_parents_sessions(world: W
 
 
 def _spawned(results: Any) -> None:
-    provider = OpenRewardProvider(rules(serve=COUNTER, **QUICK), os.environ)
+    provider = OpenRewardProvider(rules(serve=COUNTER, **PATIENT), os.environ)
     results.put(provider.open(TASK).call("inc", {}).reward)
     provider.close()
 
@@ -161,8 +164,8 @@ def test_24_a_spawned_child_serves_itself() -> None:
     results = context.Queue()
     child = context.Process(target=_spawned, args=(results,))
     child.start()
-    assert results.get(timeout=300) == 0.25
-    child.join(100)
+    assert results.get(timeout=250) == 0.25
+    child.join(250)
     assert child.exitcode == 0
 
 
@@ -176,6 +179,6 @@ def test_24_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World)
     time.sleep(0.2)
     assert opened == []
     first.close()
-    waiting.join(60)
+    waiting.join(250)
     assert opened == [0.25]
     second.close()

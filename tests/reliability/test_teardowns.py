@@ -20,7 +20,7 @@ from xp.envs.base import DeadlineExceeded
 
 def _post(world: World, sid: str, path: str) -> None:
     request = urllib.request.Request(world.proxy.url + path, b"", {"x-session-id": sid}, method="POST")
-    urllib.request.urlopen(request, timeout=60).read()
+    urllib.request.urlopen(request, timeout=250).read()
 
 
 def _is_open(world: World, sid: str) -> bool:

@@ -38,7 +38,7 @@ def uploader(world: World) -> Iterator[Uploader]:
 def test_every_message_arrives_with_the_reward_of_its_call(world: World, uploader: Uploader) -> None:
     world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
     uploader.put(a_record())
-    assert uploader.close() == Uploaded(1, 0)
+    assert uploader.close(250) == Uploaded(1, 0)
     (exchange,) = world.proxy.requests("/v1/rollouts")
     rollout, *messages = json.loads(exchange.body)["events"]
     assert exchange.headers["x-api-key"] == "k"
@@ -54,7 +54,7 @@ def test_a_refusal_is_tried_again(world: World, uploader: Uploader) -> None:
     world.proxy.inject("/v1/rollouts", faults.status(502))
     world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
     uploader.put(a_record())
-    assert uploader.close() == Uploaded(1, 0)
+    assert uploader.close(250) == Uploaded(1, 0)
 
 
 def test_what_is_lost_is_counted_and_said_once(
@@ -63,7 +63,7 @@ def test_what_is_lost_is_counted_and_said_once(
     world.proxy.inject("/v1/rollouts", faults.status(400), times=99)
     for _ in range(3):
         uploader.put(a_record())
-    assert uploader.close() == Uploaded(0, 3)
+    assert uploader.close(250) == Uploaded(0, 3)
     assert len(caplog.records) == 1
 
 

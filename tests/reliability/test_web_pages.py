@@ -70,7 +70,7 @@ def asked(door: tuple[LocalServer, str, dict[str, str]], hosts: tuple[str, ...],
     server, path, headers = door
     port = urlsplit(server.url).port
     assert port is not None
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=250)
     connection.putrequest("GET", path, skip_host=True)
     said = [*(("Host", host) for host in hosts), *headers.items(), ("X-API-Key", server.keys.client)]
     if origin is not None:

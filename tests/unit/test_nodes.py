@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +92,50 @@ def test_a_cluster_that_comes_up_slowly_is_waited_for_by_xp_and_not_by_rays_thir
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     run = subprocess.run([sys.executable, "-c", SLOW], env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert run.stdout.split("\n")[-2:] == ["True True []", ""], run.stdout + run.stderr
+
+
+SLOW_AGENT = """
+import time
+from pathlib import Path
+if b"dashboard/agent.py" in Path("/proc/self/cmdline").read_bytes():
+    time.sleep(600)
+"""
+STARTS = """
+from xp.security import own_ray
+own_ray.close_to_others()
+import ray
+from ray._private import ray_constants
+own_ray.start(num_cpus=1, log_to_driver=False)
+print(ray.get(ray.remote(lambda: 5).remote()), ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S)
+"""
+
+
+def test_a_cluster_starts_though_its_agents_need_longer_than_rays_fifteen_seconds(tmp_path: Path) -> None:
+    """A raylet that waits for the port of its agent aborts then."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_AGENT)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))}
+    environ.pop("RAY_DASHBOARD_STARTUP_TIMEOUT_S", None)
+    run = subprocess.run([sys.executable, "-c", STARTS], env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout.split() == ["5", "600"], run.stdout + run.stderr
+
+
+def test_rays_own_limits_are_larger_unless_the_user_sets_them(tmp_path: Path) -> None:
+    made = own_ray.variables({"RAY_agent_register_timeout_ms": "7"}, tmp_path)
+    assert made["RAY_agent_register_timeout_ms"] == "7"
+    assert {name: made[name] for name in start_ray.PATIENCE} == {
+        **start_ray.PATIENCE,
+        "RAY_agent_register_timeout_ms": "7",
+    }
+
+
+def test_ports_for_later_are_different_free_and_none_that_the_system_gives_to_others() -> None:
+    ports = start_ray.free_ports(20, "127.0.0.1")
+    assert len(set(ports)) == 20
+    assert all(start_ray.LOWEST_PORT <= port < start_ray._first_given() for port in ports)
+    with socket.create_server(("127.0.0.1", ports[0])), pytest.MonkeyPatch.context() as patch:
+        draws = iter(ports)
+        patch.setattr(start_ray, "_CHOICE", SimpleNamespace(randrange=lambda *_: next(draws)))
+        assert start_ray.free_ports(1, "127.0.0.1") == [ports[1]]
 
 
 NICE = """
@@ -193,7 +239,7 @@ def test_a_head_whose_own_node_is_slow_is_asked_again(patience_s: str, code: int
     (tmp_path / "ray.py").write_text(SLOW_RAY)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "RAY_ADDRESS": "10.77.0.1:6379"}
     asking = [sys.executable, "-c", WAIT, "2", patience_s]
-    run = subprocess.run(asking, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    run = subprocess.run(asking, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert run.returncode == code, run.stderr
     if code:
         assert run.stderr == "Failed to connect to Ray cluster at 10.77.0.1:6379\n"
@@ -220,12 +266,13 @@ def test_ray_is_given_more_than_half_a_minute_for_its_own_node(tmp_path: Path) -
         (tmp_path / "ray" / name).mkdir()
         (tmp_path / "ray" / name / "__init__.py").touch()
     (tmp_path / "ray/_private/services.py").write_text(SERVICES)
+    (tmp_path / "ray/_private/node.py").touch()
     (tmp_path / "ray/scripts/scripts.py").write_text(SCRIPTS)
     run = subprocess.run(
         [sys.executable, *START_RAY, "start"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
     )
     assert run.stdout == "{'node_id': 'mine'}\n", run.stderr

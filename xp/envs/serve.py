@@ -17,6 +17,7 @@ from xp.envs.bounds import bound_memory, die_with
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.load import load_object
+from xp.security.loopback import HOST, free_port
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
 BLOCKING_CALLS: Final = 1024
@@ -63,7 +64,8 @@ def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_g
     with os.fdopen(report_fd, "w") as report:
         try:
             app = OwnOrigin(Guard(_app(kind, serve), keys))
-            listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+            # Not any port of the system: a replacement of this server must find the same one free.
+            listener = socket.create_server((HOST, port or free_port()), backlog=1024)
         except Exception as error:
             lacks = error.name if isinstance(error, ModuleNotFoundError) else None
             report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")

@@ -28,8 +28,8 @@ from xp.launchers.preflight import check_machine, checkouts, interpreter, projec
 from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"
-TREE_PATIENCE_S = 10.0
-"""Seconds beyond the grace period that an earlier attempt's process tree may take to end."""
+TREE_PATIENCE_S = 60.0
+"""Seconds beyond the grace period that an earlier attempt's process tree may take to end, on a busy machine too."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> LocalLauncher:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +13,13 @@ from contextlib import suppress
 
 from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import START_RAY, behind_guard, end_guarded
+from xp.launchers.node.guarded import GUARD_S, START_RAY, behind_guard, end_guarded
 from xp.security import own_ray
 from xp.security.loopback import HOST
+from xp.security.start_ray import free_ports
 
-START_S = 180.0
+START_S = 900.0
+"""Seconds until the dashboard must answer, on a busy machine too; a head that ends earlier is told at once."""
 GRACE_S = 10.0
 
 
@@ -28,7 +29,7 @@ class RayHead:
     def __init__(self, *, num_cpus: int, gpus: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self._directory = own_ray.make_directory()
         self.token = own_ray.token_file(self._directory).read_text()
-        dashboard, client, agent = free_ports(3)
+        dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
             *(sys.executable, *START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
@@ -36,13 +37,11 @@ class RayHead:
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
             *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
             f"--node-ip-address={HOST}",
-            *(f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"),
+            f"--ray-client-server-port={client}",
             *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
         ]
         variables = {
             **own_ray.variables(environ, self._directory),
-            # Ray's default for each part of its dashboard, including the job API, is 30 s, too short on a busy machine.
-            "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(START_S),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
         }
         self._log = self._directory / "head.log"
@@ -69,7 +68,7 @@ class RayHead:
 
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
-        end_guarded(self._process, 2 * GRACE_S)
+        end_guarded(self._process, GRACE_S + GUARD_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def check_port(self) -> None:
@@ -110,15 +109,3 @@ class RayHead:
                 return b'"raylet"' in answer.read() and answer.status == 200
         except OSError:
             return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports of 127.0.0.1."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()

@@ -15,6 +15,7 @@ from typing import Any
 from xp.security import stores
 from xp.security.after_import import after_import
 from xp.security.port_owner import users_at
+from xp.security.start_ray import free_ports
 
 HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
@@ -45,9 +46,7 @@ def stay() -> None:
 
 def free_port() -> int:
     """A free TCP port of 127.0.0.1."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])
+    return free_ports(1, HOST)[0]
 
 
 def has_foreign_listener(port: int) -> bool:

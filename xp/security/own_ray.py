@@ -20,7 +20,7 @@ from typing import Any
 
 from xp.digest import text_digest
 from xp.security.loopback import HOST, ONE_MACHINE
-from xp.security.start_ray import patient
+from xp.security.start_ray import PATIENCE, patient
 from xp.security.stores import DIRECTORY as STORES
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
@@ -88,6 +88,7 @@ def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
     kept = {name: value for name, value in environ.items() if name != TOKEN}
     return {
+        **PATIENCE,
         **kept,
         MODE: "token",
         TOKEN_PATH: str(token_file(directory)),

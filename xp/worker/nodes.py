@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xp.security.start_ray import free_ports
+
 COUNT, NUMBER, MAIN = "XP_NODES", "XP_NODE", "XP_MAIN_NODE"
 """Variables that the launcher sets for the program of each node; absent for a stage on one node."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -81,6 +83,4 @@ def interface_of(address: str) -> str | None:
 
 def free_port(address: str) -> int:
     """A free TCP port of this address."""
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        return int(listener.getsockname()[1])
+    return free_ports(1, address)[0]

@@ -10,28 +10,19 @@ from typing import Final
 
 from xp.security import start_ray
 from xp.security.own_ray import NICENESS
-from xp.worker.nodes import free_port
 
 GUARD: Final = Path(__file__).parent / "guard.py"
+GUARD_S: Final = 60.0
+"""Seconds beyond the grace period that a guard may need on a busy machine; without it, processes of the job remain."""
 START_RAY: Final = ("-P", str(Path(start_ray.__file__)))
 """Words after a Python that run `ray ...`; the program stays."""
 START_RAY_ENV: Final = {
+    **start_ray.PATIENCE,
     "RAY_NUM_REDIS_GET_RETRIES": "150",
-    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "300",
     NICENESS: "0",
 }
-"""Environment variables of `ray start`: number of requests, every 2 s, of a worker to a head that is starting; seconds
-that a part of the dashboard may take to start; niceness of the workers, in addition to the job's."""
-
-
-def agent_ports(address: str) -> list[str]:
-    """Options of `ray start` with ports for a node's agents.
-
-    Without them, a raylet waits for the ports that its agents select, and aborts (`Timed out waiting for file`) if
-    their imports take too long, as on a busy machine or a slow filesystem.
-    """
-    names = ("metrics-export", "dashboard-agent-grpc", "dashboard-agent-listen", "runtime-env-agent")
-    return [f"--{name}-port={free_port(address)}" for name in names]
+"""Environment variables of `ray start`: Ray's own limits; number of requests, every 2 s, of a worker to a head that is
+starting; niceness of the workers, in addition to the job's."""
 
 
 def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import START_RAY, START_RAY_ENV, agent_ports, behind_guard, end_guarded
+from xp.launchers.node.guarded import GUARD_S, START_RAY, START_RAY_ENV, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
@@ -101,7 +101,6 @@ class _NodePart:
             *(interpreter(spec.runtime), *START_RAY, "start", *place, "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
-            *agent_ports(address),
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -122,7 +121,7 @@ class _NodePart:
 
     def stop(self) -> None:
         """Ends all processes of this node's part and removes its files."""
-        end_guarded(self._process, 2 * GRACE_S)
+        end_guarded(self._process, GRACE_S + GUARD_S)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
