@@ -63,11 +63,13 @@ def _known_ports(node: Any, services: Any) -> Iterator[None]:
     start_raylet, gcs_port = services.start_raylet, node.wait_for_persisted_port
 
     def start(*given: Any, **named: Any) -> Any:
-        lacking = [name for name in AGENTS if named[name] in (None, 0, SHARED_PORT)]
+        lacking = [name for name in AGENTS if name in named and named[name] in (None, 0, SHARED_PORT)]
         ports = {**named, **dict(zip(lacking, free_ports(len(lacking)), strict=True))}
-        flag = f"--{AGENTS[-1]}={ports[AGENTS[-1]]}"
+        flags = [f"--{name}={ports[name]}" for name in AGENTS[-1:] if name in ports]
         start_process = services.start_ray_process
-        services.start_ray_process = lambda command, *more, **options: start_process([*command, flag], *more, **options)
+        services.start_ray_process = lambda command, *more, **options: start_process(
+            [*command, *flags], *more, **options
+        )
         try:
             return start_raylet(*given, **ports)
         finally:
