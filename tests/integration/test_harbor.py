@@ -27,7 +27,7 @@ from xp.testing.jobs import PATIENCE_S, eventually
 from xp.testing.provider import ProviderSuite, lent
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 BOMB = """
 import os, time
 for _ in range(11):

@@ -103,7 +103,6 @@ def test_14_a_deploy_in_mid_run_costs_time_and_no_episode(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.scorecard(14)
 @pytest.mark.parametrize("fault", [faults.status(503), faults.status(503, {"Retry-After": "3600"})])
 def test_14_ten_seconds_of_503_at_opening_give_no_void_episode(world: World, fault: Fault) -> None:
@@ -112,7 +111,6 @@ def test_14_ten_seconds_of_503_at_opening_give_no_void_episode(world: World, fau
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.scorecard(14)
 def test_14_a_minute_of_refused_connections_in_mid_run_costs_time_and_no_episode(world: World) -> None:
     check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 60.0)))

@@ -24,7 +24,6 @@ def together(runs: Runs, number: int) -> list[tuple[int, str]]:
     return [(process.returncode, out + err) for process, out, err in ends]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.scorecard(3)
 @pytest.mark.parametrize("number", [2, 8])
 def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Path, number: int) -> None:

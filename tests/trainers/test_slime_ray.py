@@ -22,7 +22,6 @@ from xp.runs.supervise import dispatch
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("sglang") is None, reason="SGLang is in .venv-slime: make rehearse-slime"),
 ]
 

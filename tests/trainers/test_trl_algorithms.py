@@ -10,7 +10,7 @@ import yaml
 
 from tests.integration.test_embedded_default import REWARDS, SMALL, metrics, stages, xp
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
 def test_a_sweep_of_gspo_and_cispo_trains_with_two_updates_a_step(tmp_path: Path) -> None:
