@@ -64,7 +64,7 @@ def _known_ports(node: Any, services: Any) -> Iterator[None]:
 
     def start(*given: Any, **named: Any) -> Any:
         lacking = [name for name in AGENTS if name in named and named[name] in (None, 0, SHARED_PORT)]
-        ports = {**named, **dict(zip(lacking, free_ports(len(lacking)), strict=True))}
+        ports: dict[str, Any] = {**named, **dict(zip(lacking, free_ports(len(lacking)), strict=True))}
         flags = [f"--{name}={ports[name]}" for name in AGENTS[-1:] if name in ports]
         start_process = services.start_ray_process
         services.start_ray_process = lambda command, *more, **options: start_process(
