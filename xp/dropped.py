@@ -6,8 +6,10 @@ A handler runs between any two instructions of the main thread. An exception tha
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -25,14 +27,28 @@ def repeated(kind: type[BaseException], repeat: Callable[[], None]) -> Iterator[
         repeat: sends the signal again; called in a thread of its own.
     """
     before = sys.unraisablehook
+    main = threading.main_thread().ident
+    waiting: list[bool] = []
 
     def look(dropped: Any) -> None:
-        if issubclass(dropped.exc_type, kind):
-            again = threading.Timer(PAUSE_S, repeat)
-            again.daemon = True
-            again.start()
-        else:
-            before(dropped)
+        try:
+            if not issubclass(dropped.exc_type, kind):
+                before(dropped)
+                return
+        except kind:
+            pass  # The signal came while another exception was printed.
+        if not waiting:
+            waiting.append(True)
+            # Unlike Thread.start, this takes no lock that an interrupted instruction of this thread may have.
+            _thread.start_new_thread(repeat_later, ())
+
+    def repeat_later() -> None:
+        # What a handler raises inside the hook is dropped too, and no hook is called for that.
+        time.sleep(PAUSE_S)
+        while _is_running(look, main):
+            time.sleep(PAUSE_S)
+        waiting.clear()
+        repeat()
 
     sys.unraisablehook = look
     try:
@@ -40,3 +56,11 @@ def repeated(kind: type[BaseException], repeat: Callable[[], None]) -> Iterator[
     finally:
         if sys.unraisablehook is look:
             sys.unraisablehook = before
+
+
+def _is_running(function: Any, thread: int | None) -> bool:
+    """Returns whether a call of this function is on the thread's stack."""
+    frame = None if thread is None else sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -58,3 +58,36 @@ def test_a_signal_within_a_finalizer_is_not_lost(program: str, number: str, said
     words = [sys.executable, "-c", PROGRAM.format(number=number) + program]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, said + "\n", "")
+
+
+WHILE_ANOTHER_IS_TOLD = """
+import sys
+
+def slowly(dropped):
+    os.kill(os.getpid(), {number})
+    time.sleep(600)
+
+class Faulty:
+    def __del__(self):
+        raise ValueError
+
+sys.unraisablehook = slowly
+
+def work():
+    Faulty()
+    while True:
+        time.sleep(0.1)
+"""
+AT_ONCE = """
+from xp import dropped
+dropped.PAUSE_S = 0.0  # The signal is sent again as early as it can be.
+"""
+
+
+@pytest.mark.scorecard(8)
+@pytest.mark.parametrize("before", [PROGRAM + AT_ONCE, PROGRAM + WHILE_ANOTHER_IS_TOLD])
+@pytest.mark.parametrize(("program", "said"), [(PREPARE, "143"), (EVALUATION, "the evaluation was stopped by SIGTERM")])
+def test_a_signal_is_not_lost_while_python_tells_of_a_dropped_exception(before: str, program: str, said: str) -> None:
+    words = [sys.executable, "-c", before.format(number="signal.SIGTERM") + program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, said + "\n", "")
