@@ -27,14 +27,15 @@ from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
+from xp.security.own_directory import PREFIX
 
 STOP_S: Final = 2.0
 """Seconds that a process may take to end after it closed its connection."""
 
 
-def place_prefix(pid: int) -> str:
-    """Prefix of the name of a child's directory of temporary files, if it makes one."""
-    return f"xp-host-{pid}-"
+def place_kind(pid: int) -> str:
+    """Kind of the directory of a child's temporary files, if it makes one; see xp.security.own_directory."""
+    return f"host-{pid}"
 
 
 class ChildProcess:
@@ -168,7 +169,7 @@ class Child:
         with self._lock:
             self._gone = self._gone or f"it ended with code {code}"
             self._connection.close()
-        for place in Path(tempfile.gettempdir()).glob(f"{place_prefix(self._process.pid)}*"):
+        for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}{place_kind(self._process.pid)}-*"):
             shutil.rmtree(place, ignore_errors=True)  # The killed process could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))

@@ -4,7 +4,6 @@ supervisor."""
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from contextlib import suppress
 from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.guarded import GUARD_S, START_RAY, behind_guard, end_guarded
-from xp.security import own_ray
+from xp.security import own_directory, own_ray
 from xp.security.loopback import HOST
 from xp.security.start_ray import free_ports
 
@@ -69,7 +68,7 @@ class RayHead:
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
         end_guarded(self._process, GRACE_S + GUARD_S)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        own_directory.remove(self._directory)
 
     def check_port(self) -> None:
         """Raises XpError(RUNTIME) if another user listens on its port, to which no token may go."""

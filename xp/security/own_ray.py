@@ -5,20 +5,18 @@ Ray reads its settings once, at import; a program that starts such a cluster mus
 
 from __future__ import annotations
 
-import atexit
 import hmac
 import os
 import secrets
-import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from xp.digest import text_digest
+from xp.security import own_directory
 from xp.security.loopback import HOST, ONE_MACHINE
 from xp.security.start_ray import PATIENCE, patient
 from xp.security.stores import DIRECTORY as STORES
@@ -33,9 +31,9 @@ PRETENDED_GPUS = "XP_PRETENDED_GPUS"
 
 
 def make_directory() -> Path:
-    """Makes a directory that no other user can open, for a new token and the cluster's files."""
+    """Makes a directory for a new token and the cluster's files; see xp.security.own_directory."""
     # A short path: Ray's sockets are below it, and a socket's path may have 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="xp-ray-", dir="/tmp"))
+    directory = own_directory.make("ray", Path("/tmp"))
     token = token_file(directory)
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
@@ -116,7 +114,6 @@ def close_to_others() -> None:
             "ray was imported before xp.security.own_ray.close_to_others(), and reads its settings only then"
         )
     made = make_directory()
-    atexit.register(_remove, made, os.getpid())
     closed = variables(os.environ, made)
     os.environ.pop(TOKEN, None)
     os.environ.update(closed)
@@ -154,8 +151,3 @@ def engine_key() -> str | None:
         return None
     token = Path(os.environ[TOKEN_PATH]).read_bytes().strip()
     return hmac.new(token, b"inference servers", "sha256").hexdigest()
-
-
-def _remove(directory: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -6,18 +6,16 @@ writes all of it. On one machine a file does the same work; the number of the po
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+
+from xp.security import own_directory
 
 DIRECTORY: Final = "XP_STORES"
 """Variable with the directory of the stores of a job's processes; only its user can open it."""
@@ -33,9 +31,7 @@ def make_directory() -> None:
     """Makes a directory for this process and its children, unless there is one already. It ends with this process."""
     if os.path.isdir(os.environ.get(DIRECTORY, "")):
         return
-    made = tempfile.mkdtemp(prefix="xp-stores-")
-    os.environ[DIRECTORY] = made
-    atexit.register(_remove, made, os.getpid())
+    os.environ[DIRECTORY] = str(own_directory.make("stores"))
 
 
 def use_files(rendezvous: ModuleType) -> None:
@@ -136,9 +132,3 @@ def _started(process: int) -> str | None:
     except OSError:
         return None
     return stat.rpartition(b")")[2].split()[19].decode()
-
-
-def _remove(directory: str, process: int) -> None:
-    if os.getpid() == process:
-        with suppress(OSError):
-            shutil.rmtree(directory)

@@ -12,10 +12,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
-from xp.envs.child_process import place_prefix
+from xp.envs.child_process import place_kind
 from xp.envs.config import EnvConfig
 from xp.envs.desk import serve
 from xp.load import load_object
+from xp.security import own_directory
 
 END_S: Final = 4.0
 """Seconds to close open sessions after the parent's end; xp.envs.bounds ends this process after five seconds."""
@@ -28,8 +29,8 @@ class HostClerk:
         self._config = config
         self._sessions: dict[int, Session] = {}
         self._provider: Provider | None = None
-        self._place = tempfile.mkdtemp(prefix=place_prefix(os.getpid()))
-        tempfile.tempdir = os.environ["TMPDIR"] = self._place
+        self._place = own_directory.make(place_kind(os.getpid()))
+        tempfile.tempdir = os.environ["TMPDIR"] = str(self._place)
 
     def start(self, _: int, hosted: str) -> str | None:
         """Makes the provider `module:Class`; returns the name of a module that this Python lacks, else None."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +21,7 @@ from xp.backends.trl.worker.process import stay_here
 from xp.backends.trl.worker.server import split_devices
 from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
 from xp.reading import config_of
-from xp.security import stores
+from xp.security import own_directory, stores
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 
@@ -33,7 +32,9 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
         if Nodes.here(os.environ) is None:
-            os.environ[stores.DIRECTORY] = stack.enter_context(tempfile.TemporaryDirectory(prefix="xp-stores-"))
+            directory = own_directory.make("stores")
+            stack.callback(own_directory.remove, directory)
+            os.environ[stores.DIRECTORY] = str(directory)
         stay_here()
         if config.common.server is not None:
             _serve(stack, config)
