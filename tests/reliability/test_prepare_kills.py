@@ -8,12 +8,12 @@ import signal
 import time
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
 from tests.cases import few
 from tests.reliability.prepare_runs import Runs, new_runs
+from xp.security import own_directory
 from xp.tasks.faults import FaultPoint
 from xp.tasks.store import prove
 
@@ -23,7 +23,7 @@ LATER = {FaultPoint.TASK: (1, 100, 340), FaultPoint.SHARD_TEMPORARY: (1, 4), Fau
 @cache
 def undisturbed() -> tuple[dict[str, bytes], float]:
     """Result of a run without a fault, and its duration."""
-    runs = new_runs(Path(mkdtemp(prefix="xp-test-")))
+    runs = new_runs(own_directory.make("test"))
     start = time.monotonic()
     assert runs.finish()[0] == 0
     return runs.files(), time.monotonic() - start

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from xp.builtin.model.tiny_model import SHIPPED
+from xp.security import own_directory
 from xp.worker.parity.model import make_model
 
 
 @cache
 def model_directory() -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="xp-parity-model-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory = own_directory.make("parity-model")
     make_model(directory, SHIPPED)
     return directory

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 from tests.fake_provider import FakeWorld
 from xp.digest import file_digest
 from xp.errors import ExitCode, XpError
+from xp.security import own_directory
 from xp.tasks.config import PrepareConfig, Purpose, Selection
 from xp.tasks.inspect import show_tasks, verify_set
 from xp.tasks.manifest import read_manifest
@@ -39,7 +39,7 @@ def build(root: Path, **behaviour: object) -> tuple[FakeWorld, PrepareConfig, Ta
 
 @cache
 def built_once() -> tuple[PrepareConfig, TaskSet]:
-    _, config, task_set = build(Path(mkdtemp(prefix="xp-test-")))
+    _, config, task_set = build(own_directory.make("test"))
     return config, task_set
 
 
@@ -98,7 +98,7 @@ def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
 )
 @settings(max_examples=50, deadline=None)
 def test_rows_survive_the_table_byte_for_byte(rows: list[TaskRow]) -> None:
-    directory = Path(mkdtemp(prefix="xp-test-"))
+    directory = own_directory.make("test")
     digests = {write_rows(directory / name, rows) for name in ("one", "two")}
     assert len(digests) == 1
     assert list(read_rows(directory / "one")) == rows
@@ -112,7 +112,7 @@ def test_rows_survive_the_table_byte_for_byte(rows: list[TaskRow]) -> None:
 @pytest.mark.scorecard(5)
 def test_any_changed_byte_is_found(data: st.DataObject, name: str) -> None:
     _, task_set = built_once()
-    root = Path(mkdtemp(prefix="xp-test-"))
+    root = own_directory.make("test")
     file = shutil.copytree(task_set.path, root / task_set.key) / name
     content = bytearray(file.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))
