@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -126,16 +124,6 @@ def test_rays_own_limits_are_larger_unless_the_user_sets_them(tmp_path: Path) ->
         **start_ray.PATIENCE,
         "RAY_agent_register_timeout_ms": "7",
     }
-
-
-def test_ports_for_later_are_different_free_and_none_that_the_system_gives_to_others() -> None:
-    ports = start_ray.free_ports(20, "127.0.0.1")
-    assert len(set(ports)) == 20
-    assert all(start_ray.LOWEST_PORT <= port < start_ray._first_given() for port in ports)
-    with socket.create_server(("127.0.0.1", ports[0])), pytest.MonkeyPatch.context() as patch:
-        draws = iter(ports)
-        patch.setattr(start_ray, "_CHOICE", SimpleNamespace(randrange=lambda *_: next(draws)))
-        assert start_ray.free_ports(1, "127.0.0.1") == [ports[1]]
 
 
 NICE = """

@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
@@ -33,7 +34,9 @@ AGENTS: Final = ("metrics_export_port", "metrics_agent_port", "runtime_env_agent
 SHARED_PORT: Final = 52_365
 """Ray's default for the last of them, the same for all clusters of a machine."""
 LOWEST_PORT: Final = 20_000
-_RANGE_FILE: Final = "/proc/sys/net/ipv4/ip_local_port_range"
+ROOM: Final = 4_000
+"""Number of ports below the system's range that are enough to choose from. Many clusters' range begins at 1024."""
+RANGE_FILE: Final = "/proc/sys/net/ipv4/ip_local_port_range"
 _CHOICE: Final = random.SystemRandom()
 """Source of random ports; the module's own may have the same seed in several programs."""
 
@@ -64,7 +67,8 @@ def _known_ports(node: Any, services: Any) -> Iterator[None]:
 
     def start(*given: Any, **named: Any) -> Any:
         lacking = [name for name in AGENTS if name in named and named[name] in (None, 0, SHARED_PORT)]
-        ports: dict[str, Any] = {**named, **dict(zip(lacking, free_ports(len(lacking)), strict=True))}
+        chosen = free_ports(len(lacking), besides=_ports_of_command())
+        ports: dict[str, Any] = {**named, **dict(zip(lacking, chosen, strict=True))}
         flags = [f"--{name}={ports[name]}" for name in AGENTS[-1:] if name in ports]
         start_process = services.start_ray_process
         services.start_ray_process = lambda command, *more, **options: start_process(
@@ -85,31 +89,36 @@ def _known_ports(node: Any, services: Any) -> Iterator[None]:
         services.start_raylet, node.wait_for_persisted_port = start_raylet, gcs_port
 
 
-def free_ports(count: int, address: str = "") -> list[int]:
+def free_ports(count: int, address: str = "", besides: Collection[int] = ()) -> list[int]:
     """Different TCP ports that nobody listens on, for programs that take them later.
 
     They are below the system's range for connections and for port 0, so that no other program is given one of them
-    before the program that it is for has started.
+    before the program that it is for has started. Where too few ports are below it, the system chooses.
 
     Args:
-        count: number of ports.
+        count: number of ports; two calls may return the same port.
         address: IPv4 address; empty: all of this machine.
+        besides: ports that are not chosen, for example those of programs that do not listen yet.
     """
     held: list[socket.socket] = []
+    ports: list[int] = []
     try:
-        for _ in range(count):
+        while len(ports) < count:
             held.append(socket.socket())
             _bind(held[-1], address)
-        return [one.getsockname()[1] for one in held]
+            port = held[-1].getsockname()[1]
+            ports += [] if port in besides else [port]
+        return ports
     finally:
         for one in held:
             one.close()
 
 
 def _bind(one: socket.socket, address: str) -> None:
-    for _ in range(100):
+    end = _first_given()
+    for _ in range(100 if end - LOWEST_PORT >= ROOM else 0):
         with suppress(OSError):
-            one.bind((address, _CHOICE.randrange(LOWEST_PORT, max(LOWEST_PORT + 1, _first_given()))))
+            one.bind((address, _CHOICE.randrange(LOWEST_PORT, end)))
             return
     one.bind((address, 0))
 
@@ -117,10 +126,16 @@ def _bind(one: socket.socket, address: str) -> None:
 def _first_given() -> int:
     """Lowest port that the system gives away itself."""
     try:
-        with open(_RANGE_FILE) as file:
+        with open(RANGE_FILE) as file:
             return int(file.read().split()[0])
     except OSError:
         return 32_768
+
+
+def _ports_of_command() -> set[int]:
+    """Numbers in this program's arguments; among them the ports of Ray's processes that may not listen yet."""
+    values = (word.rpartition("=")[2] for word in sys.argv)
+    return {int(value) for value in values if value.isdecimal()}
 
 
 def until_known(node: Callable[[], T], timeout_s: float, pause_s: float = 0.5) -> T:

@@ -20,7 +20,8 @@ from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.security import own_ray
-from xp.worker.nodes import Nodes, free_port, own_address
+from xp.security.start_ray import free_ports
+from xp.worker.nodes import Nodes, own_address
 
 WAIT = """
 import os, sys, time, ray
@@ -87,7 +88,7 @@ class _NodePart:
         gpus = spec.env.get(own_ray.PRETENDED_GPUS, str(spread.num_gpus))
         cpus = str(spread.num_cpus + (int(gpus) if own_ray.PRETENDED_GPUS in spec.env else 0))
         if nodes.number == 0:
-            client, dashboard = free_port(nodes.address), free_port("127.0.0.1")
+            client, dashboard = free_ports(2, besides={nodes.port})
             place = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
             place += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
             place.append(f"--temp-dir={own_ray.files(self._directory)}")
