@@ -1,7 +1,12 @@
 """Stores of torch's process groups as files that no other user can open.
 
 Processes of a group find each other by a store. torch's TCPStore requires no key: whoever reaches its port reads and
-writes all of it. On one machine a file does the same work; the number of the port becomes its name.
+writes all of it. On one machine a file does the same work; the number of the port is a part of its name.
+
+A port may have several stores, one after the other: its first process makes a new file for each group. A process that
+joins takes a place in the newest one, which has as many as the group has other processes. So it never joins a group
+that is complete, such as the one that it has just left: it waits for the next one. As with TCPStore, the first process
+goes on only when the group is complete; a second group thus never overtakes the first.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -20,8 +26,14 @@ from xp.security import own_directory
 DIRECTORY: Final = "XP_STORES"
 """Variable with the directory of the stores of a job's processes; only its user can open it."""
 RENDEZVOUS: Final = "torch.distributed.rendezvous"
+AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun's variable: its own process has the store, for the workers of all attempts."""
+PLACES: Final = "xp/places"
+"""Key with the number of places that are free; a store that lacks it is not ready, or its processes have gone."""
+ANY: Final = b"any"
+"""Value of PLACES in a store that was made without a number of processes."""
 LOOK_S: Final = 0.02
-"""Seconds between two looks for a store that its first process has not made yet."""
+"""Seconds between two looks for a store, or for the others, that may not be there yet."""
 
 _reserved: dict[int, socket.socket | int] = {}
 """Sockets of this process's own stores, by port. Nothing answers there, and nobody else is given the port."""
@@ -68,16 +80,26 @@ def _file_store(distributed: Any) -> type:
             master_listen_fd: int | None = None,
             use_libuv: bool = True,
         ) -> None:
-            del wait_for_workers, multi_tenant, use_libuv  # A file is there for whoever comes later.
+            del multi_tenant, use_libuv
+            size = world_size if world_size is not None and world_size > 0 else None
+            is_counted = wait_for_workers and size is not None
             if is_master:
                 try:
                     port = _reserve(port, master_listen_fd)
                 except OSError as error:
                     raise distributed.DistNetworkError(f"EADDRINUSE: port {port} of 127.0.0.1: {error}") from error
-            file = _own_file(port) if is_master else _file_at(port, timeout, distributed.DistStoreError)
-            super().__init__(str(file), world_size or -1)
+                file, held = _own_file(port, distributed)
+            else:
+                file, held = _join(port, timeout, distributed, is_counted=is_counted)
+            # Not the size: a file without processes is removed, as TCPStore's data end with its first process.
+            super().__init__(str(file), 0)
+            if is_master and held is None:
+                self.set(PLACES, ANY if size is None else str(size - 1))
+            del held
             self.set_timeout(timeout)
             self.host, self.port = host_name, port
+            if is_master and is_counted:
+                _wait_for_others(self, timeout, distributed.DistStoreError)
 
     return SecludedStore
 
@@ -104,24 +126,91 @@ def _reserve(port: int, listening: int | None) -> int:
     return port
 
 
-def _own_file(port: int) -> Path:
-    return Path(os.environ[DIRECTORY], f"{port}.{os.getpid()}.{_started(os.getpid())}")
+def _own_file(port: int, distributed: Any) -> tuple[Path, Any]:
+    """File of a new store of this process, and None; or one that it has already, and what keeps it.
+
+    Only a store for any number of processes is used again, as TCPStore is with `multi_tenant`.
+    """
+    own = f"{port}.{os.getpid()}.{_started(os.getpid())}"
+    newest = _newest(f"{own}.*")
+    if newest is not None and (held := _held(newest, distributed)) is not None:
+        with suppress(distributed.DistStoreError):  # Its last process leaves at this moment.
+            if held.get(PLACES) == ANY:
+                return newest, held
+    return Path(os.environ[DIRECTORY], f"{own}.{time.monotonic_ns()}"), None
 
 
-def _file_at(port: int, timeout: timedelta, fault: type[Exception]) -> Path:
-    """The store at a port of a process that runs; waits for it.
+def _join(port: int, timeout: timedelta, distributed: Any, *, is_counted: bool) -> tuple[Path, Any]:
+    """The newest store at a port, and what keeps it until it is open; waits for it.
+
+    Args:
+        port: the port.
+        timeout: how long to wait.
+        distributed: torch.distributed.
+        is_counted: whether this process needs one of the store's places.
 
     Raises:
-        fault: there is none after the timeout.
+        distributed.DistStoreError: there is none after the timeout.
     """
-    directory, end = Path(os.environ[DIRECTORY]), time.monotonic() + timeout.total_seconds()
+    end = time.monotonic() + timeout.total_seconds()
+    complete: set[Path] = set()
     while True:
-        for file in directory.glob(f"{port}.*"):
-            _, pid, started = file.name.split(".")
-            if _started(int(pid)) == started:
-                return file
+        newest = _newest(f"{port}.*")
+        if newest is not None and newest not in complete and (held := _held(newest, distributed)) is not None:
+            with suppress(distributed.DistStoreError):  # Its last process leaves at this moment.
+                if not is_counted or _take_place(held) or os.environ.get(AGENT_STORE) == str(True):
+                    return newest, held
+                complete.add(newest)
+            del held
         if time.monotonic() > end:
-            raise fault(f"no process of this job has made the store of port {port} in {directory}, after {timeout}")
+            seen = "; the group of the last one is complete" if complete else ""
+            raise distributed.DistStoreError(
+                f"no process of this job has made the store of port {port} in {os.environ[DIRECTORY]}, after"
+                f" {timeout}{seen}"
+            )
+        time.sleep(LOOK_S)
+
+
+def _newest(pattern: str) -> Path | None:
+    """The newest file of a process that runs; None: there is none."""
+    found: list[tuple[int, Path]] = []
+    for file in Path(os.environ[DIRECTORY]).glob(pattern):
+        _, pid, started, made = file.name.split(".")
+        if _started(int(pid)) == started:
+            found.append((int(made), file))
+    return max(found)[1] if found else None
+
+
+def _held(file: Path, distributed: Any) -> Any:
+    """A store that keeps a file; None if it is not ready, or nobody has it any more."""
+    try:
+        if PLACES.encode() not in file.read_bytes():
+            return None
+        held = distributed.FileStore(str(file), 0)  # Makes it anew if it has been removed at this moment.
+        held.set_timeout(timedelta(seconds=LOOK_S))
+        return held if held.check([PLACES]) else None
+    except (FileNotFoundError, distributed.DistStoreError):
+        return None
+
+
+def _take_place(store: Any) -> bool:
+    """Takes a place; returns whether there was one."""
+    if store.get(PLACES) == ANY or store.add(PLACES, -1) >= 0:
+        return True
+    store.add(PLACES, 1)
+    return False
+
+
+def _wait_for_others(store: Any, timeout: timedelta, fault: type[Exception]) -> None:
+    """Returns when all places are taken.
+
+    Raises:
+        fault: some are free after the timeout.
+    """
+    end = time.monotonic() + timeout.total_seconds()
+    while (value := store.get(PLACES)) != ANY and int(value) > 0:
+        if time.monotonic() > end:
+            raise fault(f"the store of port {store.port} still waits for processes ({int(value)}) after {timeout}")
         time.sleep(LOOK_S)
 
 
