@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,9 @@ from xp.envs.openenv import OpenEnvProvider
 from xp.envs.ors_http import SAID_AFTER
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
+from xp.tasks.load import load_tasks
+from xp.tasks.prepare import prepare
 
 pytestmark = pytest.mark.scorecard(45)
 
@@ -114,6 +118,48 @@ def test_14_ten_seconds_of_503_at_opening_give_no_void_episode(world: World, fau
 @pytest.mark.scorecard(14)
 def test_14_a_minute_of_refused_connections_in_mid_run_costs_time_and_no_episode(world: World) -> None:
     check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 60.0)))
+
+
+@pytest.mark.scorecard(14)
+@pytest.mark.parametrize("name", BURSTS)
+def test_14_a_burst_while_questions_are_asked_costs_time_and_no_run(world: World, name: str) -> None:
+    """Two attempts are over long before the burst; with the usual five, one of six seconds ended the run."""
+    world.proxy.outage(1.5, BURSTS[name])
+    assert world.provider(max_attempts=2).num_tasks("train") > 0
+
+
+@pytest.mark.scorecard(14)
+def test_14_connections_that_a_known_server_refuses_cost_time_and_no_run(world: World) -> None:
+    provider = world.provider(max_attempts=2)
+    splits = provider.splits()
+    world.proxy.refuse_for(1.5)
+    assert provider.num_tasks(splits[0]) > 0
+
+
+@pytest.mark.scorecard(14)
+def test_14_a_stage_that_begins_during_an_outage_waits_for_its_end(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The preparation, and the beginning of a training or of an evaluation, which compares the tasks."""
+    monkeypatch.setenv("OPENREWARD_API_KEY", "any")
+    env = world.config(max_attempts=2)
+    member = MemberConfig(env, Selection(("train",), num_tasks=4), HeldOut("train", num_tasks=2), 1.0, None)
+    config = PrepareConfig({env.name: member}, 0.0, 8)
+    world.proxy.outage(1.5, faults.status(503))
+    made = prepare(config, os.environ, tmp_path)
+    (tmp_path / "prepare.json").write_text(config.to_json())
+    world.proxy.outage(1.5, faults.status(503))
+    assert len(load_tasks(made.path, tmp_path, "train")) == 4
+    world.proxy.refuse_for(1.5)
+    assert len(load_tasks(made.path, tmp_path, "held_out")) == 2
+    assert wait_for(lambda: not world.effects.still_open())
+
+
+@pytest.mark.slow
+@pytest.mark.scorecard(14)
+def test_14_ten_seconds_of_503_at_the_first_question_end_no_run(world: World) -> None:
+    world.proxy.outage(10.0, faults.status(503))
+    assert world.provider().num_tasks("train") > 0
 
 
 def test_a_question_to_a_server_that_is_not_there_is_answered_soon(world: World) -> None:

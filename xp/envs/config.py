@@ -135,7 +135,7 @@ class Limits:
     max_sessions: int
     """Largest number of sessions that one process has open at the same time."""
     max_attempts: int
-    """Attempts of a request that changes nothing, and of a tool call that certainly did not execute (status 429)."""
+    """Attempts of a call that certainly did not execute (status 429), and to reach a server that has never answered."""
     retries_per_episode: int
     """Retries of a whole episode on a new session before it is void."""
     memory_gb: float | None

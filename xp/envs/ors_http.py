@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
 from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
+    EnvUnavailable,
     ProtocolError,
     ResponseLost,
 )
@@ -33,13 +34,17 @@ connection that is being closed."""
 SAID_AFTER: Final = 4
 """Attempts after which an outage is reported, once until its end."""
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Repeat(Enum):
     """Rule by which a request is sent again."""
 
     QUESTION = "question"
-    """Idempotent; a few attempts show whether the server can be reached."""
+    """Idempotent; an outage is waited out until the deadline. Connections that are refused by a server that has never
+    answered are tried a few times only: the address may be wrong."""
+    NOTICE = "notice"
+    """Idempotent, and nobody waits for the answer: a few attempts."""
     OPENING = "opening"
     """Idempotent; an outage is waited out until the deadline."""
     CREATION = "creation"
@@ -59,7 +64,8 @@ def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
     """
     lost, refused = (Refused, ResponseLost), (Refused,)
     return {
-        Repeat.QUESTION: RetryRule(max_attempts, lost),
+        Repeat.QUESTION: RetryRule(max_attempts, lost, lost),
+        Repeat.NOTICE: RetryRule(max_attempts, lost),
         Repeat.OPENING: RetryRule(max_attempts, lost, lost),
         Repeat.CREATION: RetryRule(max_attempts, refused, refused),
         Repeat.CALL: RetryRule(max_attempts, refused, (Unreachable,)),
@@ -79,6 +85,8 @@ class Transport:
         self.target = target
         self._rules = rules_of(max_attempts)
         self._is_out = False
+        self._has_answered = False
+        self._is_closed = False
         self._client: aiohttp.ClientSession | None = None
         self._origin = origin(target.url)
 
@@ -102,17 +110,13 @@ class Transport:
             max_bytes: largest size of the answer.
         """
         what = f"{method} {path}"
-        attempt = 0
-        async with _until(deadline, what):
-            while True:
-                attempt += 1
-                try:
-                    with translated(f"{what} on {self._origin}"):
-                        async with self._open(method, path, body, sid, with_secrets) as response:
-                            await self._accept(response, what, sid)
-                            return await read_body(response, max_bytes, what)
-                except EnvFault as fault:
-                    await self.pause(repeat, fault, attempt, deadline)
+
+        async def send() -> bytes:
+            async with self._open(method, path, body, sid, with_secrets) as response:
+                await self._accept(response, what, sid)
+                return await read_body(response, max_bytes, what)
+
+        return await self._repeated(send, what, repeat, deadline)
 
     async def stream(
         self,
@@ -149,10 +153,28 @@ class Transport:
 
     async def location(self, path: str, deadline: float) -> str | None:
         """Target of the server's redirect for a bare path; the redirect is not followed."""
-        async with _until(deadline, path):
-            with translated(path):
-                async with self._open("GET", path, None, None, False) as response:
-                    return response.headers.get("Location") if response.status in (307, 308) else None
+        what = f"GET {path}"
+
+        async def send() -> str | None:
+            async with self._open("GET", path, None, None, False) as response:
+                if response.status in (307, 308):
+                    goal: str | None = response.headers.get("Location")
+                    return goal
+                await self._accept(response, what, None)
+                return None
+
+        return await self._repeated(send, what, Repeat.QUESTION, deadline)
+
+    async def _repeated(self, send: Callable[[], Awaitable[T]], what: str, repeat: Repeat, deadline: float) -> T:
+        attempt = 0
+        async with _until(deadline, what):
+            while True:
+                attempt += 1
+                try:
+                    with translated(f"{what} on {self._origin}"):
+                        return await send()
+                except EnvFault as fault:
+                    await self.pause(repeat, fault, attempt, deadline)
 
     async def pause(self, repeat: Repeat, fault: EnvFault, attempt: int, deadline: float) -> None:
         """Waits before the next attempt; raises `fault` if there is none.
@@ -162,15 +184,20 @@ class Transport:
             deadline: end of all attempts, on the loop's clock.
         """
         left = deadline - asyncio.get_running_loop().time()
-        wait = self._rules[repeat].wait_s(fault, attempt, left)
+        if repeat is Repeat.QUESTION and isinstance(fault, Unreachable) and not self._has_answered:
+            repeat = Repeat.NOTICE
+        rule = self._rules[repeat]
+        wait = rule.wait_s(fault, attempt, left)
         if wait is None:
             raise fault
-        if attempt >= SAID_AFTER and not self._is_out:
+        if attempt >= SAID_AFTER and rule.goes_on(fault) and not self._is_out:
             self._is_out = True
             _log.warning("%s does not answer (%s); trying again for %.0f s", self._origin, type(fault).__name__, left)
         await asyncio.sleep(wait)
 
     async def close(self) -> None:
+        """Ends the connections; a later request raises EnvUnavailable and leaves nothing open."""
+        self._is_closed = True
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -182,6 +209,7 @@ class Transport:
         if not 200 <= response.status < 300:
             await raise_for_status(response, what, sid is not None, self.target.url)
         self._is_out = False
+        self._has_answered = True
 
     def _open(
         self,
@@ -207,6 +235,8 @@ class Transport:
         return client.request(method, self.target.url + path, headers=headers, data=data, allow_redirects=False)
 
     def _connect(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise EnvUnavailable(f"the connection to {self._origin} is closed")
         self._client = aiohttp.ClientSession(
             connector=connector_to(self.target, keepalive_timeout=IDLE_CONNECTION_S),
             timeout=aiohttp.ClientTimeout(total=None),

@@ -198,7 +198,7 @@ class Sessions:
     async def _ping(self, live: Live) -> None:
         deadline = asyncio.get_running_loop().time() + PING_EVERY_S
         try:
-            await self._transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION)
+            await self._transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE)
         except SessionLost as fault:
             live.lost = live.lost or str(fault)
             if live.in_flight is not None:
@@ -220,7 +220,7 @@ class Sessions:
         deadline = asyncio.get_running_loop().time() + CLOSE_S
         for path in ("/delete", "/delete_session"):
             with suppress(EnvFault):
-                await self._transport.request("POST", path, deadline=deadline, sid=sid, repeat=Repeat.QUESTION)
+                await self._transport.request("POST", path, deadline=deadline, sid=sid, repeat=Repeat.NOTICE)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -52,6 +54,8 @@ class RetryRule:
     """Faults that are retried until the deadline, with any number of attempts."""
     base_s: float = BASE_S
     """Seconds before the second attempt; doubled with each further one."""
+    within_s: float = math.inf
+    """Seconds since the first attempt after which `retried` makes no further one: an action may itself have waited."""
 
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
@@ -65,14 +69,17 @@ class RetryRule:
         """
         if not isinstance(fault, self.retried):
             return None
-        is_outage = isinstance(fault, self.waited_out)
-        if attempt >= self.max_attempts and not (is_outage or (isinstance(fault, Refused) and fault.is_starting)):
+        if attempt >= self.max_attempts and not self.goes_on(fault):
             return None
         backoff, asked = backoff_s(attempt, jitter, self.base_s), fault.retry_after_s
-        if asked is not None and is_outage:
+        if asked is not None and isinstance(fault, self.waited_out):
             asked = min(asked, MOST_ASKED_S)
         wait = backoff if asked is None else asked + min(backoff, 0.1 * asked + 0.05)
         return wait if wait < left_s else None
+
+    def goes_on(self, fault: EnvFault) -> bool:
+        """Whether only the deadline limits the attempts."""
+        return isinstance(fault, self.waited_out) or (isinstance(fault, Refused) and fault.is_starting)
 
     def pause_s(self, fault: Exception, attempt: int) -> float | None:
         """Seconds to wait without a deadline and a Retry-After; arguments and result as of `wait_s`."""
@@ -87,12 +94,13 @@ def retried(act: Callable[[], T], rule: RetryRule, is_over: Event | None = None)
         is_over: ends the wait for a further attempt, which is not made then.
     """
     is_over = is_over or Event()
+    end = time.monotonic() + rule.within_s
     for attempt in count(1):
         try:
             return act()
         except rule.retried as fault:
             pause = rule.pause_s(fault, attempt)
-            if pause is None or is_over.wait(pause):
+            if pause is None or time.monotonic() + pause > end or is_over.wait(pause):
                 raise
     raise AssertionError
 

@@ -97,7 +97,7 @@ class Uploader:
             deadline = asyncio.get_running_loop().time() + REQUEST_S
             # Each event has its own id, so that the API recognises repeated events.
             await self._transport.request(
-                "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, repeat=Repeat.QUESTION
+                "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, repeat=Repeat.NOTICE
             )
 
     async def _finish(self, limit_s: float) -> None:

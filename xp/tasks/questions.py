@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -22,17 +21,21 @@ Answer = TypeVar("Answer")
 
 TASK_AGAIN: Final = RetryRule(max_attempts=3, retried=(EnvFault,))
 """Retry rule for one task."""
-QUESTION_AGAIN: Final = replace(TASK_AGAIN, retried=(EnvUnavailable,))
-"""Retry rule for a request that the whole preparation needs."""
+QUESTION_AGAIN: Final = RetryRule(max_attempts=3, retried=(EnvUnavailable,), within_s=30.0)
+"""Retry rule for a request that the whole preparation needs. A provider that has waited out an outage itself, until its
+deadline, is not asked to wait again."""
+KNOWN_AGAIN: Final = RetryRule(max_attempts=1000, retried=(EnvUnavailable,), within_s=75.0)
+"""The same for an environment whose tasks are prepared: its address is right, so a server that refuses connections is
+being deployed again, which takes a minute."""
 MOST_LISTED = 20_000
 """Largest number of a split's tasks that are listed to select a share by content; a larger split's share is by
 index."""
 
 
-def ask(member: MemberConfig, question: Callable[[], Answer]) -> Answer:
+def ask(member: MemberConfig, question: Callable[[], Answer], rule: RetryRule = QUESTION_AGAIN) -> Answer:
     """Sends a request that the whole preparation needs; raises XpError if the environment does not answer."""
     try:
-        return retried(question, QUESTION_AGAIN)
+        return retried(question, rule)
     except (EnvFault, OSError) as error:
         raise unreachable(member, reason(error)) from error
 

@@ -12,7 +12,7 @@ from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig, PrepareConfig
-from xp.tasks.questions import ask, described, entry_of, hash_task
+from xp.tasks.questions import KNOWN_AGAIN, ask, described, entry_of, hash_task
 from xp.tasks.row import TaskRow
 
 MOST_OPENED: Final = 8
@@ -76,9 +76,9 @@ def _differing(
     missing: list[TaskRow] = []
     described_anew: list[TaskRow] = []
     for split, wanted in _by_split(rows):
-        size = ask(member, partial(provider.num_tasks, split))
+        size = ask(member, partial(provider.num_tasks, split), KNOWN_AGAIN)
         there = [row for row in wanted if row.index < size]
-        tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]))
+        tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), KNOWN_AGAIN)
         now = {task.index: hash_task(task) for task in tasks}
         missing += [row for row in wanted if row.index >= size]
         described_anew += [row for row in there if now.get(row.index) != row.task_hash]
@@ -98,7 +98,7 @@ def _some(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
 def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
     """The task's opening messages now, as preparation stores them; None if it has no prompt any more."""
     task = Task(row.env, row.split, row.index)
-    prompt, tools = ask(member, partial(described, provider, task))
+    prompt, tools = ask(member, partial(described, provider, task), KNOWN_AGAIN)
     try:
         return entry_of(task, row.task_hash, prompt, tools, member).messages
     except ValueError:
