@@ -56,6 +56,34 @@ class Lonely(Counter):
     SUPPORTS_CONCURRENT_SESSIONS = False
 
 
+class Pay(Action):
+    """Pay."""
+
+    reward: str
+
+
+class Receipt(Observation):
+    loss: float = float("nan")
+
+
+class Payer(Environment[Pay, Receipt, State]):
+    """Pays what the step says, which ends the episode; a reset has no reward yet."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Receipt:
+        del seed, episode_id
+        return Receipt(reward=float("nan"))
+
+    def step(self, action: Pay, timeout_s: float | None = None, **_: Any) -> Receipt:
+        del timeout_s
+        return Receipt(reward=float(action.reward), done=True)
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
 class Tools(MCPEnvironment):
     """Acts by MCP tools."""
 

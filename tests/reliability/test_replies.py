@@ -39,6 +39,7 @@ MALFORMED: dict[str, Fault] = {
     "no finished": output(finished=...),
     "no blocks": output(blocks=...),
     "reward is a string": output(reward="1.0"),
+    "reward is the text nan": output(reward="nan"),
     "reward is a bool": output(reward=True),
     "reward is NaN": output(reward=math.nan),
     "reward is infinite": output(reward=math.inf),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
+from tests.stubs.raw_server import raw_server
 from tests.unit.test_envs_graded import graded
 from xp.cli.commands import env
 from xp.cli.env_check import show
@@ -259,6 +263,21 @@ def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measur
     assert found["facts"]["sessions"] == "2 of 2 opened"
     assert "opening two sessions on task 1 of 2" in said.err
     assert "still opening two sessions on task 2 of 2" in said.err
+
+
+def test_a_check_that_was_stopped_in_the_middle_of_an_answer_ends_with_its_report(tmp_path: Path) -> None:
+    def drip() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n["
+        while True:
+            yield b" "
+            time.sleep(0.2)
+
+    with raw_server(drip) as url:
+        command = [sys.executable, "-m", "xp", "env", "check", url, "--seconds", "3"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.ENVIRONMENT
+    assert "stopped: the time was over while connecting" in done.stdout
+    assert all(line.startswith("openreward: ") for line in done.stderr.splitlines()), done.stderr
 
 
 def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ def test_an_observation_is_what_the_model_reads(observation: dict[str, Any], tex
         {"observation": []},
         {"observation": {}, "done": "no"},
         {"observation": {}, "reward": "1"},
+        {"observation": {}, "reward": "nan"},
         {"observation": {}, "reward": float("inf")},
         {"observation": {}, "reward": True},
         {"observation": {}, "reward": 10**400},

@@ -82,17 +82,18 @@ def _check_member(
 
     try:
         is_whole = watch.run(work)
+        # What is raised later is raised by the close.
+        fault = raised[0] if is_whole and raised else None
         found = found.until_now()
-        if not is_whole or (watch.is_over and not raised):
+        if not is_whole or (watch.is_over and fault is None):
             found.stopped = f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
     finally:
         for provider in providers:
             close_within(provider.close, CLOSE_S)
-    if raised and isinstance(raised[0], EnvFault):
-        fault = raised[0]
+    if isinstance(fault, EnvFault):
         return EnvReport(name, {}, (f"it does not answer: {type(fault).__name__}: {fault}",), ())
-    if raised:
-        raise raised[0]
+    if fault is not None:
+        raise fault
     limit = spec.training.max_prompt_tokens
     return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
 
@@ -135,9 +136,10 @@ def show(one: EnvReport) -> None:
 def _as_overrides(rest: Sequence[str]) -> list[str]:
     """Replaces a bare target by the option for its kind of environment; other words are unchanged."""
     target, others = rest[0], list(rest[1:])
-    if "=" in target.partition("://")[0]:
+    key, is_override, _ = target.partition("://")[0].partition("=")
+    if is_override and ":" not in key:  # An address may have an equals sign too.
         return list(rest)
-    if not any(character in target for character in "/:."):
+    if not any(character in target for character in "/:.@"):
         known = options("env")
         raise XpError(
             f"{target}: no environment{nearest(f'env={target}', [f'env={name}' for name in known])}; give env=NAME,"

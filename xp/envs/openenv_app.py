@@ -6,6 +6,8 @@ import inspect
 import typing
 from typing import Any, Final
 
+from xp.envs.served_rewards import spell_out
+
 MAX_SESSIONS: Final = 1024
 """Largest number of sessions of a class that supports several; the client's limit is env.limits.max_sessions."""
 
@@ -18,8 +20,10 @@ def app_of(found: Any) -> Any:
     """
     from openenv.core.env_server.http_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import WSObservationResponse
     from starlette.applications import Starlette
 
+    spell_out(WSObservationResponse, "data")
     if isinstance(found, Starlette):
         return found
     if not inspect.isclass(found) or not issubclass(found, Environment):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from typing import Any, Final
+
+from xp.envs.served_rewards import spell_out
 
 SDKS: Final = ("openreward.environments", "ors")
 """Modules of the SDKs, with a base class `Environment` and a `Server`."""
@@ -16,6 +19,9 @@ def app_of(found: Any) -> Any:
     Raises:
         TypeError: it is neither.
     """
+    for name in SDKS:
+        if name in sys.modules:
+            spell_out(sys.modules[name].RunToolOutput, "output")
     if not inspect.isclass(found):
         if not callable(found):
             raise TypeError(f"{found!r} is neither an app nor a class of an environment")

@@ -164,8 +164,11 @@ def is_taken(url: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    """A URL for a message, without a possible password."""
-    return repr(f"{url.partition('://')[0]}://...@{url.rpartition('@')[2]}" if "@" in url else url)
+    """A URL for a message, without a possible password, also where its scheme is missing."""
+    if "@" not in url:
+        return repr(url)
+    scheme = url.partition("://")[0]
+    return repr(f"{f'{scheme}://' if scheme.isalpha() else ''}...@{url.rpartition('@')[2]}")
 
 
 def _header(value: str, name: str) -> str:

@@ -21,6 +21,8 @@ LARGE: Final = 256 * 1024
 """Length of JSON, in characters or bytes, above which it is parsed in a thread instead of on the event loop."""
 MOST_OBJECTS: Final = 1_000_000
 """Largest number of objects and lists in an answer: 15 MB of empty ones would need 330 MB of memory."""
+NOT_FINITE: Final = ("nan", "inf", "-inf")
+"""Rewards of xp's own servers that JSON has no numbers for (xp.envs.served_rewards)."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """A surrogate of JSON text, as an escape or as itself; most answers have none, and need no second pass."""
 
@@ -157,6 +159,8 @@ def count(value: Any, what: str) -> int:
 def reward_of(value: Any, what: str) -> float | None:
     if value is None:
         return None
+    if value in NOT_FINITE:
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(what, "reward", value)
     try:
@@ -164,7 +168,7 @@ def reward_of(value: Any, what: str) -> float | None:
     except OverflowError:
         reward = math.inf
     if not math.isfinite(reward):
-        raise ProtocolError(f"{what}: the reward is not finite")
+        raise ProtocolError(f"{what}: the reward is {reward}, which is not a finite number")
     return reward
 
 
