@@ -94,6 +94,76 @@ def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"], "env: target is no URL"),
+        (["env=openreward", "env.target='XPCANARY@host'"], "env: target is no URL"),
+        (["env=openreward", "env.target='http:/alice:XPCANARY@host'"], "env: target is no URL"),
+        (["env=openreward", "env.target='alice:XPC/ANARY@host'"], "env: target is no URL"),
+        (["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"], "env: target is no URL"),
+        (["env=openreward", "env.target=a/b", "env.allowed_origins=['alice:XPCANARY@host:80']"], "allowed_origins"),
+        (["env=openreward", "env.target=a/b", "env.allowed_origins=['https:/alice:XPCANARY@host']"], "allowed_origins"),
+        (["launcher=ray", "launcher.address='alice:XPCANARY@host:8265'"], "launcher: address"),
+        (["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"], "gsm8k: target is no URL"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "run", "prepare", "tasks", "eval", "env", "doctor"])
+def test_an_address_without_its_scheme_is_refused_and_a_password_in_it_not_repeated(
+    command: str,
+    arguments: list[str],
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENREWARD_API_KEY", "key")
+    words = {"tasks": ["tasks", "profile", "model=tiny"], "eval": ["eval", "model=tiny"], "env": ["env", "check"]}
+    assert main([*words.get(command, [command]), *arguments]) == ExitCode.CONFIG
+    shown = capsys.readouterr()
+    assert fault in shown.err
+    assert "http://" in shown.err
+    assert "XPC" not in shown.err + shown.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bare_target_of_a_check_without_its_scheme_is_refused_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for target in ("alice:XPCANARY@host:80", "alice:XP=CANARY@host:80", "XPCANARY@host", "alice:XP'CANARY@h"):
+        assert main(["env", "check", target]) == ExitCode.CONFIG
+        shown = capsys.readouterr()
+        assert "XP" not in shown.err + shown.out
+
+
+@pytest.mark.parametrize("variable", ["OPENREWARD_API_URL", "OPENREWARD_SESSION_URL", "OPENREWARD_URL"])
+def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated(variable: str) -> None:
+    config = episode_config(compose(["env=openreward", "env.target=a/b"])).members["openreward"]
+    with pytest.raises(XpError, match="is not an http") as caught:
+        targets.remote_target(config, {**KEY, variable: "alice:XPCANARY@host:80"})
+    assert "XPCANARY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["Org/Name", "kanishk/EndlessTerminals", "GeneralReasoning/Open-RL", "name", "o.r_g/n-a.m_e", "Org/Zahlenrätsel"],
+)
+def test_the_names_of_the_catalog_are_taken(target: str) -> None:
+    assert compose(["env=openreward", f"env.target='{target}'"]).env.members["openreward"].target == target
+
+
+@pytest.mark.parametrize("target", ["localhost:8000", "127.0.0.1:8000/env"])
+def test_an_address_without_its_scheme_is_written_out(target: str) -> None:
+    for words in (["env=openreward"], ["env=openenv", "env.rows=a:b"]):
+        with pytest.raises(XpError, match=f"write http://{target}"):
+            compose([*words, f"env.target='{target}'"])
+
+
+@pytest.mark.parametrize("target", ["", "/a/b", "a//b", "a b", "a\tb", "Org/Name@1", "Org/Name/"])
+def test_what_is_no_name_of_the_catalog_is_refused(target: str) -> None:
+    with pytest.raises(XpError, match=r"target.* is no URL|must have no"):
+        compose(["env=openreward", f"env.target='{target}'"])
+
+
 @pytest.mark.parametrize("url", ["http://[bad", "http://h:99999", "http://h:x"])
 def test_a_url_that_cannot_be_read_is_one_message(url: str) -> None:
     assert main(["plan", "env=openreward", f"env.target='{url}'"]) == ExitCode.CONFIG

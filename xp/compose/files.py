@@ -19,6 +19,8 @@ MAX_BYTES = 200_000
 MAX_NODES = 50_000
 """Largest number of nodes of a file, after its aliases are expanded."""
 MAX_DEPTH = 32
+MAX_DIGITS = 1000
+"""Largest number of digits of a whole number. Python makes no text of one with more than 4300."""
 
 INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z_][\w-]*(\.[\w-]+)*\}")
@@ -26,6 +28,7 @@ _INSTANTIATED = re.compile(r"_(target|recursive|partial|convert|args)_")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _STRING = "tag:yaml.org,2002:str"
+_INTEGER = "tag:yaml.org,2002:int"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -253,6 +256,8 @@ class _Walk:
         elif not node.style and _OCTAL.fullmatch(node.value) and node.tag != _STRING:
             reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
             self._fault(node, f"{path}: {reason}", is_fatal=False)
+        elif node.tag == _INTEGER and len(node.value) > MAX_DIGITS:
+            self._fault(node, f"{path}: a number has more than {MAX_DIGITS} digits; quote it if it is text")
         elif reason_of := interpolation_fault(node.value):
             self._fault(node, f"{path}: {reason_of}", is_fatal=False)
 

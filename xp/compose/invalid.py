@@ -11,6 +11,11 @@ from xp.compose.native_names import hint
 from xp.errors import nearest
 from xp.spec.section import FORMS
 
+LEAST_WITH_EXPONENT = 1e15
+"""Smallest number that is written with an exponent."""
+BOUNDS = {"greater_than_equal": ("ge", "greater than"), "less_than_equal": ("le", "less than")}
+"""Type of an error -> key of its bound, and the relation."""
+
 
 def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool = False) -> list[Fault]:
     """All of pydantic's findings, one fault a key.
@@ -50,8 +55,13 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
 
 
 def _form(error: Any) -> str | None:
-    """Describes the text that a pattern wants; None: another error."""
-    return FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
+    """Describes the text that a pattern wants, or a bound with an exponent; None: another error."""
+    if error["type"] == "string_pattern_mismatch":
+        return FORMS.get(error["ctx"]["pattern"])
+    key, relation = BOUNDS.get(error["type"], (None, ""))
+    bound = None if key is None else error["ctx"][key]
+    is_long = isinstance(bound, float) and abs(bound) >= LEAST_WITH_EXPONENT
+    return f"should be {relation} or equal to {bound:g}" if is_long else None
 
 
 def _native(path: str, value: Any) -> str:
@@ -65,7 +75,7 @@ def _way_out(error: Any, value: Any) -> str:
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):
         return nearest(value, [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")])
-    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer() and abs(value) < LEAST_WITH_EXPONENT:
         return f"; write {int(value)}"
     if kind.startswith(("int", "float")) and isinstance(value, str) and _is_number(value):
         return f"; it is text here: write {value} without quotes"

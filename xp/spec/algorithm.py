@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.spec.fields import Former
-from xp.spec.section import Fraction, ModulePath, Name, Section
+from xp.spec.section import LARGEST, Fraction, ModulePath, Name, NotNegative, Positive, Section
 
 
 class Estimator(StrEnum):
@@ -89,7 +89,7 @@ class Critic(Section):
     """gamma: discount factor per token."""
     gae_lambda: Fraction
     """lambda: 0 is the one-step temporal difference, 1 the whole return (arXiv:1506.02438)."""
-    value_clip: Annotated[float, Field(gt=0)]
+    value_clip: Positive
     """Largest move of a value in an update, as in PPO's own code (github.com/openai/baselines, ppo2)."""
 
 
@@ -107,15 +107,15 @@ class Algorithm(Section):
     ratio_level: RatioLevel
     clip_low: Annotated[float, Field(ge=0, le=1)]
     """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]; 1: no lower bound."""
-    clip_high: Annotated[float, Field(ge=0)]
-    dual_clip: Annotated[float | None, Field(gt=1), Former(None)]
+    clip_high: NotNegative
+    dual_clip: Annotated[float | None, Field(gt=1, le=LARGEST), Former(None)]
     """Largest probability ratio that counts of a token with a negative advantage, which clip_high does not bound
     (dual-clip PPO, arXiv:1912.09729), at least 1 + clip_high; None: no bound."""
     loss_aggregation: LossAggregation
     kl_estimator: KlEstimator
     """Form of the penalty whose size is training.kl_coef."""
     importance_correction: ImportanceCorrection
-    importance_cap: Annotated[float, Field(gt=0)]
+    importance_cap: Positive
     """Largest weight of the importance correction."""
     mask_truncated: bool
     """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,

@@ -11,7 +11,16 @@ from pydantic import Field, field_validator, model_validator
 from xp.plugins import Kind
 from xp.spec.fields import Former
 from xp.spec.open_name import OpenName
-from xp.spec.section import Count, EnvVarName, ImagePlace, LocalPath, Section, check_no_secret_below
+from xp.spec.section import (
+    Count,
+    EnvVarName,
+    ImagePlace,
+    LocalPath,
+    Section,
+    Size,
+    check_no_secret_below,
+    check_numbers_below,
+)
 
 
 class BackendName(StrEnum):
@@ -48,11 +57,11 @@ class Parallel(Section):
     """Parallelism of training; the data-parallel size follows from the number of accelerators and the sizes here."""
 
     strategy: Strategy
-    tensor: Count
-    pipeline: Count
-    context: Count
+    tensor: Size
+    pipeline: Size
+    context: Size
     """Accelerators that share one sequence: Megatron's context parallelism, Ulysses under fsdp2."""
-    expert: Count
+    expert: Size
     offload_parameters: bool
     """Parameters and optimizer state live in the host's memory."""
     offload_optimizer: bool
@@ -98,10 +107,10 @@ class EngineSpec(Section):
 
     name: EngineName
     placement: Placement
-    accelerators: Count | None
+    accelerators: Size | None
     """Accelerators reserved for the engines, over all nodes (on a CPU: processes beside those that train); None where
     colocated."""
-    tensor_parallel: Count
+    tensor_parallel: Size
     """Accelerators per engine."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1)]
     """Share of an accelerator's memory (on a CPU: of the machine's) for an engine's weights and KV cache."""
@@ -145,7 +154,7 @@ class Backend(Section):
     attention: Annotated[Attention, Former(_former_attention)]
     parallel: Parallel
     engine: EngineSpec
-    num_threads: Count
+    num_threads: Size
     """CPU threads of the trainer; used where hardware has no accelerator."""
     overrides: dict[str, Any]
     """Native keys of the trainer, passed through; one that xp renders itself is an error."""
@@ -153,4 +162,4 @@ class Backend(Section):
     @field_validator("overrides", mode="before")
     @classmethod
     def _no_secret_in_overrides(cls, overrides: Any) -> Any:
-        return check_no_secret_below(overrides)
+        return check_numbers_below(check_no_secret_below(overrides))

@@ -13,16 +13,22 @@ from xp.spec.fields import Former
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
+    CATALOG_NAME,
+    MOST_COUNT,
     Count,
+    CountOrZero,
     EnvVarName,
     ImageName,
     LocalPath,
     ModulePath,
     Name,
+    Positive,
     RowsPath,
     Seconds,
     Section,
+    check_http_url,
     check_no_secret_below,
+    check_numbers_below,
     check_plain_url,
 )
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
@@ -58,7 +64,7 @@ class Reward(Section):
     """Appended as the last step reward where the environment never reported that the episode is finished."""
     minimum: float | None
     maximum: float | None
-    bound: Annotated[float, Field(gt=0, le=1e30)]
+    bound: Positive
     """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
     @model_validator(mode="after")
@@ -79,17 +85,17 @@ class EnvLimits(Section):
     """Deadlines and bounds of an environment's sessions."""
 
     create_timeout_s: Seconds
-    """Deadline for opening a session; an outage is waited out until then."""
+    """Deadline for opening a session, and for an answer about the tasks; an outage is waited out until then."""
     call_timeout_s: Seconds
     """Deadline for a tool call; a refused connection is tried again until then."""
     episode_timeout_s: Seconds
     max_sessions: Count
     """Sessions open at the same time in one process."""
     max_attempts: Count
-    """Attempts of a request that changes nothing, and of a tool call that certainly did not execute (status 429)."""
-    retries_per_episode: Annotated[int, Field(ge=0)]
+    """Attempts of a call that certainly did not execute (status 429), and to reach a server that has never answered."""
+    retries_per_episode: CountOrZero
     """Whole-episode retries on a fresh session before an episode is void."""
-    memory_gb: Annotated[float | None, Field(ge=0.25), Former(None)]
+    memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT), Former(None)]
     """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound."""
 
 
@@ -130,7 +136,7 @@ class EnvMember(Section):
     train: SelectionSpec
     held_out: HeldOutSpec | None
     """None: nothing is held out, and nothing is evaluated here."""
-    weight: Annotated[float, Field(gt=0)]
+    weight: Positive
     """Share in the mixture, relative to the other members."""
     max_turns: Count
     """Assistant messages per episode."""
@@ -158,7 +164,7 @@ class EnvMember(Section):
     @field_validator("options", "secrets", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
-        return check_no_secret_below(options)
+        return check_numbers_below(check_no_secret_below(options))
 
     @field_validator("options", mode="after")
     @classmethod
@@ -170,6 +176,8 @@ class EnvMember(Section):
     def _plain_urls(self) -> EnvMember:
         for url in (self.target or "", *self.allowed_origins):
             check_plain_url(url)
+        for url in self.allowed_origins:
+            check_http_url("allowed_origins:", url)
         return self
 
     @model_validator(mode="after")
@@ -186,8 +194,10 @@ class EnvMember(Section):
         ways = ADDRESSES.get(self.provider, {})
         if ways and sum(getattr(self, name) is not None for name in ways) != 1:
             raise ValueError("give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items()))
-        if self.target is not None and "://" not in self.target and self.provider == "openenv":
-            raise ValueError(f"target {self.target!r} is no URL; OpenEnv has no catalog: give the URL of a server")
+        if self.target is not None and self.provider == "openenv":
+            check_http_url("target", self.target, ", and OpenEnv has no catalog")
+        if self.target is not None and self.provider == "openreward" and not CATALOG_NAME.fullmatch(self.target):
+            check_http_url("target", self.target, " and no name in the catalog (Org/Name)")
         is_path = self.provider == "harbor" or (self.provider == "inspect" and ".py" in str(self.target))
         if is_path and not str(self.target).startswith(("/", "~")):
             whole = Path(str(self.target)).absolute()

@@ -11,7 +11,18 @@ from pydantic import Field, field_validator, model_validator
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.fields import Former
 from xp.spec.open_name import DialectName
-from xp.spec.section import Count, Fraction, LocalPath, Name, Section, check_no_secret_below
+from xp.spec.section import (
+    Count,
+    Fraction,
+    LocalPath,
+    Name,
+    NotNegative,
+    Positive,
+    Section,
+    WideSeed,
+    check_no_secret_below,
+    check_numbers_below,
+)
 
 
 class DType(StrEnum):
@@ -22,7 +33,7 @@ class DType(StrEnum):
 class BuildSpec(Section):
     """A model made on the spot: architecture, tokenizer and supervised warm-up (see xp.builtin.model.build)."""
 
-    seed: int
+    seed: WideSeed
     hidden_size: Count
     num_layers: Count
     num_heads: Count
@@ -31,18 +42,18 @@ class BuildSpec(Section):
     """Width of an attention head."""
     intermediate_size: Count
     vocab_size: Count
-    rope_theta: Annotated[float, Field(gt=0)]
-    initializer_range: Annotated[float, Field(gt=0)]
+    rope_theta: Positive
+    initializer_range: Positive
     warmup_steps: Count
     warmup_batch_size: Count
     warmup_ramp_steps: Count
-    warmup_learning_rate: Annotated[float, Field(gt=0)]
-    matrix_learning_rate: Annotated[float, Field(gt=0)]
-    weight_decay: Annotated[float, Field(ge=0)]
-    max_grad_norm: Annotated[float, Field(gt=0)]
+    warmup_learning_rate: Positive
+    matrix_learning_rate: Positive
+    weight_decay: NotNegative
+    max_grad_norm: Positive
     """Largest norm of the warm-up's gradients; larger ones are scaled down."""
-    choice_weight: Annotated[float, Field(gt=0)]
-    reply_weight: Annotated[float, Field(ge=0)]
+    choice_weight: Positive
+    reply_weight: NotNegative
     bare_share: Fraction
     bare_probability: Fraction
     players: Mapping[Name, Fraction]
@@ -82,11 +93,11 @@ class Architecture(Section):
     """Width of a dense feed-forward layer."""
     vocab_size: Count
     """Rows of the embedding."""
-    rope_theta: Annotated[float, Field(gt=0)]
+    rope_theta: Positive
     """Base of the rotary embedding."""
     rope_scaling: Annotated[str | None, Former(None)]
     """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
-    norm_eps: Annotated[float, Field(gt=0)]
+    norm_eps: Positive
     """Epsilon of RMSNorm."""
     tied_embeddings: bool
     """Uses one matrix for input and output embedding."""
@@ -115,7 +126,7 @@ class LoraSpec(Section):
     """Low-rank adapters (arXiv:2106.09685) in place of full training."""
 
     rank: Count
-    alpha: Annotated[float, Field(gt=0)]
+    alpha: Positive
     """The adapter's output is scaled by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)]
     target_modules: tuple[str, ...] | None
@@ -148,6 +159,11 @@ class Model(Section):
     @classmethod
     def _no_secret_in_names(cls, text: Any) -> Any:
         return check_no_secret_below(text)
+
+    @field_validator("chat_template", mode="after")
+    @classmethod
+    def _numbers_of_the_template(cls, arguments: Any) -> Any:
+        return check_numbers_below(arguments)
 
     @model_validator(mode="after")
     def _no_secret(self) -> Model:

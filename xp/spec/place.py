@@ -11,7 +11,22 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from xp.plugins import Kind
 from xp.spec.fields import Former
 from xp.spec.open_name import OpenName, checked_options
-from xp.spec.section import Count, ImageName, LocalPath, Name, Seconds, Section, check_no_secret_below, check_plain_url
+from xp.spec.section import (
+    MOST_COUNT,
+    MOST_SIZE,
+    Count,
+    CountOrZero,
+    ImageName,
+    LocalPath,
+    Name,
+    Seconds,
+    Section,
+    Size,
+    check_http_url,
+    check_no_secret_below,
+    check_numbers_below,
+    check_plain_url,
+)
 
 
 class Hardware(Section):
@@ -20,12 +35,12 @@ class Hardware(Section):
     name: Name
     accelerator: str
     """`cpu`, or the accelerator's name."""
-    accelerators_per_node: Annotated[int, Field(ge=0)]
-    accelerator_memory_gb: Annotated[float, Field(ge=0)]
-    num_nodes: Count
-    num_cpus: Count
+    accelerators_per_node: Annotated[int, Field(ge=0, le=MOST_SIZE)]
+    accelerator_memory_gb: Annotated[float, Field(ge=0, le=MOST_COUNT)]
+    num_nodes: Size
+    num_cpus: Size
     """CPU cores per node."""
-    memory_gb: Annotated[float, Field(gt=0)]
+    memory_gb: Annotated[float, Field(gt=0, le=MOST_COUNT)]
     """Memory of the host per node, in GB."""
 
 
@@ -67,7 +82,7 @@ class LauncherSpec(Section):
     """Fields of launcher=skypilot or of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
     """Seconds between SIGTERM and SIGKILL when a run is stopped."""
-    max_restarts: Annotated[int, Field(ge=0)]
+    max_restarts: CountOrZero
     """New attempts after an infrastructure failure; never after a fault of the user's."""
     detach: bool
     """True submits all stages and exits; `python -m xp runs` then follows the run. Not for local."""
@@ -82,7 +97,7 @@ class LauncherSpec(Section):
     """Slurm; None: the cluster's default."""
     account: str | None
     """Slurm: account that is charged; None: the user's default."""
-    time_limit_s: Annotated[int, Field(ge=60)] | None
+    time_limit_s: Annotated[int, Field(ge=60, le=MOST_COUNT)] | None
     """Slurm: time limit of one stage's job, in seconds; None: the partition's."""
     gres: str | None
     """Slurm: name of a GPU in --gres: `gpu`, `gpu:a100`."""
@@ -110,7 +125,7 @@ class LauncherSpec(Section):
     @field_validator("options", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
-        return check_no_secret_below(options)
+        return check_numbers_below(check_no_secret_below(options))
 
     @field_validator("options", mode="after")
     @classmethod
@@ -132,7 +147,8 @@ class LauncherSpec(Section):
             raise ValueError("array: a job array is left to the cluster; set detach=true too")
         if self.array_at_once is not None and not self.array:
             raise ValueError("array_at_once: is of a job array; set array=true too")
-        check_plain_url(self.address or "")
+        if "@" in check_plain_url(self.address or ""):
+            check_http_url("address", self.address or "")
         if self.start_head and self.address is not None:
             raise ValueError("address: start_head=true starts a cluster of its own; set one of the two")
         if self.start_head and self.detach:

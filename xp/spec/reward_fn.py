@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from xp.spec.section import MODULE_PATH, ModulePath, Section
+from xp.spec.section import MODULE_PATH, ModulePath, Number, Section
 
 PLAIN_WEIGHT = 1.0
 """Weight of a function that is given by its name alone."""
@@ -19,7 +19,7 @@ class WeightedFnSpec(Section):
 
     fn: ModulePath
     """`package.module:function`."""
-    weight: float
+    weight: Number
     """Factor of the function's value; the episode's reward is the sum over all functions."""
 
 

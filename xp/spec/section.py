@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -45,8 +45,23 @@ LocalPath = Annotated[str, AfterValidator(local_path)]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
+MOST_COUNT: Final = 10**9
+"""Largest count, as of steps, tokens and tasks: no run has more, and a product of several still is a float."""
+MOST_SIZE: Final = 10**6
+"""Largest size of a batch, a machine or a cluster; legal batch shapes are searched among products of sizes."""
+MOST_SECONDS: Final = 2_000_000
+"""Longest time to wait, 23 days: what waits for a socket takes less than 2**31 milliseconds."""
+LARGEST: Final = 1e30
+"""Largest absolute value of a number that is no count: float32 has eight powers of ten more."""
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+Size = Annotated[int, Field(ge=1, le=MOST_SIZE)]
+WideSeed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""Seed of xp's own; those of trainers are narrower."""
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST)]
+Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ENV_VAR_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 EnvVarName = Annotated[str, Field(pattern=ENV_VAR_NAME)]
@@ -95,18 +110,40 @@ def check_plain_url(url: str) -> str:
     return url
 
 
+HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
+HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/[^\s@]*)?")
+"""Address without its scheme."""
+CATALOG_NAME = re.compile(r"[^\s@:/\\]+(/[^\s@:/\\]+)*")
+"""`Org/Name`. A user, a password or a port is in no name: what has one is an address without its scheme."""
+
+
+def check_http_url(name: str, url: str, instead: str = "") -> None:
+    """Raise ValueError unless the text is an http(s) URL; the message does not repeat a text with a user or a password.
+
+    Args:
+        name: the field, for the message.
+        instead: continuation of `NAME is no URL` about what else may be given there.
+    """
+    if HTTP_URL.match(url):
+        return
+    shown_url = "" if "@" in url else f" {url!r}"
+    way_out = f"write http://{url}" if HOST_AND_PORT.fullmatch(url) else "write http://HOST:PORT or https://HOST"
+    without = ", without the user and the password, which would be stored with the run" if "@" in url else ""
+    raise ValueError(f"{name}{shown_url} is no URL of http or https{instead}; for a server {way_out}{without}")
+
+
 def user_in_url(value: Any) -> str | None:
     """The path of the first text below a value with a URL that has a user or a password; None: there is none.
 
     Args:
         value: mappings, lists and texts.
     """
-    return _first(value, "", lambda text: bool(USER_IN_URL.search(text)))
+    return _first_text(value, lambda text: bool(USER_IN_URL.search(text)))
 
 
 def secret_below(value: Any) -> str | None:
     """Describes, with its path, the first text below a value that holds a secret by its shape; None: there is none."""
-    for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, _first(value, "", holds_token))):
+    for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, _first_text(value, holds_token))):
         if place is not None:
             return f"{place}: {reason}" if place else reason
     return None
@@ -119,15 +156,26 @@ def check_no_secret_below(value: Any) -> Any:
     return value
 
 
-def _first(value: Any, path: str, is_wanted: Callable[[str], bool]) -> str | None:
-    """The path of the first text, or key, below a value that is wanted; None: there is none."""
-    todo = [(path, value)]
+def check_numbers_below(value: Any) -> Any:
+    """Raise ValueError, with the path, where a number below the value is not finite or beyond `LARGEST`."""
+    if (place := _first(value, lambda one: isinstance(one, int | float) and not abs(one) <= LARGEST)) is not None:
+        raise ValueError(f"{place}{place and ': '}should be a finite number from -{LARGEST:g} to {LARGEST:g}")
+    return value
+
+
+def _first_text(value: Any, is_wanted: Callable[[str], bool]) -> str | None:
+    return _first(value, lambda one: isinstance(one, str) and is_wanted(one))
+
+
+def _first(value: Any, is_wanted: Callable[[Any], bool]) -> str | None:
+    """The path of the first value, or key, below a value that is wanted; None: there is none."""
+    todo = [("", value)]
     while todo:
         place, one = todo.pop()
-        if isinstance(one, str) and is_wanted(one):
+        if is_wanted(one):
             return place
         if isinstance(one, Mapping):
-            if any(isinstance(key, str) and is_wanted(key) for key in one):
+            if any(map(is_wanted, one)):
                 return place
             todo += [(f"{place}.{key}" if place else str(key), child) for key, child in one.items()]
         elif isinstance(one, (list, tuple)):

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
+from xp.envs.base import MOST_TASKS
 from xp.spec.fields import Former
-from xp.spec.section import Count, LocalPath, Section
+from xp.spec.section import Count, LocalPath, Section, WideSeed
 
 
 class Overlap(StrEnum):
@@ -35,7 +36,7 @@ def _as_written(names: tuple[str, ...]) -> Any:
 SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSerializer(_as_written)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PassRate = tuple[Share, Share] | None
-Indices = tuple[Annotated[int, Field(ge=0)], ...] | None
+Indices = tuple[Annotated[int, Field(ge=0, lt=MOST_TASKS)], ...] | None
 
 
 class SelectionSpec(Section):
@@ -51,7 +52,7 @@ class SelectionSpec(Section):
     shuffle: bool
     """Draws num_tasks at random (by `seed`) instead of from the front."""
 
-    seed: int
+    seed: WideSeed
     profile: Annotated[LocalPath | None, Former(None)]
     """Evaluation of the training tasks (its directory, or its name): `python -m xp tasks profile`."""
     pass_rate: Annotated[PassRate, Former(None)]
@@ -107,7 +108,7 @@ class HeldOutSpec(Section):
     """Exactly these positions within `split`; excludes num_tasks."""
     shuffle: bool
     """Draws num_tasks of an own split at random (by `seed`) instead of from the front."""
-    seed: int
+    seed: WideSeed
     """Seed of that draw and of the hash: another one gives another share. The run's seed has no part in it."""
     overlap: Overlap
     """`allowed`: training leaves held-out tasks in, and every figure is labelled so."""

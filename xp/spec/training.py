@@ -10,7 +10,18 @@ from pydantic import Field, model_validator
 from xp.diagnosis.live import OnSymptom
 from xp.episode.finite import OnNonfinite
 from xp.spec.fields import Former
-from xp.spec.section import Count, Fraction, LocalPath, Section
+from xp.spec.section import (
+    MOST_SIZE,
+    Count,
+    CountOrZero,
+    Fraction,
+    LocalPath,
+    NotNegative,
+    Number,
+    Positive,
+    Section,
+    Size,
+)
 
 
 class LrSchedule(StrEnum):
@@ -29,37 +40,37 @@ class Training(Section):
     """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
     epochs: Annotated[Count | None, Former(None)]
     """Passes over the training tasks, each of whole steps; None: `num_steps` are given."""
-    prompts_per_step: Count
+    prompts_per_step: Size
     """Distinct tasks per rollout step."""
-    group_size: Annotated[int, Field(ge=2)]
+    group_size: Annotated[int, Field(ge=2, le=MOST_SIZE)]
     """Episodes per task; GRPO's baseline is their mean."""
-    updates_per_step: Count
+    updates_per_step: Size
     """Optimizer updates per pass over a step's episodes."""
-    passes_per_step: Count
+    passes_per_step: Size
     """Passes over the same episodes."""
-    max_staleness: Annotated[int, Field(ge=0), Former(0)]
+    max_staleness: Annotated[CountOrZero, Former(0)]
     """Largest number of rollout steps between the policy that generated an episode and the policy that is updated with
     it; this many steps are generated while updates run. 0: rollouts and updates take turns."""
-    micro_batch_size: Count
+    micro_batch_size: Size
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None
     """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size; None: off."""
-    learning_rate: Annotated[float, Field(gt=0)]
-    critic_learning_rate: Annotated[float, Field(gt=0)] | None
+    learning_rate: Positive
+    critic_learning_rate: Positive | None
     """Peak learning rate of algorithm.critic, with the same schedule; None: the policy's."""
     lr_schedule: LrSchedule
-    warmup_updates: Annotated[int, Field(ge=0)]
+    warmup_updates: CountOrZero
     """Optimizer updates of linear warm-up, N: update k has k/N of the learning rate, so that the first is not 0."""
-    weight_decay: Annotated[float, Field(ge=0)]
+    weight_decay: NotNegative
     adam_beta1: Annotated[float, Field(ge=0, lt=1)]
     adam_beta2: Annotated[float, Field(ge=0, lt=1)]
-    adam_eps: Annotated[float, Field(gt=0)]
-    max_grad_norm: Annotated[float, Field(gt=0)]
-    kl_coef: Annotated[float, Field(ge=0)]
+    adam_eps: Positive
+    max_grad_norm: Positive
+    kl_coef: NotNegative
     """Weight of the KL penalty to the model (not to initial_checkpoint); 0: no reference model is loaded."""
-    entropy_coef: Annotated[float, Field(ge=0)]
+    entropy_coef: NotNegative
     """Weight of the entropy bonus; 0: off."""
-    temperature: Annotated[float, Field(gt=0)]
+    temperature: Positive
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count | None
     """Number of the likeliest tokens to sample from; None: off."""
@@ -82,7 +93,7 @@ class Training(Section):
     on_nonfinite: Annotated[OnNonfinite, Former("stop")]
     """Action for an update whose loss or gradient is infinite or not a number: the run stops, or the update is skipped
     (three consecutive rollout steps with such an update still stop the run)."""
-    max_logprob_gap: Annotated[float | None, Field(gt=0), Former(None)]
+    max_logprob_gap: Annotated[Positive | None, Former(None)]
     """Largest mean difference between the engine's and the trainer's log-probabilities of a step's tokens; above it the
     run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
     on_symptom: Annotated[OnSymptom, Former("off")]
@@ -103,7 +114,7 @@ class Evaluation(Section):
     """Number of held-out tasks, chosen by a hash of their names; None: all of them."""
     samples_per_task: Count
     """Episodes of each of these tasks."""
-    temperature: Annotated[float, Field(ge=0)]
+    temperature: NotNegative
     """0: greedy."""
     before_training: bool
     every: Count | None
@@ -114,5 +125,5 @@ class Evaluation(Section):
     """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
     batch_size: Count
     """Episodes played at the same time."""
-    pass_threshold: float
+    pass_threshold: Number
     """Smallest reward that is a pass, in training's `reward/avg_pass_at_n` too."""
