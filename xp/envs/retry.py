@@ -78,7 +78,7 @@ class RetryRule:
         return wait if wait < left_s else None
 
     def goes_on(self, fault: EnvFault) -> bool:
-        """Whether only the deadline limits the attempts."""
+        """Returns whether only the deadline limits the attempts."""
         return isinstance(fault, self.waited_out) or (isinstance(fault, Refused) and fault.is_starting)
 
     def pause_s(self, fault: Exception, attempt: int) -> float | None:
