@@ -38,8 +38,8 @@ DIGITS: Final = "9" * 5000
 """More than Python turns into a number."""
 MEMORY: Final = 2 << 30
 """Bytes that planning may add to this process."""
-SECONDS: Final = 5
-"""Processor time of one plan, a hundred times the usual one."""
+SECONDS: Final = 60
+"""Processor time of one plan, a thousand times the usual one: what takes more would not end."""
 
 DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -163,7 +163,7 @@ def plan(asked: Namespace, *words: str) -> tuple[int, str]:
 
 
 def fault_of(asked: Namespace, words: Sequence[str], code: ExitCode, named: str | None) -> str | None:
-    """What is wrong with how a plan ends; None: nothing.
+    """Fault of the way in which a plan ends; None: there is none.
 
     Args:
         asked: the command line.

@@ -82,7 +82,7 @@ def _check_member(
 
     try:
         is_whole = watch.run(work)
-        # What is raised later is raised by the close.
+        # Exceptions after the end of the time come from the close.
         fault = raised[0] if is_whole and raised else None
         found = found.until_now()
         if not is_whole or (watch.is_over and fault is None):

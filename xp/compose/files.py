@@ -21,6 +21,7 @@ MAX_NODES = 50_000
 MAX_DEPTH = 32
 MAX_DIGITS = 1000
 """Largest number of digits of a whole number. Python makes no text of one with more than 4300."""
+TOO_LONG = f"a number has more than {MAX_DIGITS} digits; quote it if it is text"
 
 INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z_][\w-]*(\.[\w-]+)*\}")
@@ -257,7 +258,7 @@ class _Walk:
             reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
             self._fault(node, f"{path}: {reason}", is_fatal=False)
         elif node.tag == _INTEGER and len(node.value) > MAX_DIGITS:
-            self._fault(node, f"{path}: a number has more than {MAX_DIGITS} digits; quote it if it is text")
+            self._fault(node, f"{path}: {TOO_LONG}")
         elif reason_of := interpolation_fault(node.value):
             self._fault(node, f"{path}: {reason_of}", is_fatal=False)
 

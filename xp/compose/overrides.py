@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.faults import Fault, all_paths, explain_unknown_key
-from xp.compose.files import MAX_DIGITS
+from xp.compose.files import TOO_LONG
 from xp.compose.groups import GROUPS, options
 from xp.compose.mixes import MIXED
 from xp.compose.native_names import hint
@@ -48,9 +48,7 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
             faults.append(f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text))
             continue
         except ValueError:  # Python's own bound, of 4300 digits
-            faults.append(
-                f"{text.partition('=')[0]}: a number has more than {MAX_DIGITS} digits; quote it if it is text"
-            )
+            faults.append(f"{text.partition('=')[0]}: {TOO_LONG}")
             continue
         fault = _shape_fault(override)
         if fault is None:

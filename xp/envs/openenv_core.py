@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.envs import openenv_wire as wire
-from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ToolResult, ToolSpec
+from xp.envs.base import EnvFault, ProtocolError, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.envs.openenv_socket import Socket, client_of, connect
 from xp.envs.ors_http import Repeat, Transport
@@ -30,7 +30,6 @@ class Core:
         self._mcp_tools: tuple[ToolSpec, ...] | None = None
         self._client: Any = None
         self._open: set[Socket] = set()
-        self._is_closed = False
 
     async def schema(self) -> Any:
         if self._schema is None:
@@ -51,8 +50,7 @@ class Core:
                 await self._transport.pause(Repeat.OPENING, fault, attempt, deadline)
 
     async def _open_once(self, reset: Mapping[str, Any], deadline: float) -> tuple[Socket, ToolResult]:
-        if self._is_closed:
-            raise EnvUnavailable(f"the connection to {origin(self._target.url)} is closed")
+        self._transport.check_open()
         if self._client is None:
             self._client = client_of(self._target)
         socket = await connect(self._client, self._target, deadline)
@@ -99,11 +97,10 @@ class Core:
             self.slots.release()
 
     async def close(self) -> None:
-        self._is_closed = True
+        await self._transport.close()  # First, so that no session is opened meanwhile.
         await asyncio.gather(*(socket.close() for socket in list(self._open)), return_exceptions=True)
         if self._client is not None:
             await self._client.close()
-        await self._transport.close()
 
     def _result(self, answer: tuple[str, Any], what: str) -> ToolResult:
         kind, data = answer

@@ -234,9 +234,13 @@ class Transport:
         client = self._client or self._connect()
         return client.request(method, self.target.url + path, headers=headers, data=data, allow_redirects=False)
 
-    def _connect(self) -> aiohttp.ClientSession:
+    def check_open(self) -> None:
+        """Raises EnvUnavailable after `close`."""
         if self._is_closed:
             raise EnvUnavailable(f"the connection to {self._origin} is closed")
+
+    def _connect(self) -> aiohttp.ClientSession:
+        self.check_open()
         self._client = aiohttp.ClientSession(
             connector=connector_to(self.target, keepalive_timeout=IDLE_CONNECTION_S),
             timeout=aiohttp.ClientTimeout(total=None),

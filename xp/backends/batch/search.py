@@ -176,7 +176,7 @@ def _values(batch: BatchShape, name: str) -> Iterator[Sequence[int]]:
             most = max(most, whole)
         yield range(max(2 if name == "group" else 1, now - NEAR), min(most, MOST_SIZE) + 1)
         if most < whole and name in ("prompts", "group"):
-            # Of so many values only those with the same number of episodes for each rank.
+            # Values with the same number of episodes for each rank; all others would be too many.
             unit = batch.updates * (batch.ranks // math.gcd(batch.ranks, batch.episodes // now))
             yield range(unit * (most // unit + 1), min(whole, MOST_SIZE) + 1, unit)
 
