@@ -128,7 +128,7 @@ class Hungry(Counter):
 class Gathering(Counter):
     """Has a tool that blocks its thread until many sessions have called it."""
 
-    SIZE = 40
+    SIZE = 160  # The stacks of so many threads are more than 1 GB.
     _barrier = threading.Barrier(SIZE)
 
     @tool

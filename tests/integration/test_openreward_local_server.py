@@ -66,7 +66,7 @@ def test_its_output_goes_to_the_file_that_was_asked_for_and_is_quiet_while_all_i
 
 
 def test_tools_that_block_their_thread_run_in_all_sessions_at_the_same_time() -> None:
-    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
+    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0, "max_sessions": Gathering.SIZE}
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
     task = provider.tasks("train", [1])[0]
     with ThreadPoolExecutor(Gathering.SIZE) as pool:

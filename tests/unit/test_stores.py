@@ -319,3 +319,38 @@ def test_the_store_of_a_first_process_that_is_started_again_is_the_new_one(tmp_p
         with start(kept, "new") as new:
             assert other.stdout.readline() == "new\n"
             new.communicate()
+
+
+LEFT = """
+import atexit, os, sys
+
+def last():
+    print("left", dist.is_initialized(), os.path.exists(os.environ["XP_STORES"]), flush=True)
+
+atexit.register(last)
+from xp.security import loopback
+loopback.stay()
+import torch.distributed as dist
+
+ends = dist.destroy_process_group
+def destroy():
+    print("ends", os.path.exists(os.environ["XP_STORES"]), flush=True)
+    ends()
+
+dist.destroy_process_group = destroy
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1], RANK="0", WORLD_SIZE="1")
+dist.init_process_group("gloo")
+dist.barrier()
+if sys.argv[2] == "fails":
+    raise RuntimeError("the engine did not start")
+"""
+
+
+@pytest.mark.parametrize("end", ["ends", "fails"])
+def test_a_process_ends_its_groups_while_their_stores_are_there(end: str) -> None:
+    """On a GPU, a process whose store was removed first did not end for minutes: NCCL's thread waited for the file."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, str(free_port()), end], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.stdout.splitlines() == ["ends True", "left False False"], done.stderr
+    assert done.returncode == (end == "fails")

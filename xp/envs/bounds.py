@@ -15,20 +15,53 @@ PR_SET_PDEATHSIG: Final = 1
 WATCH_S: Final = 0.5
 GRACE_S: Final = 5.0
 STEP_S: Final = 0.1
+USUAL_STACK: Final = 8 * 2**20
+"""Bytes of a thread's stack where `ulimit -s` is unlimited (glibc takes less)."""
+
+_bound: list[int] = []
+"""Bytes of this process's limit, without any thread's stack and with those of all threads; empty: it has no limit."""
 
 
-def bound_memory(memory_gb: float | None) -> None:
+def bound_memory(memory_gb: float | None, *, threads: int = 0) -> None:
     """Limits the private memory of this process and of each child process, in GB; larger allocations fail.
 
     In Python, an allocation then raises MemoryError. Mapped files and libraries do not count.
+
+    Args:
+        memory_gb: the limit; None: no limit.
+        threads: most threads whose stacks do not count; before each one starts, the process calls `allow_thread`. The
+            system reserves the whole stack of a thread (8 MB), of which little is ever used.
     """
     if memory_gb is not None and sys.platform == "linux":
         import resource
 
         wanted = int(memory_gb * 1e9)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        most = wanted + threads * _stack_bytes()
+        if hard != resource.RLIM_INFINITY:
+            wanted, most = min(wanted, hard), min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+        _bound[:] = [wanted, most]
+
+
+def allow_thread() -> None:
+    """Raises this process's limit of `bound_memory`, so that another thread's stack does not count."""
+    if _bound:
+        import resource
+
+        wanted, most = _bound
+        soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        needed = min(most, wanted + (threading.active_count() + 1) * _stack_bytes())
+        if needed > soft:
+            resource.setrlimit(resource.RLIMIT_DATA, (needed, most))
+
+
+def _stack_bytes() -> int:
+    """Memory that the system reserves for a thread's stack."""
+    import resource
+
+    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return USUAL_STACK if size == resource.RLIM_INFINITY else size
 
 
 def die_with(parent: int) -> None:

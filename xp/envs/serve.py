@@ -10,10 +10,10 @@ import os
 import socket
 import sys
 from collections.abc import MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from xp.envs.bounds import bound_memory, die_with
+from xp.envs.bounds import allow_thread, bound_memory, die_with
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.load import load_object
@@ -59,7 +59,7 @@ def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_g
     The port is written to `report_fd` as one line of JSON; port 0 means any port.
     """
     die_with(parent)
-    bound_memory(memory_gb)
+    bound_memory(memory_gb, threads=BLOCKING_CALLS)
     keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
     with os.fdopen(report_fd, "w") as report:
         try:
@@ -85,6 +85,14 @@ def _app(kind: str, serve: str) -> App:
     return app
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads of blocking tools, whose stacks take nothing from the memory of the environment."""
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        allow_thread()
+        return super().submit(*args, **kwargs)
+
+
 def _run(app: App, listener: socket.socket) -> None:
     import uvicorn
 
@@ -92,7 +100,7 @@ def _run(app: App, listener: socket.socket) -> None:
         """Server with enough threads for blocking tools; Python's default is the number of cores plus four."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(BLOCKING_CALLS))
+            asyncio.get_running_loop().set_default_executor(Threads(BLOCKING_CALLS))
             await super().startup(sockets)
 
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)

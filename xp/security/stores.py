@@ -11,6 +11,7 @@ goes on only when the group is complete; a second group thus never overtakes the
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -34,6 +35,8 @@ ANY: Final = b"any"
 """Value of PLACES in a store that was made without a number of processes."""
 LOOK_S: Final = 0.02
 """Seconds between two looks for a store, or for the others, that may not be there yet."""
+RELEASE_S: Final = 1.0
+"""Seconds for another thread to finish work of microseconds."""
 
 _reserved: dict[int, socket.socket | int] = {}
 """Sockets of this process's own stores, by port. Nothing answers there, and nobody else is given the port."""
@@ -44,6 +47,29 @@ def make_directory() -> None:
     if os.path.isdir(os.environ.get(DIRECTORY, "")):
         return
     os.environ[DIRECTORY] = str(own_directory.make("stores"))
+    atexit.register(_end_own_groups, os.getpid())
+
+
+def end_groups() -> None:
+    """Ends torch's process groups, if there are any.
+
+    Must come before the end of their stores. A thread of NCCL's reads its store every second
+    (TORCH_NCCL_COORD_CHECK_MILSEC); if the file was removed, it waits for it until the store's timeout (10 minutes or
+    more), and the process cannot end before that thread (seen on a GPU with torch 2.11).
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    # Gloo's thread releases the last collective's tensors with the GIL. Destroying the group at the same time, with
+    # the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
+    time.sleep(RELEASE_S)
+    distributed.destroy_process_group()
+
+
+def _end_own_groups(process: int) -> None:
+    if os.getpid() == process:
+        with suppress(Exception):  # What the process came to is on record; nobody needs its groups any more.
+            end_groups()
 
 
 def use_files(rendezvous: ModuleType) -> None:

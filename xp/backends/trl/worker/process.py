@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from datetime import timedelta
 
@@ -56,18 +55,8 @@ def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
     )
 
 
-RELEASE_S = 1.0
-"""Seconds for another thread to finish work of microseconds."""
-
-
 def leave_group(ranks: Ranks) -> None:
     """Ends the process group when no rank uses it any more."""
-    if ranks.count == 1:
-        return
-    import torch.distributed
-
-    ranks.wait()
-    # Gloo's thread releases the last collective's tensors with the GIL. Destroying the group at the same time, with
-    # the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
-    time.sleep(RELEASE_S)
-    torch.distributed.destroy_process_group()
+    if ranks.count > 1:
+        ranks.wait()
+        stores.end_groups()
