@@ -128,7 +128,7 @@ class Hungry(Counter):
 class Gathering(Counter):
     """Has a tool that blocks its thread until many sessions have called it."""
 
-    SIZE = 160  # The stacks of so many threads are more than 1 GB.
+    SIZE = 40
     _barrier = threading.Barrier(SIZE)
 
     @tool
@@ -136,6 +136,16 @@ class Gathering(Counter):
         """Wait for the others."""
         self._barrier.wait(timeout=240)
         return said("met")
+
+
+class Napping(Counter):
+    """Has a tool that blocks its thread for a while."""
+
+    @tool
+    def nap(self, args: Amount) -> ToolOutput:
+        """Sleep for some seconds."""
+        time.sleep(args.amount)
+        return said("rested")
 
 
 class Stuck(Counter):

@@ -97,7 +97,7 @@ def test_a_repaired_grader_is_another_evaluation_though_its_tasks_are_the_same(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with serving(ChatServer(write=knows_some)) as server:
         command = words(server, tmp_path / "outputs", "env.grader=graded_here:Graded", "evaluation.num_tasks=2")
-        # Of different lengths: Python takes a module's cached bytecode if size and second of its source are the same.
+        # Lengths differ: Python takes a module's cached bytecode if size and second of its source are the same.
         for reward in ("0.0", "1.00"):
             (tmp_path / "graded_here.py").write_text(GRADER.format(reward=reward))
             assert main(command) == 0

@@ -66,13 +66,25 @@ def test_its_output_goes_to_the_file_that_was_asked_for_and_is_quiet_while_all_i
 
 
 def test_tools_that_block_their_thread_run_in_all_sessions_at_the_same_time() -> None:
-    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0, "max_sessions": Gathering.SIZE}
+    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
     task = provider.tasks("train", [1])[0]
     with ThreadPoolExecutor(Gathering.SIZE) as pool:
         sessions = list(pool.map(lambda _: provider.open(task), range(Gathering.SIZE)))
         texts = list(pool.map(lambda session: session.call("meet", {}).text, sessions))
     assert texts == ["met"] * Gathering.SIZE
+    provider.close()
+
+
+def test_blocking_calls_wait_when_the_memory_has_no_room_for_more_threads() -> None:
+    """The stacks of 64 threads would be more than all of the memory."""
+    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 0.5, "max_sessions": 64}
+    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Napping", **limits), os.environ)
+    task = provider.tasks("train", [1])[0]
+    with ThreadPoolExecutor(64) as pool:
+        sessions = list(pool.map(lambda _: provider.open(task), range(64)))
+        texts = list(pool.map(lambda session: session.call("nap", {"amount": 1.0}).text, sessions))
+    assert texts == ["rested"] * 64
     provider.close()
 
 

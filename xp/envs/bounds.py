@@ -16,52 +16,35 @@ WATCH_S: Final = 0.5
 GRACE_S: Final = 5.0
 STEP_S: Final = 0.1
 USUAL_STACK: Final = 8 * 2**20
-"""Bytes of a thread's stack where `ulimit -s` is unlimited (glibc takes less)."""
-
-_bound: list[int] = []
-"""Bytes of this process's limit, without any thread's stack and with those of all threads; empty: it has no limit."""
+"""Bytes of a thread's stack; where `ulimit -s` is unlimited, glibc takes less."""
 
 
-def bound_memory(memory_gb: float | None, *, threads: int = 0) -> None:
+def bound_memory(memory_gb: float | None) -> None:
     """Limits the private memory of this process and of each child process, in GB; larger allocations fail.
 
     In Python, an allocation then raises MemoryError. Mapped files and libraries do not count.
-
-    Args:
-        memory_gb: the limit; None: no limit.
-        threads: most threads whose stacks do not count; before each one starts, the process calls `allow_thread`. The
-            system reserves the whole stack of a thread (8 MB), of which little is ever used.
     """
     if memory_gb is not None and sys.platform == "linux":
         import resource
 
         wanted = int(memory_gb * 1e9)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        most = wanted + threads * _stack_bytes()
-        if hard != resource.RLIM_INFINITY:
-            wanted, most = min(wanted, hard), min(most, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
-        _bound[:] = [wanted, most]
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def allow_thread() -> None:
-    """Raises this process's limit of `bound_memory`, so that another thread's stack does not count."""
-    if _bound:
+def stacks_within(memory_gb: float) -> int:
+    """Returns how many threads' stacks `memory_gb` has room for, at least one.
+
+    A whole stack counts for `bound_memory` (`ulimit -s`, 8 MB as a rule), however little of it is used.
+    """
+    size = USUAL_STACK
+    if sys.platform == "linux":
         import resource
 
-        wanted, most = _bound
-        soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        needed = min(most, wanted + (threading.active_count() + 1) * _stack_bytes())
-        if needed > soft:
-            resource.setrlimit(resource.RLIMIT_DATA, (needed, most))
-
-
-def _stack_bytes() -> int:
-    """Memory that the system reserves for a thread's stack."""
-    import resource
-
-    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return USUAL_STACK if size == resource.RLIM_INFINITY else size
+        soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+        size = USUAL_STACK if soft == resource.RLIM_INFINITY else soft
+    return max(1, int(memory_gb * 1e9 / size))
 
 
 def die_with(parent: int) -> None:

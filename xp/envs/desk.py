@@ -10,15 +10,12 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pickle import dumps
-from typing import Any, Final
+from typing import Any
 
 from xp.envs.base import EnvFault, ProtocolError
-from xp.envs.bounds import allow_thread, bound_memory, die_with
+from xp.envs.bounds import bound_memory, die_with
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
-
-THREADS: Final = 1024
-"""Most concurrent requests whose threads take nothing from the child's memory; see env.limits.max_sessions."""
 
 
 class Desk:
@@ -42,7 +39,6 @@ class Desk:
                 request = self._connection.recv()
             except (EOFError, OSError):
                 return
-            allow_thread()
             threading.Thread(target=self._answer, args=request, name="desk", daemon=True).start()
 
     def _answer(self, number: int, verb: str, conversation: int, argument: Any) -> None:
@@ -87,7 +83,7 @@ def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     config: EnvConfig = connection.recv()
-    bound_memory(config.limits.memory_gb, threads=THREADS)
+    bound_memory(config.limits.memory_gb)
     clerk = clerk_of(config)
     if (end := getattr(clerk, "end", None)) is None:
         Desk(connection, clerk).serve()

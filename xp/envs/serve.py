@@ -9,11 +9,12 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from xp.envs.bounds import allow_thread, bound_memory, die_with
+from xp.envs.bounds import bound_memory, die_with, stacks_within
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.load import load_object
@@ -22,6 +23,34 @@ from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 
 BLOCKING_CALLS: Final = 1024
 """Largest number of concurrent calls of blocking tools; the client's limit is env.limits.max_sessions."""
+STACKS: Final = 0.5
+"""Largest share of env.limits.memory_gb for the stacks of these calls' threads; further calls wait."""
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads for blocking calls: as many as there were calls at the same time.
+
+    Python 3.12's own pool takes threads that wait for busy ones, and starts new ones until it has its largest number.
+
+    Args:
+        most: largest number of threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__(1)
+        self._most, self._calls, self._counting = most, 0, threading.Lock()
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        with self._counting:
+            self._calls += 1
+            self._max_workers = max(self._max_workers, min(self._most, self._calls))
+        call = super().submit(*args, **kwargs)
+        call.add_done_callback(self._done)
+        return call
+
+    def _done(self, _: Future[Any]) -> None:
+        with self._counting:
+            self._calls -= 1
 
 
 class Guard:
@@ -59,7 +88,7 @@ def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_g
     The port is written to `report_fd` as one line of JSON; port 0 means any port.
     """
     die_with(parent)
-    bound_memory(memory_gb, threads=BLOCKING_CALLS)
+    bound_memory(memory_gb)
     keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
     with os.fdopen(report_fd, "w") as report:
         try:
@@ -71,7 +100,8 @@ def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_g
             report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")
             raise SystemExit(1) from error
         report.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
-    _run(app, listener)
+    room = BLOCKING_CALLS if memory_gb is None else stacks_within(memory_gb * STACKS)
+    _run(app, listener, Threads(min(BLOCKING_CALLS, room)))
 
 
 def _app(kind: str, serve: str) -> App:
@@ -85,22 +115,14 @@ def _app(kind: str, serve: str) -> App:
     return app
 
 
-class Threads(ThreadPoolExecutor):
-    """Threads of blocking tools, whose stacks take nothing from the memory of the environment."""
-
-    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        allow_thread()
-        return super().submit(*args, **kwargs)
-
-
-def _run(app: App, listener: socket.socket) -> None:
+def _run(app: App, listener: socket.socket, threads: Threads) -> None:
     import uvicorn
 
     class Threaded(uvicorn.Server):  # type: ignore[misc]
         """Server with enough threads for blocking tools; Python's default is the number of cores plus four."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            asyncio.get_running_loop().set_default_executor(Threads(BLOCKING_CALLS))
+            asyncio.get_running_loop().set_default_executor(threads)
             await super().startup(sockets)
 
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)

@@ -55,7 +55,7 @@ def end_groups() -> None:
 
     Must come before the end of their stores. A thread of NCCL's reads its store every second
     (TORCH_NCCL_COORD_CHECK_MILSEC); if the file was removed, it waits for it until the store's timeout (10 minutes or
-    more), and the process cannot end before that thread (seen on a GPU with torch 2.11).
+    more), and the process cannot end before that thread (with torch 2.11 on a GPU, it did not end).
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -96,7 +96,9 @@ class EnvLimits(Section):
     retries_per_episode: CountOrZero
     """Whole-episode retries on a fresh session before an episode is void."""
     memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT), Former(None)]
-    """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound."""
+    """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound.
+    The stacks of its threads count, 8 MB each; those of a server's blocking calls take up to half of it, and further
+    calls wait."""
 
 
 class SecretSource(Section):
