@@ -1,21 +1,37 @@
-"""Repeats an exception of a signal handler that Python has dropped.
+"""Repeats an exception of a signal handler that Python has dropped, and waits so that a handler runs.
 
 A handler runs between any two instructions of the main thread. An exception that it raises inside a finalizer
-(`__del__`) or a callback of the garbage collector ends only that: Python prints it and goes on.
+(`__del__`) or a callback of the garbage collector ends only that: Python prints it and goes on. A signal that arrives
+just before the main thread begins to wait does not end the wait: its handler runs when the wait is over.
 """
 
 from __future__ import annotations
 
 import _thread
+import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 PAUSE_S: Final = 0.01
 """Seconds after which a dropped exception is repeated: the finalizer has ended by then."""
+LOOK_S: Final = 0.5
+"""Seconds between two interruptions of a wait, in which a late signal's handler runs."""
+
+T = TypeVar("T")
+
+
+def next_of(inbox: queue.SimpleQueue[T]) -> T:
+    """Returns the next object of a queue. It waits for one without a limit, but delays no signal by more than LOOK_S.
+
+    For the main thread. A plain `inbox.get()` may delay a signal's handler until there is an object.
+    """
+    while True:
+        with suppress(queue.Empty):
+            return inbox.get(timeout=LOOK_S)
 
 
 @contextmanager

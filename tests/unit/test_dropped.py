@@ -1,13 +1,16 @@
-"""A signal that comes while an object is finalized ends a program like any other: Python drops what its handler raises
-there."""
+"""A signal that comes while an object is finalized, or just before a wait, ends a program like any other: Python drops
+what its handler raises there, or runs its handler after the wait only."""
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from xp import dropped
 from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
@@ -91,3 +94,36 @@ def test_a_signal_is_not_lost_while_python_tells_of_a_dropped_exception(before: 
     words = [sys.executable, "-c", before.format(number="signal.SIGTERM") + program]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, said + "\n", "")
+
+
+BEFORE_A_WAIT = """
+import queue, signal, threading, time
+from xp.dropped import next_of
+
+def another(inbox):
+    # The signal interrupts this thread and not the wait of the main one, as if it had come just before the wait.
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), {number})
+    time.sleep(600)
+
+def work():
+    inbox = queue.SimpleQueue()
+    threading.Thread(target=another, args=(inbox,), daemon=True).start()
+    next_of(inbox)
+"""
+
+
+@pytest.mark.scorecard(8)
+@pytest.mark.parametrize(("program", "said"), [(PREPARE, "143"), (EVALUATION, "the evaluation was stopped by SIGTERM")])
+def test_a_signal_just_before_a_wait_for_an_event_ends_it(program: str, said: str) -> None:
+    words = [sys.executable, "-c", BEFORE_A_WAIT.format(number="signal.SIGTERM") + program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, said + "\n", "")
+
+
+def test_a_wait_for_an_event_returns_what_comes_later() -> None:
+    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
+    late = threading.Timer(3 * dropped.LOOK_S, inbox.put, ["event"])
+    late.start()
+    assert dropped.next_of(inbox) == "event"
+    late.join()

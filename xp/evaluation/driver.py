@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from xp.dropped import next_of
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -212,7 +213,7 @@ class EndpointPlay:
         fault: BaseException | None = None
         while num_threads:
             try:
-                one = self._ended.get(timeout=STOPPING_S if fault else None)
+                one = self._ended.get(timeout=STOPPING_S) if fault else next_of(self._ended)
             except queue.Empty:
                 break
             if one is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
+from xp.dropped import next_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply
@@ -188,7 +189,7 @@ class EpisodePlay:
         """Processes all events; waits for one if this thread is idle."""
         must_wait = not self.engine.is_writing and self._is_live
         while must_wait or not self._inbox.empty():
-            event = self._inbox.get()
+            event = next_of(self._inbox)
             must_wait = False
             if isinstance(event, Settled):
                 self._outcomes[event.number] = event.outcome
