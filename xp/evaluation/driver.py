@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.dropped import next_of
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -20,6 +19,7 @@ from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board
 from xp.evaluation.records import Number
 from xp.evaluation.settings import ToolCalls
+from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 
 Todo = Sequence[tuple[TaskRow, int]]

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
-from xp.dropped import repeated
 from xp.errors import ExitCode, XpError
 from xp.launchers.signals import DEBOUNCE_S, install, restore
+from xp.lost_signals import repeated
 
 
 class EvaluationStopped(KeyboardInterrupt):

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from xp.dropped import repeated
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
+from xp.lost_signals import repeated
 from xp.reading import config_of
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.faults import FaultPoint, fault_point

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from xp.dropped import repeated
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
+from xp.lost_signals import repeated
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:

@@ -19,9 +19,9 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, Work
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
-from xp.dropped import repeated
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
+from xp.lost_signals import repeated
 from xp.security import loopback, own_ray
 from xp.worker.best import EarlyStop
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from xp.backends.trl.worker.conversation import Conversation, OpenEngine, Opening, RolloutTurn
-from xp.dropped import next_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
+from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 from xp.worker.lost_engine import EngineLost
 from xp.worker.played import PlayedEpisode

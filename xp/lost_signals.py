@@ -1,4 +1,4 @@
-"""Repeats an exception of a signal handler that Python has dropped, and waits so that a handler runs.
+"""Keeps signals from being lost: repeats an exception that Python has dropped, and waits so that a handler runs.
 
 A handler runs between any two instructions of the main thread. An exception that it raises inside a finalizer
 (`__del__`) or a callback of the garbage collector ends only that: Python prints it and goes on. A signal that arrives

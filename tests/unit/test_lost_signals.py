@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from xp import dropped
+from xp import lost_signals
 from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
@@ -82,8 +82,8 @@ def work():
         time.sleep(0.1)
 """
 AT_ONCE = """
-from xp import dropped
-dropped.PAUSE_S = 0.0  # The signal is sent again as early as it can be.
+from xp import lost_signals
+lost_signals.PAUSE_S = 0.0  # The signal is sent again as early as it can be.
 """
 
 
@@ -98,7 +98,7 @@ def test_a_signal_is_not_lost_while_python_tells_of_a_dropped_exception(before: 
 
 BEFORE_A_WAIT = """
 import queue, signal, threading, time
-from xp.dropped import next_of
+from xp.lost_signals import next_of
 
 def another(inbox):
     # The signal interrupts this thread and not the wait of the main one, as if it had come just before the wait.
@@ -123,7 +123,7 @@ def test_a_signal_just_before_a_wait_for_an_event_ends_it(program: str, said: st
 
 def test_a_wait_for_an_event_returns_what_comes_later() -> None:
     inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
-    late = threading.Timer(3 * dropped.LOOK_S, inbox.put, ["event"])
+    late = threading.Timer(3 * lost_signals.LOOK_S, inbox.put, ["event"])
     late.start()
-    assert dropped.next_of(inbox) == "event"
+    assert lost_signals.next_of(inbox) == "event"
     late.join()
