@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.equivalence import sweep_words
 from tests.engines.test_slime import needs_server
 from tests.trainers.slime_setup import needs_slime
+from tools.benchmarks.equivalence import sweep_words
 from xp.episode.metrics_file import read_metrics
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(3600)]

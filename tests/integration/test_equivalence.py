@@ -31,7 +31,7 @@ pytestmark = [
 def equivalence(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(sys.executable, "-m", "benchmarks.equivalence", "--seeds", "1,2", "--steps", "2"),
+            *(sys.executable, "-m", "tools.benchmarks.equivalence", "--seeds", "1,2", "--steps", "2"),
             *("--python", f"skyrl={SKYRL}", "--outputs", str(directory), *arguments, *SMALL),
         ],
         cwd=ROOT,

@@ -28,7 +28,7 @@ def test_the_wheel_holds_groups_recipes_and_catalogs_and_no_tests(wheel: Path) -
     for part in ("xp/conf/config.yaml", "xp/conf/env/whodunit_mini.yaml", "xp/recipes/quickstart.yaml"):
         assert part in names
     assert "xp/backends/trl/control/catalog.json" in names
-    assert not [name for name in names if name.startswith(("tests/", "outputs/"))]
+    assert not [name for name in names if name.startswith(("tests/", "tools/", "outputs/"))]
 
 
 @pytest.mark.parametrize("arguments", [["plan"], ["plan", "recipes=quickstart"], ["--help"]])

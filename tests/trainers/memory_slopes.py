@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.bench_memory import points_of
-from benchmarks.memory_points import HIDDEN, TOKENS, VOCABULARIES
+from tools.benchmarks.bench_memory import points_of
+from tools.benchmarks.memory_points import HIDDEN, TOKENS, VOCABULARIES
 from xp.backends.base import MemoryUse, render_module
 from xp.compose import compose
 

@@ -78,7 +78,7 @@ def test_the_page_on_architecture_has_every_room_in_the_order_that_import_linter
 
 
 def test_the_sites_menu_has_every_page() -> None:
-    menu = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2])
+    menu = re.findall(r"[\w/-]+\.md", (ROOT / "tools/mkdocs.yml").read_text().partition("\nnav:\n")[2])
     assert sorted(menu) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.curves import draw
-from benchmarks.equivalence import Verdict, _parser, _sweeps, compared, comparisons, main, table
-from benchmarks.sweeps import TrainedRun, rewards_of
+from tools.benchmarks.curves import draw
+from tools.benchmarks.equivalence import Verdict, _parser, _sweeps, compared, comparisons, main, table
+from tools.benchmarks.sweeps import TrainedRun, rewards_of
 from xp.compose import compose_sweep
 from xp.errors import ExitCode, XpError
 from xp.runs.held_out import HeldOutResult

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.scorecard(60)
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = ("skyrl", "slime", "vllm")
-LOCKS = ("requirements.lock", "requirements-demo.lock", *(f"requirements-{name}.lock" for name in TRAINERS))
-MAKEFILE = (ROOT / "Makefile").read_text()
+LOCKS = ("all.lock", "demo.lock", *(f"{name}.lock" for name in TRAINERS))
+MAKEFILE = (ROOT / "tools/dev.mk").read_text()
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Lock:
 
 
 def lock_of(name: str, extras: str) -> Lock:
-    return Lock((ROOT / name).read_text().replace("\\\n", " ").splitlines(), words(extras))
+    return Lock((ROOT / "requirements" / name).read_text().replace("\\\n", " ").splitlines(), words(extras))
 
 
 def words(variable: str) -> list[str]:
-    """Words of a variable of the Makefile."""
+    """Words of a variable of tools/dev.mk."""
     found = re.search(rf"^{variable} := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
     assert found is not None
     return found[1].replace("\\\n", " ").split()
@@ -51,9 +51,9 @@ def here(marker: Marker | None) -> bool:
     return marker is None or marker.evaluate({"extra": ""})
 
 
-@pytest.fixture(params=["requirements.lock", "requirements-demo.lock"], scope="module")
+@pytest.fixture(params=["all.lock", "demo.lock"], scope="module")
 def lock(request: pytest.FixtureRequest) -> Lock:
-    return lock_of(request.param, "EXTRAS" if request.param == "requirements.lock" else "DEMO_EXTRAS")
+    return lock_of(request.param, "EXTRAS" if request.param == "all.lock" else "DEMO_EXTRAS")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_every_requirement_of_the_project_is_pinned_to_a_version_that_it_allows(
     lock: Lock, pins: dict[str, str]
 ) -> None:
     stale = [str(part) for part in asked(lock.extras) if pins.get(canonicalize_name(part.name)) not in part.specifier]
-    assert not stale, "make lock, and commit requirements.lock"
+    assert not stale, "make lock, and commit requirements/"
 
 
 def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> None:
@@ -90,9 +90,9 @@ def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> No
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_environment_of_a_trainer_is_what_its_requirements_and_the_makefile_ask_for(trainer: str) -> None:
-    lock = lock_of(f"requirements-{trainer}.lock", f"{trainer.upper()}_ALONE")
+    lock = lock_of(f"{trainer}.lock", f"{trainer.upper()}_ALONE")
     found = pins_of(lock)
-    texts = [line.partition("#")[0].strip() for line in (ROOT / f"requirements-{trainer}.txt").read_text().splitlines()]
+    texts = [line.partition("#")[0].strip() for line in (ROOT / f"requirements/{trainer}.txt").read_text().splitlines()]
     needs = [Requirement(text) for text in [*filter(None, texts), *lock.extras]]
     stale = [
         str(part)
@@ -119,7 +119,7 @@ def test_torch_and_what_it_brings_is_left_to_the_build_that_the_machine_wants(lo
 
 
 def test_the_demo_has_the_same_versions_as_everything_else_and_no_tools() -> None:
-    demo, whole = lock_of("requirements-demo.lock", "DEMO_EXTRAS"), lock_of("requirements.lock", "EXTRAS")
+    demo, whole = lock_of("demo.lock", "DEMO_EXTRAS"), lock_of("all.lock", "EXTRAS")
     assert set(demo.lines) < set(whole.lines)
     names = {line.partition("==")[0] for line in demo.lines}
     assert not names & {"pytest", "mypy", "ruff", "wandb", "ray", "modal", "optuna", "gradio", "tensorboard"}

@@ -1,19 +1,16 @@
-"""setup/make_venv.py: which build of torch a machine gets, and that a lock is installed whole by uv or by pip."""
+"""tools/make_venv.py: which build of torch a machine gets, and that a lock is installed whole by uv or by pip."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools import make_venv
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "setup"))
-
-import make_venv  # noqa: E402
-
 PYTHON = Path("venv/bin/python")
 
 
@@ -67,7 +64,7 @@ def test_an_index_that_nobody_serves_does_not_answer() -> None:
 
 
 def test_uv_installs_the_lock_by_its_hashes(commands: Commands) -> None:
-    make_venv.install_lock(PYTHON, ROOT / "requirements-demo.lock")
+    make_venv.install_lock(PYTHON, ROOT / "requirements/demo.lock")
     (ran,) = commands.ran
     assert ran[0] == "/usr/bin/uv"
     assert {"--no-deps", "--require-hashes"} <= set(ran)
@@ -75,7 +72,7 @@ def test_uv_installs_the_lock_by_its_hashes(commands: Commands) -> None:
 
 def test_where_uv_fails_pip_installs_the_lock_by_its_hashes(commands: Commands) -> None:
     commands.failing = {"/usr/bin/uv"}
-    make_venv.install_lock(PYTHON, ROOT / "requirements-demo.lock")
+    make_venv.install_lock(PYTHON, ROOT / "requirements/demo.lock")
     assert commands.ran[-1][0] == str(PYTHON)
     assert {"--no-deps", "--require-hashes"} <= set(commands.ran[-1])
 
@@ -91,7 +88,7 @@ def test_where_there_is_no_uv_the_locks_own_is_installed_first_with_its_hashes(
         return commands(command, **options)
 
     monkeypatch.setattr(make_venv.subprocess, "run", read)
-    make_venv.install_lock(PYTHON, ROOT / "requirements-demo.lock")
+    make_venv.install_lock(PYTHON, ROOT / "requirements/demo.lock")
     assert [line.partition("==")[0] for line in locks[0].splitlines() if "==" in line] == ["uv"]
     assert "--hash=sha256:" in locks[0]
     assert commands.ran[-1][0] == "venv/bin/uv"

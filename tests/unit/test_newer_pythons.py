@@ -12,9 +12,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def docstrings() -> Iterator[tuple[str, str]]:
     """Place and text of each docstring of xp, its tests and its set-up."""
-    for file in sorted(
-        path for folder in ("xp", "tests", "setup", "benchmarks") for path in (ROOT / folder).rglob("*.py")
-    ):
+    for file in sorted(path for folder in ("xp", "tests", "tools") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node, clean=False)) is not None:
                 yield f"{file.relative_to(ROOT)}: {getattr(node, 'name', 'module')}", text

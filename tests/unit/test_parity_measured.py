@@ -11,7 +11,7 @@ import pytest
 from xp.__main__ import main
 from xp.backends.base import render_module
 from xp.cli import parity_measure
-from xp.cli.parity import DOCS
+from xp.cli.parity import MEASURED
 from xp.cli.parity_measure import (
     PROGRAMS,
     SKIPPED,
@@ -28,7 +28,7 @@ from xp.cli.parity_options import OPTIONS, REPORTED, Option
 from xp.errors import ExitCode, XpError
 from xp.worker.parity.recorded import BAR, batch
 
-SAID = json.loads((DOCS / "parity-measured.json").read_text())
+SAID = json.loads(MEASURED.read_text())
 COMMITTED = ParityMeasure((), SAID["options"])
 
 

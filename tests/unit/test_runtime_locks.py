@@ -156,7 +156,7 @@ def test_nothing_is_installed_for_a_run_that_this_machine_would_refuse(monkeypat
 def test_no_text_tells_anybody_to_install_the_stranger_s_package_of_our_module_s_name() -> None:
     wrong = re.compile(r"pip install[^\n`]*?(?<![\w./-])['\"]?xp(?:\[|['\"\s`]|$)")
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("xp/**/*.py"), *ROOT.glob("conf/**/*.yaml")]
-    files += [*ROOT.glob("recipes/*.yaml"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    files += [*ROOT.glob("recipes/*.yaml"), ROOT / "Makefile", ROOT / "tools/dev.mk", ROOT / "pyproject.toml"]
     assert [str(file) for file in files if wrong.search(file.read_text())] == []
     assert wrong.search("pip install 'xp[optuna]'")
     assert wrong.search("pip install xp")

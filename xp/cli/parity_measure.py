@@ -200,8 +200,8 @@ def section(file: Path) -> list[str]:
         " and two truncated episodes) through each trainer's own code: advantages, loss,",
         "gradient of every parameter, learning rate of each update, parameters after the first and after all updates."
         " A cell is the largest of these differences from the papers' formulas in float64,",
-        f"relative to them; the bar is {BAR:g}. All figures: [{file.name}]({file.name}). The weights are float64 and"
-        " AdamW's epsilon 1e-4, but in the last row.",
+        f"relative to them; the bar is {BAR:g}. All figures: `tools/parity/{file.name}`. The weights are float64 and"
+        " AdamW's epsilon 1e-4, except in the last row.",
         "",
         "| option | " + " | ".join(backends) + " |",
         "|---|" + "---|" * len(backends),

@@ -27,7 +27,7 @@ from xp.worker.token_budget import is_cut
 ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
 SMALL = 256
-"""Largest hidden size of a model that decodes with one thread: it is faster than two (benchmarks/bench_threads.py)."""
+"""Largest hidden size of a model that decodes with one thread: faster than two (tools/benchmarks/bench_threads.py)."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Makes a virtual environment: torch in the build that this machine needs, then the packages of a lock.
 
-    python setup/make_venv.py .venv torch==2.13.0 [--lock requirements.lock] [--index-url URL]
+    python tools/make_venv.py .venv torch==2.13.0 [--lock requirements/all.lock] [--index-url URL]
 
 It runs before anything is installed: standard library only. What is there already stays.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]` runs the named benchmarks (bench_NAME.py), or all of them."""
+"""`python -m tools.benchmarks [NAME ...]` runs the named benchmarks (bench_NAME.py), or all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(names: list[str]) -> int:
         return 2
     for name in names or legal:
         print(f"== {name}", flush=True)
-        import_module(f"benchmarks.bench_{name}").main()
+        import_module(f"tools.benchmarks.bench_{name}").main()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Peaks of memory in a trainer's own forward, loss and backward on the CPU: `python -m benchmarks.memory_points trl`.
+"""Peak memory of a trainer's own forward, loss and backward on the CPU: `python -m tools.benchmarks.memory_points trl`.
 
 Runs in the trainer's Python and prints one line of JSON. A peak is that of torch's allocator, by its profiler.
 """

@@ -1,6 +1,6 @@
 """Decoding of xp's own engine on the CPU with one thread and with two, by the size of the model.
 
-    python -m benchmarks.bench_threads [--episodes 64] [--tokens 40] [--rounds 3]
+    python -m tools.benchmarks.bench_threads [--episodes 64] [--tokens 40] [--rounds 3]
 
 The models have random weights; their prompts have 300 tokens, eight episodes share one. `SMALL` in
 xp/backends/trl/worker/engine.py is chosen by these figures.

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory_points import HIDDEN, Point
+from tools.benchmarks.memory_points import HIDDEN, Point
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def pythons() -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 def points_of(backend: str, python: str, environ: Mapping[str, str]) -> dict[str, list[Point]]:
     """Path of the loss -> peaks over the grid."""
-    command = [python, "-W", "ignore", "-m", "benchmarks.memory_points", backend]
+    command = [python, "-W", "ignore", "-m", "tools.benchmarks.memory_points", backend]
     done = subprocess.run(command, check=False, cwd=ROOT, env=os.environ | environ, capture_output=True, text=True)
     line = next((one for one in done.stdout.splitlines() if one.startswith("POINTS ")), None)
     if line is None:

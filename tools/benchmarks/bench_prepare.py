@@ -215,9 +215,9 @@ print(json.dumps([status, time.monotonic() - start, peak]))
 
 
 def many_tasks(root: Path) -> None:
-    config = config_of(replace(ENV, provider="benchmarks.bench_prepare:ManyTasks"), NUM_MANY_TASKS)
+    config = config_of(replace(ENV, provider="tools.benchmarks.bench_prepare:ManyTasks"), NUM_MANY_TASKS)
     (root / "config.json").write_text(config.to_json())
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     code = [sys.executable, "-c", MEASURED, "config.json"]
     out = subprocess.run(code, cwd=root, env=environ, stdout=subprocess.PIPE, text=True, check=True).stdout
     status, seconds, peak_gb = json.loads(out.splitlines()[-1])

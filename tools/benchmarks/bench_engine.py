@@ -1,6 +1,6 @@
 """Tokens a second of xp's rollout on the real vLLM, beside the same requests on that engine alone (needs .venv-vllm).
 
-    .venv-vllm/bin/python -m benchmarks.bench_engine [--episodes 128] [--at-once 64] [--rounds 3] [--model DIR]
+    .venv-vllm/bin/python -m tools.benchmarks.bench_engine [--episodes 128] [--at-once 64] [--rounds 3] [--model DIR]
         [--overrides ...]
 
 A rollout is all that a training step plays under TRL: sessions with the environment's server, prompts, turns, tool
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.bench_rollout import rows_of
+from tools.benchmarks.bench_rollout import rows_of
 from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port

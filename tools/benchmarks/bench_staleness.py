@@ -1,6 +1,6 @@
 """Steps a second of a training that plays one step ahead, against one that plays and updates by turns, on each backend.
 
-    python -m benchmarks.bench_staleness [--backends trl,skyrl] [--steps 10] [--passes 4] [--skyrl-python PYTHON]
+    python -m tools.benchmarks.bench_staleness [--backends trl,skyrl] [--steps 10] [--passes 4] [--skyrl-python PYTHON]
 
 The environment is slow, not busy: the bundled mysteries, whose tools sleep. How long is set after a short run without
 sleep, so that a rollout takes about as long as the updates. All are whole runs of `python -m xp` with the model that xp
@@ -21,7 +21,7 @@ from typing import Any
 
 from xp.episode.metrics_file import read_metrics
 
-SKYRL_PYTHON = Path(__file__).parents[1] / ".venv-skyrl/bin/python"
+SKYRL_PYTHON = Path(__file__).parents[2] / ".venv-skyrl/bin/python"
 TURNS = 8
 """Tool calls one after the other in the longest episodes of the mysteries."""
 SIZES = (

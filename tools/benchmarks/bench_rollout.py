@@ -1,6 +1,6 @@
 """xp's rollout under TRL against TRL's own environment_factory with OpenRewardSpec: the same policy, server and batch.
 
-    python -m benchmarks.bench_rollout [--rounds 5] [--steps 3] [--threads 2] [--outputs DIR]
+    python -m tools.benchmarks.bench_rollout [--rounds 5] [--steps 3] [--threads 2] [--outputs DIR]
 
 Both train in this process, in turns, on GRPOConfigs that differ in nothing but the tool loop; a rollout is
 everything that GRPOTrainer does to get scored completions, a training step is the rest.

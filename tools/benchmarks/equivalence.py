@@ -25,8 +25,8 @@ from typing import Final
 
 import yaml
 
-from benchmarks.curves import WINDOW, draw, windows
-from benchmarks.sweeps import TrainedRun, sweep, trained_runs
+from tools.benchmarks.curves import WINDOW, draw, windows
+from tools.benchmarks.sweeps import TrainedRun, sweep, trained_runs
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.errors import XpError
 from xp.evaluation.paired import Paired, compare, p_text
@@ -36,7 +36,7 @@ MARGIN: Final = 0.03
 """Largest difference of mean rewards that counts as none."""
 LEVEL: Final = 0.05
 """Level of each one-sided test; together they show equivalence where the 90 % interval lies within the margin."""
-CONF: Final = Path(__file__).parents[1] / "conf"
+CONF: Final = Path(__file__).parents[2] / "conf"
 ON_GPUS: Final = (
     "hardware=a100x2",
     "backend.engine.placement=separate",
@@ -271,7 +271,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.equivalence", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmarks.equivalence", description=__doc__)
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5], help="by comma; five unless told otherwise")
     parser.add_argument("--backends", type=lambda text: text.split(","), default=["trl", "skyrl"], help="by comma")
     parser.add_argument("--steps", type=int, help="rollout steps of each run; the default's own where not given")

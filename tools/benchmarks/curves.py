@@ -1,4 +1,4 @@
-"""Several runs' reward by step on one chart: `python -m benchmarks.curves PICTURE.png NAME=RUN_DIRECTORY ...`.
+"""Several runs' reward by step on one chart: `python -m tools.benchmarks.curves PICTURE.png NAME=RUN_DIRECTORY ...`.
 
 Runs of one spec on several trainers log the same metrics under the same names, so their curves lie on each other. Runs
 of the same NAME (the seeds of one spec) are one curve: their mean, with a band.
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.sweeps import rewards_of
+from tools.benchmarks.sweeps import rewards_of
 from xp.evaluation.statistics import mean
 from xp.runs.held_out import held_out
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-FILES = sorted((Path(__file__).parents[1] / "tests/bad_configs").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[2] / "tests/bad_configs").glob("*.yaml"))
 
 
 def main() -> None:

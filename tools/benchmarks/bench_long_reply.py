@@ -1,4 +1,4 @@
-"""Time and memory of a tool's 15 MB answer against 420 tokens of room: `python -m benchmarks.bench_long_reply`."""
+"""Time and memory of a tool's 15 MB answer in 420 tokens of room: `python -m tools.benchmarks.bench_long_reply`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.equivalence import numbers, sweep_words
-from benchmarks.sweeps import TrainedRun, sweep, trained_runs
+from tools.benchmarks.equivalence import numbers, sweep_words
+from tools.benchmarks.sweeps import TrainedRun, sweep, trained_runs
 from xp.errors import XpError
 
 LEAST: Final = 0.2
@@ -78,7 +78,7 @@ def _words(name: str, options: argparse.Namespace) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.benchmarks.algorithms", description=__doc__)
     parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(SETTINGS), help="by comma")
     parser.add_argument("--seeds", type=numbers, default=[1, 2], help="by comma")
     parser.add_argument("--backend", default="skyrl", help="skyrl unless told otherwise: it has all of them")

@@ -1,6 +1,6 @@
 """Episodes at their own pace against lock-step, where a tool takes 0.2 s in the median and 5 s once in a hundred calls.
 
-    python -m benchmarks.bench_continuous [--episodes 64 256] [--places 64] [--turns 10]
+    python -m tools.benchmarks.bench_continuous [--episodes 64 256] [--places 64] [--turns 10]
 
 Both ways play the same episodes with the same engine and the same latencies, one after the other. In lock-step, no
 answer is taken before all of the turn are there, and no episode begins before all of a wave have ended. The bound is

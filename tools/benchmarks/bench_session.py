@@ -1,4 +1,4 @@
-"""CPU and throughput of the Episode, its session and the SDK's own: `python -m benchmarks.bench_session`."""
+"""CPU and throughput of the Episode, its session and the SDK's own: `python -m tools.benchmarks.bench_session`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Measures the growth of memory, threads and file descriptors with sessions, long transcripts and steps.
 
-    python -m benchmarks scale
+    python -m tools.benchmarks scale
 
 Sessions are those of the real openreward server on 127.0.0.1. Transcripts are written by the recorder of every backend.
 """

@@ -1,4 +1,4 @@
-"""Requests a second that `xp eval` gets out of an endpoint, beside 64 plain connections: `-m benchmarks.bench_eval`.
+"""Requests a second of `xp eval` and of 64 plain connections to an endpoint: `python -m tools.benchmarks.bench_eval`.
 
 The endpoint is the tests' stand-in: it takes any number of requests at the same time and answers each after a fixed
 time. Both clients are processes of their own, one after the other, several times; the endpoint notes when the first
@@ -64,7 +64,13 @@ def main(words: list[str] | None = None) -> None:
     rates: dict[str, list[float]] = {"plain connections": [], "xp eval": []}
     with serving(server), tempfile.TemporaryDirectory() as outputs:
         commands = {
-            "plain connections": ["benchmarks.bench_eval", "--plain", server.url, "--episodes", str(asked.episodes)],
+            "plain connections": [
+                "tools.benchmarks.bench_eval",
+                "--plain",
+                server.url,
+                "--episodes",
+                str(asked.episodes),
+            ],
             "xp eval": ["xp", "eval", *_words(server.url, Path(outputs), asked.episodes)],
         }
         for _ in range(asked.rounds):

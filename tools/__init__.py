@@ -1,0 +1,1 @@
+"""What developers of xp run and users do not; no part of the wheel."""
