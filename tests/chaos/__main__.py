@@ -159,7 +159,7 @@ def _played(kind: str, number: int, seed: int, root: Path, whole: Undisturbed) -
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """The table of docs/results.md."""
+    """The table of faults and results."""
     counts = Counter((verdict.kind, verdict.end) for verdict in verdicts)
     lines = [
         "| fault | runs | faults | same result | clear refusal | after the run's end | wrong |",

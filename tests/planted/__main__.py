@@ -68,7 +68,7 @@ def diagnosed(directory: Path, run: Path) -> dict[str, Any]:
 
 
 def line(name: str, found: dict[str, Any], seconds: float, complaints: list[str]) -> str:
-    """A row of the table in docs/results.md."""
+    """A row of the table of runs."""
     named = ", ".join(one["rule"] + ("" if one["severity"] != "note" else " (note)") for one in found["symptoms"])
     what = f"| `{name}` | {RUNS[name].what} | {named or 'nothing'} | {found['verdict']}: {found['reason']} |"
     return f"{what} {seconds:.0f} s {'; '.join(complaints) or 'as it must be'}"

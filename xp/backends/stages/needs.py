@@ -30,7 +30,7 @@ def cpu_environment(num_threads: int) -> dict[str, str]:
     """Variables that limit the threads of a process on the CPU.
 
     OpenMP's threads spin while they wait for each other; if other processes use the cores, a step then takes several
-    times as long (docs/results.md).
+    times as long.
     """
     return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
