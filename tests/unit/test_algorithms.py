@@ -141,7 +141,7 @@ def test_custom_is_nothing_without_a_function() -> None:
         (["algorithm.dual_clip=1.1"], "dual_clip must be at least 1 + clip_high, which is 1.2; got 1.1"),
         (
             ["training.critic_learning_rate=1e-5"],
-            "training.critic_learning_rate is for a critic, and there is none: set it to null",
+            "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null",
         ),
         (["algorithm=ppo", "algorithm.critic.discount=0"], "algorithm.critic.discount"),
         (["algorithm=ppo", "algorithm.critic.gae_lambda=1.5"], "algorithm.critic.gae_lambda"),

@@ -54,7 +54,7 @@ def test_evaluations_while_training_need_something_held_out() -> None:
 def test_what_is_not_held_out_is_not_evaluated_on_request_either() -> None:
     spec = compose([*ON["trl"], "env.held_out=null"])
     for asked in (lambda: build_evaluation(spec, "r", 2, None), lambda: build_model_evaluation(spec, "r")):
-        with pytest.raises(XpError, match="nothing is held out to evaluate on"):
+        with pytest.raises(XpError, match="there are no held-out tasks"):
             asked()
 
 

@@ -105,9 +105,9 @@ def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
     (place / "adapter_config.json").write_text("{}")
     assert "the directory holds adapters; merge them" in fault(*asked)
     model_at(place)
-    assert "the directory holds no weights" in fault(*asked)
+    assert "the directory has no weights" in fault(*asked)
     (place / "model-00001-of-00002.safetensors").write_text("")
-    assert "the directory holds no tokenizer (tokenizer.json)" in fault(*asked)
+    assert "the directory has no tokenizer (tokenizer.json)" in fault(*asked)
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
 ) -> None:
     monkeypatch.setenv("OPENREWARD_UPLOAD_ROLLOUT", "true")
     assert main(["plan"]) == 0
-    told = "OPENREWARD_UPLOAD_ROLLOUT is exported, and xp does not read it; in xp: upload_rollouts=true"
+    told = "OPENREWARD_UPLOAD_ROLLOUT is exported, but xp does not read it; in xp: upload_rollouts=true"
     assert told in capsys.readouterr().err
     assert unread_variables({"PATH": "/bin", "MODEL": ""}) == []
 

@@ -26,7 +26,7 @@ SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
             ["recipes=whodunit-trl", "launcher=slurm", "launcher.container=pyxis"],
             "launcher.container: pyxis starts a stage",
         ),
-        (["backend.runtime.image=/images/trl.sif"], "is a file, which batch jobs alone can use"),
+        (["backend.runtime.image=/images/trl.sif"], "is a file, which only batch jobs can use"),
         (["recipes=whodunit-skyrl", "launcher=modal", "backend.runtime.python=/x"], "name an image"),
         (["recipes=whodunit-slime", "launcher=modal", "backend.runtime.image=null"], "name an image"),
     ],

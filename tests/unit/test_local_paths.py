@@ -18,7 +18,7 @@ def test_an_address_where_a_path_belongs_is_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "model=qwen3-4b", f"{key}='{address}'"]) == 2
     message = capsys.readouterr().err
-    assert f"{key}: {address} is an address, and a path of this machine is wanted: copy it here or mount it" in message
+    assert f"{key}: {address} is a URL, but a path of this machine is needed: copy or mount it" in message
     assert list(tmp_path.iterdir()) == []
 
 

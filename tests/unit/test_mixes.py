@@ -34,9 +34,9 @@ def test_a_mix_of_one_is_that_environment() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("env=[ctf,ctf]", "env=[ctf,ctf]: ctf is there twice; name it once; env.members.ctf.weight=2"),
-        ("env=whodunit+WhoDunIt", "whodunit is there twice"),
-        ("env=[whodunit_ctf,gsm8k]", "whodunit_ctf is a mix itself; name the members: env=[whodunit,ctf,gsm8k]"),
+        ("env=[ctf,ctf]", "env=[ctf,ctf]: ctf is given twice; name it once; env.members.ctf.weight=2"),
+        ("env=whodunit+WhoDunIt", "whodunit is given twice"),
+        ("env=[whodunit_ctf,gsm8k]", "whodunit_ctf is a mixture; name its members: env=[whodunit,ctf,gsm8k]"),
         ("env=[whodunit,ctff]", "env=ctff: no such option (did you mean ctf?)"),
         ("model=[tiny,qwen3-4b]", "one option is chosen; -m model=a,b sweeps over several"),
         ("model=tiny+qwen3-4b", "model=tiny+qwen3-4b: no such option"),

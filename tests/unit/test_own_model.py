@@ -152,7 +152,7 @@ def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> Non
     assert compose(["model=smollm2-135m-instruct", f"model.path={same}"]).model.path == str(same)
     assert "set model=hf model.path=Org/Else" in fault("model=qwen3-4b", "model.path=Org/Else")
     for more in ((), ("model.build=null",)):
-        assert f"makes its model itself; set model=hf model.path={same}" in fault(f"model.path={same}", *more)
+        assert f"builds its own model; set model=hf model.path={same}" in fault(f"model.path={same}", *more)
 
 
 @pytest.mark.parametrize("path", ["/data/model", "Org/Name", "./mine"])
@@ -184,7 +184,7 @@ def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
     assert "needs model.path=ORG/NAME" in fault("model=hf")
     assert "no such directory with a config.json" in fault("model=hf", "model.path=./nothing/here")
     encoder = model_at(tmp_path / "bert", architectures=["BertForMaskedLM"])
-    assert "no causal language model: its config.json names BertForMaskedLM" in fault(
+    assert "not a causal language model: its config.json names BertForMaskedLM" in fault(
         "model=hf", f"model.path={encoder}"
     )
     t5 = model_at(tmp_path / "t5", is_encoder_decoder=True)

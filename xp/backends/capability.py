@@ -18,7 +18,7 @@ Native = Mapping[str, Any]
 Text = str | Callable[[RunSpec], str]
 """A constant, or a function of the spec."""
 
-REFUSED = "refused where it is set"
+REFUSED = "refused if it is set"
 LEFT_OUT = "nothing: the flag is left out"
 
 

@@ -65,7 +65,7 @@ def stale_uncorrected(spec: RunSpec) -> str | None:
     if spec.training.max_staleness == 0 or is_corrected:
         return None
     return (
-        "an older policy wrote these episodes, and without a correction the update takes them for its own; set"
+        "these episodes are of an older policy, and the update needs a correction for it; set"
         " algorithm.importance_correction=token (or sequence), or training.max_staleness=0"
     )
 
@@ -96,11 +96,11 @@ def too_long(spec: RunSpec) -> str | None:
         return None
     return (
         f"max_prompt_tokens + max_response_tokens = {longest_episode(spec)} is more than the"
-        f" {spec.model.max_context_tokens} tokens that model={spec.model.name} can take; lower one of them"
+        f" {spec.model.max_context_tokens} tokens of the context of model={spec.model.name}; lower one of them"
     )
 
 
-OLDER = "Episodes of an older policy have a gap of their own: it is recorded, and only those of age 0 can stop the run."
+OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
 """Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
 
 
@@ -111,6 +111,6 @@ def cut_gap(spec: RunSpec) -> str | None:
     if not is_cut or spec.backend.engine.name is not EngineName.VLLM or training.max_logprob_gap is None:
         return None
     return (
-        "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, and the gap between"
-        " them says nothing of the weights; set null, or top_p=1 and top_k=null"
+        "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, so the gap does not"
+        " show whether the weights agree; set null, or top_p=1 and top_k=null"
     )

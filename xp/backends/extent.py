@@ -138,7 +138,7 @@ def evaluated(spec: RunSpec) -> Evaluated | None:
 def evaluation_line(spec: RunSpec) -> str:
     """One line about the evaluations of a run: tasks, number of evaluations, and their share of all episodes."""
     if not spec.env.is_held_out:
-        return "evaluation: none before or after training, since nothing is held out (env.held_out=null)"
+        return "evaluation: none before or after training, since there are no held-out tasks (env.held_out=null)"
     found, every = evaluated(spec), spec.evaluation.every
     samples = counted(spec.evaluation.samples_per_task, "episode")
     if found is None:
@@ -165,7 +165,7 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
         way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
         yield Refusal("evaluation.num_tasks", f"{wanted} of {known.held_out} held-out tasks; {way_out}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
-        yield Refusal("evaluation.every", "env.held_out=null holds nothing out to evaluate on; set one of them")
+        yield Refusal("evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them")
     if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
 

@@ -18,7 +18,7 @@ SIMPLE: Final = {
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
     "recipe": "print a run's differences from the defaults as a recipe",
     "cancel": "stop a run",
-    "trust": "mark a run that was begun elsewhere as your own",
+    "trust": "mark a run of another user or place as your own",
     "resume": "continue from the last checkpoint",
 }
 """Action on one run -> its line of help."""
@@ -42,7 +42,7 @@ def _action(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def _outputs(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "outputs=DIR: another directory than ./outputs"
+    parser.epilog = "outputs=DIR: use DIR instead of ./outputs"
 
 
 def add_env(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
     check.add_argument("--json", action="store_true", help="the report as JSON")
-    new = _action(actions, "new", "write a working environment with its test, to be edited")
+    new = _action(actions, "new", "write a working environment and its test, for you to edit")
     new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
     new.add_argument(
         "--kind",
@@ -67,7 +67,9 @@ def add_env(parser: argparse.ArgumentParser) -> None:
         " verifiers: of that library (default: graded)",
     )
     listing = _action(actions, "list", "every installed environment, with its requirements")
-    listing.add_argument("--open", action="store_true", help="show splits and tools of those without requirements")
+    listing.add_argument(
+        "--open", action="store_true", help="also show splits and tools of environments without requirements"
+    )
     add_config_dir(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
 
@@ -78,7 +80,7 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     listing = _action(actions, "list", "every task set in the store")
     listing.add_argument("--json", action="store_true", help="as JSON")
     show = _action(actions, "show", "tasks as the model will see them")
-    show.add_argument("key", metavar="SET", help="key of the set, or its beginning")
+    show.add_argument("key", metavar="SET", help="key of the set, or its first characters")
     show.add_argument("-n", "--num-tasks", type=count, default=1, metavar="N", help="number of tasks (1)")
     show.add_argument("--purpose", choices=["train", "held_out"], help="only tasks of this purpose (default: both)")
     show.add_argument("--task", metavar="ID", help="this task only: member/split/index")
@@ -87,7 +89,9 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     profile.add_argument("--tries", type=count, default=8, metavar="N", help="episodes of each task (8)")
     profile.add_argument("--json", action="store_true", help="the rates as JSON")
     verify = _action(actions, "verify", "check every hash; exit code 6 if one is wrong")
-    verify.add_argument("keys", nargs="*", metavar="SET", help="keys or their beginnings; without one: all sets")
+    verify.add_argument(
+        "keys", nargs="*", metavar="SET", help="keys of sets, or their first characters (default: all sets)"
+    )
     verify.add_argument("--json", action="store_true", help="the results as JSON")
     prune = _action(actions, "prune", "remove sets, leftovers and damaged sets")
     prune.add_argument("--keep", nargs="*", default=[], metavar="SET", help="sets to keep")
@@ -117,16 +121,14 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
             one.add_argument("overrides", nargs="*", metavar="key=value", help="changes, e.g. training.num_steps=60")
     add_episode(_action(actions, "episode", "the text of one episode"))
     watch = _action(actions, "watch", "a table of runs, updated until they end")
-    watch.add_argument("names", nargs="*", metavar="RUN", help="names, beginnings, patterns; without one: running ones")
+    watch.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: running runs)")
     _add_compare(_action(actions, "compare", "runs by held-out reward, best first"))
     for one in actions.choices.values():
         _outputs(one)
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:
-    compare.add_argument(
-        "names", nargs="*", metavar="RUN", help="names, beginnings of names, or patterns; without one: all"
-    )
+    compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
     form = compare.add_mutually_exclusive_group()
     for name in ("csv", "markdown", "json"):
         form.add_argument(
@@ -135,4 +137,6 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument(
         "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
     )
-    compare.add_argument("--margin", type=amount, metavar="X", help="with --paired: a difference that does not matter")
+    compare.add_argument(
+        "--margin", type=amount, metavar="X", help="with --paired: margin of equivalence, in units of reward"
+    )

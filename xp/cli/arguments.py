@@ -36,14 +36,14 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser) -> None:
     _sweep(parser)
     parser.add_argument("--again", action="store_true", help="with -m: also run points that are finished")
-    parser.add_argument("--lines", action="store_true", help="on a terminal: every line of the stages, no panel")
+    parser.add_argument("--lines", action="store_true", help="plain lines instead of the panel on a terminal")
     _configuration(parser)
 
 
 def _configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
-    parser.add_argument("-p", "--package", metavar="SECTION", help="with --cfg: this section only, e.g. training")
-    parser.add_argument("--resolve", action="store_true", help="with --cfg: accepted; values are always resolved")
+    parser.add_argument("-p", "--package", metavar="SECTION", help="with --cfg: print only this section, e.g. training")
+    parser.add_argument("--resolve", action="store_true", help="with --cfg: no effect; values are always resolved")
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
@@ -56,9 +56,12 @@ def _eval(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.epilog = EVAL
     parser.add_argument(
-        "--budget-usd", type=amount, metavar="X", help="begin no episode after this cost (needs model.price_in, _out)"
+        "--budget-usd",
+        type=amount,
+        metavar="X",
+        help="cost limit; no episode begins after it (needs model.price_in, _out)",
     )
-    parser.add_argument("--max-tokens-total", type=count, metavar="N", help="begin no episode after this many tokens")
+    parser.add_argument("--max-tokens-total", type=count, metavar="N", help="token limit; no episode begins after it")
     parser.add_argument("--again", action="store_true", help="play finished evaluations again")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="all figures as JSON")
@@ -74,7 +77,7 @@ def _search(parser: argparse.ArgumentParser) -> None:
 
 def _install(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("--python", metavar="PATH", help="the interpreter to build on")
+    parser.add_argument("--python", metavar="PATH", help="interpreter of the new environment")
     parser.add_argument("--for-run", action="store_true", help="install nothing if the run would be refused")
 
 
@@ -84,14 +87,16 @@ def _parity(parser: argparse.ArgumentParser) -> None:
     parser.epilog = PARITY
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     parser.add_argument(
-        "--python", action="append", default=[], metavar="BACKEND=PATH", help="measure: a trainer's interpreter"
+        "--python", action="append", default=[], metavar="BACKEND=PATH", help="with `measure`: a trainer's interpreter"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="measure: write the differences here, as JSON")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="with `measure`: write the differences to FILE as JSON"
+    )
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("--json", action="store_true", help="keys or metrics as JSON, `explain metrics` as a whole")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
 
 
@@ -103,7 +108,7 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command("prepare tasks, train, evaluate (the default command)", _run),
     "plan": Command("show everything that would run; run nothing", _plan),
-    "prepare": Command("run task preparation alone", _sweep),
+    "prepare": Command("prepare the tasks only", _sweep),
     "evaluate": Command("play the held-out tasks with a run's model (run=RUN [checkpoint=STEP]) or the spec's", _sweep),
     "eval": Command("play any model on any environment, with statistics", _eval),
     "search": Command("search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search),

@@ -22,7 +22,7 @@ PARITY: Final = """\
 parity measure [overrides] [backends=trl,skyrl,slime] [--python skyrl=PATH]
   sends one recorded batch through each trainer's own code, for every option of
   `algorithm`, and shows how far its updates are from the papers' in float64;
-  exit 1 or above where one differs by more than 1e-5 without a known reason
+  exit code 1 if one differs by more than 1e-5 without a known reason
 """
 
 EVAL: Final = """\
@@ -32,10 +32,10 @@ models, one or several (separated by commas, or repeated):
   model=endpoint model.url=URL model.name=NAME [model.key=VARIABLE]
                           any OpenAI-compatible API; VARIABLE holds its key
   run=RUN|RUN@STEP|RUN@best|RUN@0
-                          a run's model, that of a step, the best of its
-                          evaluations, its model before training
+                          a run's model: trained, at a step, with the best
+                          evaluation, before training
 
-environments: env=NAME|URL|Org/Name|package.module:Class, several as well
+environments: env=NAME|URL|Org/Name|package.module:Class, one or several
 tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
        evaluation.samples_per_task=K
 
@@ -47,9 +47,9 @@ for example:
   python -m xp tasks profile env=whodunit_mini model=tiny --tries 8
   python -m xp env.train.profile=NAME env.train.pass_rate=[0.1,0.9]
 
-env=NAME and model=..., run=RUN or model=endpoint as `python -m xp eval` takes
-them. A profile is an evaluation of the training tasks: one that was stopped is
-continued by the same command, and `python -m xp eval list` shows it."""
+Environments and models are given as in `python -m xp eval`. A profile is an
+evaluation of the training tasks. The same command continues one that was
+stopped; `python -m xp eval list` shows it."""
 
 
 def groups() -> str:

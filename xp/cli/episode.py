@@ -20,7 +20,7 @@ COLOURS = {"assistant": "cyan", "tool": "green", "system": "magenta", "user": "y
 
 def add_episode(parser: argparse.ArgumentParser) -> None:
     """The arguments of `runs episode`."""
-    parser.add_argument("run", metavar="RUN", help="name of the run, its beginning, or its directory")
+    parser.add_argument("run", metavar="RUN", help="name of the run, a prefix of it, or its directory")
     parser.add_argument(
         "--phase", metavar="NAME", help="train, evaluate/before, evaluate/after (default: train, if there is one)"
     )

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
 """Directory below the outputs root for pages of several runs."""
-NAMES_OF_RUNS: Final = "name of a run, its beginning, a pattern such as 'sweep-*', or its directory"
+NAMES_OF_RUNS: Final = "name of a run, a prefix, a pattern such as 'sweep-*', or a directory"
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -34,14 +34,14 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the tokens and masks of these episodes too, by the run's own tokenizer, which takes some seconds to load",
     )
-    parser.epilog = "outputs=DIR: another directory than ./outputs; more: docs/report.md"
+    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; more: docs/report.md"
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
     """The arguments of `view`."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (0: any free one)")
-    parser.epilog = "outputs=DIR: another directory than ./outputs; Ctrl-C ends it\nmore: docs/report.md"
+    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
 
 
 def report_command(asked: Namespace) -> int:

@@ -39,14 +39,14 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
         return
     for what, names in _PARTS.items():
         if not any(any(place.glob(name)) for name in names):
-            yield Fault(_KEY, f"{_KEY}={given}: the directory holds no {what}; give a whole Hugging Face directory")
+            yield Fault(_KEY, f"{_KEY}={given}: the directory has no {what}; give a whole Hugging Face directory")
     yield from _same_network(given, config, model, outputs)
 
 
 def _without_config(place: Path) -> str:
     if (place / "adapter_config.json").is_file():
-        return "the directory holds adapters; merge them into their model first (peft's merge_and_unload)"
-    return "the directory holds no config.json that can be read; a Megatron checkpoint is to be exported first"
+        return "the directory has adapters; merge them into their model first (peft's merge_and_unload)"
+    return "the directory has no readable config.json; a Megatron checkpoint must be exported first"
 
 
 def _same_network(given: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path) -> Iterator[Fault]:
@@ -60,7 +60,7 @@ def _same_network(given: str, config: Mapping[str, Any], model: Mapping[str, Any
         lines = mismatches(network, config)
     else:
         known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
-        why = "is not one that xp can read" if known else "is not on this machine: download the model first"
+        why = "cannot be read by xp" if known else "is not on this machine: download the model first"
         yield Fault(_KEY, f"{_KEY}={given}: cannot be compared with the model, whose config.json {why}")
         return
     if lines:

@@ -85,9 +85,11 @@ def read_file(file: Path) -> UserFile:
         found.faults.append(_syntax_fault(file, text, error))
         return found
     if not isinstance(node, yaml.MappingNode):
-        found.faults.append(FileFault(str(file), "holds no keys; an option is a mapping, `key: value` a line"))
+        found.faults.append(FileFault(str(file), "has no keys; an option is a mapping of `key: value` lines"))
     elif _expanded(node, {}, set()) > MAX_NODES:
-        found.faults.append(FileFault(str(file), "its aliases expand to more than a configuration holds, or to itself"))
+        found.faults.append(
+            FileFault(str(file), "its aliases expand beyond the limit of a configuration, or refer to themselves")
+        )
     else:
         _Walk(file, found).mapping(node, "")
     return found
@@ -132,11 +134,11 @@ def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
         for event in yaml.parse(text, Loader=_LOADER):
             place = _place(file, event.start_mark)
             if (tag := getattr(event, "tag", None)) is not None:
-                found.faults.append(FileFault(place, f"the tag {tag} is not taken; write a plain value"))
+                found.faults.append(FileFault(place, f"the tag {tag} is not supported; write a plain value"))
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    found.faults.append(FileFault(place, "a second document begins here (`---`); a file holds one"))
+                    found.faults.append(FileFault(place, "a second document begins here (`---`); a file has only one"))
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 found.faults.append(FileFault(place, f"is nested more than {MAX_DEPTH} deep"))
@@ -145,7 +147,9 @@ def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
         found.faults.append(_syntax_fault(file, text, error))
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        found.faults.append(FileFault(f"{file}:{line}", f"holds the control character {ord_of(error):#04x}; remove it"))
+        found.faults.append(
+            FileFault(f"{file}:{line}", f"contains the control character {ord_of(error):#04x}; remove it")
+        )
     return not found.faults
 
 
@@ -224,7 +228,7 @@ class _Walk:
                 reason = "nothing is instantiated from a configuration; name a class with provider"
                 self._fault(key, f"{below}: {reason}", is_fatal=False)
             elif below == "hydra" or below.startswith("hydra."):
-                self._fault(key, f"{below}: Hydra's own settings are xp's; leave them out")
+                self._fault(key, f"{below}: Hydra's own settings are not supported; remove them")
             else:
                 self._value(value, below)
 
@@ -248,7 +252,7 @@ class _Walk:
         texts = [child for child in _all_nodes(node) if isinstance(child, yaml.ScalarNode)]
         for text in texts:
             if re.search(r"(^|[\s/])hydra(/|$)", text.value):
-                self._fault(text, f"defaults: {text.value}: Hydra's own settings are xp's; leave them out")
+                self._fault(text, f"defaults: {text.value}: Hydra's own settings are not supported; remove them")
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> None:
         if not node.style and _SEXAGESIMAL.fullmatch(node.value) and node.tag != _STRING:

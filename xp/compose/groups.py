@@ -68,7 +68,7 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
     ):
         for file in sorted(directory.glob("*.yaml")):
             if file.stem in found:
-                twice.append(f"{group}={file.stem} is offered twice: {found[file.stem]} and {file}; rename yours")
+                twice.append(f"{group}={file.stem} is defined twice: {found[file.stem]} and {file}; rename yours")
             found[file.stem] = file
     if twice:
         raise XpError("\n".join(twice))
@@ -177,7 +177,7 @@ def _merge(
         faults = [str(fault) for fault in reads] or [f"the options do not compose: {_first_lines(error)}"]
         return faults, None, ""
     except RecursionError:
-        return ["the options do not compose: their defaults lists name each other in a circle"], None, ""
+        return ["the options do not compose: their defaults lists refer to each other in a circle"], None, ""
     is_usable = not any(fault.is_fatal for fault in reads)
     return [str(fault) for fault in reads], container if is_usable else None, env_name
 

@@ -60,7 +60,7 @@ BY_VALUE = (
     | {("trainer.strategy", word): meant for word, meant in STRATEGIES.items()}
     | {("OPENREWARD_UPLOAD_ROLLOUT", word): f"upload_rollouts={meant}" for word, meant in BOOLS.items()}
     | {(key, "wandb"): "tracking=[wandb]" for key in ("LOGGER", "trainer.logger")}
-    | {(key, "console"): "tracking=[], the console alone" for key in ("LOGGER", "trainer.logger")}
+    | {(key, "console"): "tracking=[] (console only)" for key in ("LOGGER", "trainer.logger")}
     | {
         ("loss_type", "cispo"): "algorithm=cispo",
         ("importance_sampling_level", "sequence"): "algorithm=gspo, or algorithm.ratio_level=sequence",
@@ -112,7 +112,7 @@ def _word(key: str, value: str) -> str | None:
 def unread_variables(environ: Mapping[str, str]) -> list[str]:
     """One line for each variable of the public scripts that is exported here: xp reads none of them."""
     found = ((name, foreign_hint(f"{name}={environ[name]}")) for name in SCRIPT_VARIABLES if environ.get(name))
-    return [f"{name} is exported, and xp does not read it; {hint}" for name, hint in found]
+    return [f"{name} is exported, but xp does not read it; {hint}" for name, hint in found]
 
 
 def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:

@@ -28,7 +28,7 @@ def given_twice(options: Sequence[str]) -> str | None:
     if not twice:
         return None
     way_out = f"name it once; env.members.{twice[0]}.weight=2 plays it twice as often"
-    return f"{MIXED}=[{','.join(options)}]: {twice[0]} is there twice; {way_out}"
+    return f"{MIXED}=[{','.join(options)}]: {twice[0]} is given twice; {way_out}"
 
 
 def mix_in_mix(name: str, env: Any) -> str | None:
@@ -40,7 +40,7 @@ def mix_in_mix(name: str, env: Any) -> str | None:
     nested = [member for member, own in members.items() if own.get("members")]
     if not nested:
         return None
-    return f"{MIXED}=[{','.join(members)}]: {nested[0]} is a mix itself; name the members: {MIXED}=[{','.join(flat)}]"
+    return f"{MIXED}=[{','.join(members)}]: {nested[0]} is a mixture; name its members: {MIXED}=[{','.join(flat)}]"
 
 
 def defaults_of(name: str) -> list[Any]:

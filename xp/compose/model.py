@@ -55,7 +55,7 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
     model["path"] = path = found
     config = config_of(path, outputs)
     if config is not None and (why := not_causal(config)):
-        yield Fault(_KEY, f"{_KEY}={path}: no causal language model: {why}")
+        yield Fault(_KEY, f"{_KEY}={path}: not a causal language model: {why}")
         return
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
@@ -87,7 +87,7 @@ def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: A
     path, name = model["path"], option["name"]
     way_out = f"set model={GENERAL} {_KEY}={path}"
     if option.get("path") is None:
-        yield Fault(_KEY, f"{_KEY}={path}: model={name} makes its model itself; {way_out}")
+        yield Fault(_KEY, f"{_KEY}={path}: model={name} builds its own model; {way_out}")
     elif config is None or not isinstance(model.get("architecture"), dict):
         yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {way_out}")
     elif lines := mismatches(model["architecture"], config):

@@ -103,7 +103,7 @@ def _shape_fault(override: Override) -> str | None:
             return None
         if isinstance(value, list):
             is_mix = key == MIXED and all(isinstance(one, str) for one in value)
-            return None if is_mix else f"one option is chosen; -m {key}=a,b sweeps over several"
+            return None if is_mix else f"only one option can be chosen; -m {key}=a,b sweeps over several"
         if not isinstance(value, (int, float)):
             return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
     return None
@@ -124,7 +124,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         line, key = override.input_line or "", override.key_or_group
         if key == TRACKING and is_sweep:
             values = line.partition("=")[2]
-            faults.append(f"{line}: no sweep is made of it; for all of them in each run, write {key}=[{values}]")
+            faults.append(f"{line}: cannot be swept; for all of them in each run, write {key}=[{values}]")
             continue
         if not is_sweep and LISTS.match(key) and override.is_choice_sweep():
             choices.append([parser.parse_override(_listed(line))])
@@ -187,7 +187,7 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
     path = override.key_or_group
     value = override.value()
     if "${" in str(value):
-        reason = f"{value!r}: interpolation is not taken from the command line; write the value out"
+        reason = f"{value!r}: interpolation is not supported on the command line; write the value"
         yield Fault(path, f"{path}: {reason}")
         return
     node: Any = container

@@ -65,7 +65,7 @@ def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
 def _no_assignment(override: Override) -> str | None:
     key, _, text = (override.input_line or "").partition("=")
     if override.is_sweep_override():
-        return f"{key}={text}: one value is taken here; a list is written '{key}=[{text}]'"
+        return f"{key}={text}: only one value is allowed; a list is written '{key}=[{text}]'"
     if is_group(override):
         return f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
     return None

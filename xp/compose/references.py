@@ -44,13 +44,13 @@ class References:
         """Returns why the text at a path is not expanded. None: it can be, and its size counts towards the limit."""
         found = self._expanded(path)
         if found.is_circle:
-            return "points at itself, in a circle"
+            return "is a circular reference"
         if found.chain > MAX_CHAIN:
-            return f"needs a chain of more than {MAX_CHAIN} references; write a value out in between"
+            return f"needs a chain of more than {MAX_CHAIN} references; write a value in between"
         if self._total + found.size > MAX_BYTES:
             others = "" if found.size > MAX_BYTES else ", with the references before it"
             limit = f"expands to more than {MAX_BYTES // 1000} kB{others}"
-            return f"{limit}; write the value out, or refer to it fewer times"
+            return f"{limit}; write the value, or refer to it fewer times"
         self._total += found.size
         return None
 

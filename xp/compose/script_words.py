@@ -83,8 +83,8 @@ RENAMED: Mapping[str, str] = {
 }
 """Their word -> the field of xp's that takes the same value."""
 
-HARDWARE = "hardware=a100x4 chooses accelerators and their number, hardware.accelerators_per_node the number alone"
-EXPORT = "export it; xp hands each variable to the stages that need it, and accepts no secret on a command line"
+HARDWARE = "hardware=a100x4 chooses accelerators and their number, hardware.accelerators_per_node only the number"
+EXPORT = "export it; xp passes each variable to the stages that need it, and accepts no secret on a command line"
 RESUMED = "resume=RUN continues a run; training.initial_checkpoint=DIR starts one from a Hugging Face directory"
 MODEL = "model=NAME; model=hf model.path=ORG/NAME for one without an option"
 PREPARED = "preparation makes the files of tasks, below outputs=DIR"
@@ -101,7 +101,7 @@ SAID: Mapping[str, str] = {
     "trainer.strategy": "backend.parallel.strategy=fsdp2 or megatron",
     "trainer.critic.model.path": "algorithm=ppo; its critic starts from the policy's own weights",
     "trainer.policy.model.path": "model=NAME chooses it; model=hf model.path=ORG/NAME for one of your own",
-    "trainer.logger": "tracking=[wandb]; the console always gets its log",
+    "trainer.logger": "tracking=[wandb]; the console always shows the log",
     "trainer.resume_mode": "resume=RUN continues a run; a new run starts from the beginning",
     "trainer.resume_path": RESUMED,
     "trainer.placement.colocate_all": "backend.engine.placement=colocated or separate",
@@ -119,7 +119,7 @@ SAID: Mapping[str, str] = {
     "prompt": ROWS,
     # SkyRL before 0.3
     "trainer.use_sample_packing": "nothing to set: on accelerators padding is left out",
-    "generator.backend": "nothing to set: SkyRL generates with vLLM alone (backend.engine.name)",
+    "generator.backend": "nothing to set: SkyRL generates only with vLLM (backend.engine.name)",
     "generator.num_inference_engines": f"{HARDWARE}; each engine has backend.engine.tensor_parallel of them",
     "generator.weight_sync_backend": "nothing to set: weights go to the engines by nccl",
     "generator.run_engines_locally": "nothing to set: the engines run in the job",
@@ -136,7 +136,7 @@ SAID: Mapping[str, str] = {
     "--actor-gpus": f"{HARDWARE}; backend.engine.accelerators are the engines' own",
     "--rollout-gpus": "backend.engine.accelerators, with backend.engine.placement=separate",
     "--tp": "backend.engine.tensor_parallel for the engines, backend.parallel.tensor for Megatron",
-    "--train-backend": "backend.parallel.strategy (Slime has megatron alone; fsdp2 is for backend=skyrl or trl)",
+    "--train-backend": "backend.parallel.strategy (Slime supports only megatron; fsdp2 is for backend=skyrl or trl)",
     "--max-total-len": "training.max_response_tokens, without the prompt's training.max_prompt_tokens",
     "--use-dynamic-batch-size": "training.max_tokens_per_micro_batch=N packs episodes up to N tokens",
     "--gradient-checkpointing": "training.gradient_checkpointing=true",
@@ -174,7 +174,7 @@ SAID: Mapping[str, str] = {
     # variables of the public scripts
     "MODEL": MODEL,
     "NUM_GPUS": HARDWARE,
-    "LOGGER": "tracking=[wandb]; tracking=[] is the console alone",
+    "LOGGER": "tracking=[wandb]; tracking=[] is the console only",
     "ENV_NAME": "env=NAME",
     "MODAL_GPU": "launcher=modal; " + HARDWARE,
     "OPENREWARD_UPLOAD_ROLLOUT": "upload_rollouts=true or false",

@@ -108,14 +108,14 @@ def _errors(failures: Sequence[XpError], database: Path) -> Iterator[None]:
         if failures:
             raise failures[0] from None
         if isinstance(error, HydraException):
-            raise XpError(f"the search cannot go on: {str(error).splitlines()[0]}") from error
+            raise XpError(f"the search cannot continue: {str(error).splitlines()[0]}") from error
         raise
 
 
 def _settings(directory: Path, num_trials: int, config_dirs: Sequence[Path]) -> list[str]:
     """Overrides of Hydra's own configuration; raises XpError for a path that these cannot express."""
     if odd := sorted({char for char in str(directory.absolute()) if char in "?#%'\"\\"}):
-        raise XpError(f"outputs: the path of a search takes no {' '.join(odd)}; got {directory.absolute()}")
+        raise XpError(f"outputs: the path of a search must not have {' '.join(odd)}; got {directory.absolute()}")
     places = [f"{OWN_FILES}://{ROOT}", *(f"{USER_FILES}://{one.resolve()}" for one in with_plugins(config_dirs))]
     quoted = ",".join(f"'{place}'" for place in places)
     return [
@@ -165,7 +165,7 @@ def _values(override: Override) -> list[str] | str:
 
     line, key, value = override.input_line or "", override.key_or_group, override.value()
     if isinstance(value, Glob):
-        return f"{line}: a search takes no glob; name the options, {key}=choice(A,B)"
+        return f"{line}: a search does not support globs; name the options, {key}=choice(A,B)"
     if isinstance(value, ChoiceSweep):
         if odd := [one for one in value.list if not isinstance(one, (str, int, float, QuotedString, type(None)))]:
             return f"{line}: a searched value is a text, a number, true, false or null; got {odd[0]}"

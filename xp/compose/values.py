@@ -90,13 +90,13 @@ def _resolved(config: Any, raw: dict[str, Any], path: str, *, with_guess: bool) 
             node = node[int(part) if OmegaConf.is_list(node) else part]
         value = node[int(last) if OmegaConf.is_list(node) else last]
         if value in (MISSING, KEPT_MISSING):
-            return None, "points at a key that has no value"
+            return None, "refers to a key that has no value"
         return (OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value), ""
     except RecursionError:
-        return None, "points at itself, in a circle"
+        return None, "is a circular reference"
     except (OmegaConfBaseException, KeyError) as error:
         if "recursion" in str(error).lower() or _is_circle(path, raw):
-            return None, "points at itself, in a circle"
+            return None, "is a circular reference"
         wanted = _target(path, raw)
         guess = nearest(wanted, all_paths(raw)) if wanted and with_guess else ""
         return None, f"points at nothing{guess}" if wanted else f"does not resolve: {str(error).splitlines()[0]}"

@@ -104,12 +104,10 @@ def _without_image(spec: RunSpec) -> list[Refusal]:
     container, image = spec.launcher.container, spec.backend.runtime.image
     if container is not None and image is None:
         way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
-        return [
-            Refusal("launcher.container", f"{container} starts a stage in an image and the backend has none; {way_out}")
-        ]
+        return [Refusal("launcher.container", f"{container} needs an image, but the backend has none; {way_out}")]
     if container is None and image is not None and image.startswith("/"):
         way_out = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
-        return [Refusal("backend.runtime.image", f"{image} is a file, which batch jobs alone can use; {way_out}")]
+        return [Refusal("backend.runtime.image", f"{image} is a file, which only batch jobs can use; {way_out}")]
     return []
 
 
@@ -157,4 +155,4 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
 
 def _refuse_nothing_held_out(spec: RunSpec) -> None:
     if not spec.env.is_held_out:
-        raise XpError("env.held_out=null: nothing is held out to evaluate on; set env.held_out", ExitCode.PLAN)
+        raise XpError("env.held_out=null: there are no held-out tasks; set env.held_out", ExitCode.PLAN)

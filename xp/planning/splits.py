@@ -59,7 +59,7 @@ def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
             )
         if train.easy_first and spec.training.shuffle:
             yield Refusal(
-                f"{key}.train.easy_first", "training.shuffle=true would mix the tasks; set training.shuffle=false"
+                f"{key}.train.easy_first", "training.shuffle=true would change this order; set training.shuffle=false"
             )
 
 

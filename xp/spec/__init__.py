@@ -135,7 +135,9 @@ Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_as_trackers)]
 
 def _outputs(place: str) -> str:
     if not place or place.startswith("~"):
-        raise ValueError(f"{place!r} is no directory here: nothing expands ~, and an empty text is none; write it out")
+        raise ValueError(
+            f"{place!r} is not a directory: ~ is not expanded, and an empty text is not allowed; write the whole path"
+        )
     return place
 
 
@@ -175,7 +177,9 @@ class RunSpec(Section):
     @model_validator(mode="after")
     def _rate_has_a_critic(self) -> RunSpec:
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
-            raise ValueError("training.critic_learning_rate is for a critic, and there is none: set it to null")
+            raise ValueError(
+                "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"
+            )
         return self
 
     @model_validator(mode="after")
@@ -186,7 +190,8 @@ class RunSpec(Section):
         dialects = {member.dialect or self.model.dialect for member in self.env.members.values()}
         if dialects == {Dialect.ACTION}:
             raise ValueError(
-                "model.tools_prompt=system writes tools, and an action dialect shows none: set it to template"
+                "model.tools_prompt=system writes tools into the prompt, but an action dialect has no tools: set it"
+                " to template"
             )
         if others := sorted(dialects - {self.model.dialect, Dialect.ACTION}):
             raise ValueError(

@@ -145,7 +145,7 @@ class Algorithm(Section):
     @model_validator(mode="after")
     def _cispo_weighs_tokens(self) -> Algorithm:
         if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
-            raise ValueError("policy_loss=cispo weighs tokens: set ratio_level=token, or policy_loss=clip")
+            raise ValueError("policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip")
         return self
 
     @model_validator(mode="after")

@@ -127,7 +127,7 @@ class EngineSpec(Section):
     @model_validator(mode="after")
     def _accelerators_where_separate(self) -> EngineSpec:
         if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):
-            raise ValueError("accelerators is a number with placement=separate, and null with placement=colocated")
+            raise ValueError("accelerators must be a number with placement=separate, and null with placement=colocated")
         return self
 
     @model_validator(mode="after")

@@ -65,7 +65,7 @@ def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str
     if is_own(kind, name) and name not in OPTIONED.get(kind, ()):
         if given:
             keys = ", ".join(given)
-            raise ValueError(f"{keys}: {kind.word}={name} is xp's own and has no options; they are a plugin's")
+            raise ValueError(f"{keys}: {kind.word}={name} has no options; only a plugin's has")
         return {}
     model = load(kind, name, needs=("Options",)).Options
     faults = [

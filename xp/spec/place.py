@@ -138,21 +138,23 @@ class LauncherSpec(Section):
             value = getattr(self, field)
             if value is not None and self.name not in owners:
                 whose = " and ".join(owner.value for owner in owners)
-                raise ValueError(f"{field} belongs to launcher={whose}; with launcher={self.name} it is null")
+                raise ValueError(f"{field} belongs to launcher={whose}; with launcher={self.name} it must be null")
             if value is None and self.name in owners and field in REQUIRED:
                 raise ValueError(f"{field} needs a value with launcher={self.name}")
         if self.name is LauncherName.LOCAL and self.detach:
             raise ValueError("detach: launcher=local runs the stages itself; use nohup, or another launcher")
         if self.array and not self.detach:
-            raise ValueError("array: a job array is left to the cluster; set detach=true too")
+            raise ValueError("array: needs a detached run; set detach=true too")
         if self.array_at_once is not None and not self.array:
-            raise ValueError("array_at_once: is of a job array; set array=true too")
+            raise ValueError("array_at_once: limits a job array; set array=true too")
         if "@" in check_plain_url(self.address or ""):
             check_http_url("address", self.address or "")
         if self.start_head and self.address is not None:
-            raise ValueError("address: start_head=true starts a cluster of its own; set one of the two")
+            raise ValueError(
+                "address: not allowed with start_head=true, which starts its own cluster; set one of the two"
+            )
         if self.start_head and self.detach:
-            raise ValueError("detach: the head that start_head starts ends with the run; give the address of one")
+            raise ValueError("detach: the cluster of start_head ends with the run; set the address of another cluster")
         return self
 
 

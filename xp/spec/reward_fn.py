@@ -41,8 +41,8 @@ def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ..
     names = [one.fn.partition(":")[2] for one in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
-            f"two functions are called {', '.join(twice)}, and each one's value is the metric reward_fn/<function>:"
-            " give one of them another name"
+            f"two functions are called {', '.join(twice)}, but each is the metric reward_fn/<function>: rename one of"
+            " them"
         )
     return listed
 

@@ -20,11 +20,11 @@ def local_path(text: str) -> str:
     """Returns the text if it is a local path; raises ValueError for a URL, and for one that a terminal would not
     show as it is."""
     if shown(text) != text or "\n" in text or "\t" in text:
-        raise ValueError(f"{text!r} has control characters, which a path must not have here")
+        raise ValueError(f"{text!r} has control characters, which are not allowed in a path")
     if ADDRESS.match(text):
         raise ValueError(
-            f"{text} is an address, and a path of this machine is wanted: copy it here or mount it (s3fs, gcsfuse),"
-            " and give that directory"
+            f"{text} is a URL, but a path of this machine is needed: copy or mount it (s3fs, gcsfuse), and give that"
+            " directory"
         )
     return text
 
@@ -129,7 +129,7 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
     shown_url = "" if "@" in url else f" {url!r}"
     way_out = f"write http://{url}" if HOST_AND_PORT.fullmatch(url) else "write http://HOST:PORT or https://HOST"
     without = ", without the user and the password, which would be stored with the run" if "@" in url else ""
-    raise ValueError(f"{name}{shown_url} is no URL of http or https{instead}; for a server {way_out}{without}")
+    raise ValueError(f"{name}{shown_url} is not an http or https URL{instead}; for a server {way_out}{without}")
 
 
 def user_in_url(value: Any) -> str | None:

@@ -68,9 +68,9 @@ class SelectionSpec(Section):
         _refuse_both(self.num_tasks, self.indices)
         self._check_profile()
         if self.indices is not None and len(self.split) > 1:
-            raise ValueError("indices are positions within one split, and there are several: use num_tasks")
+            raise ValueError("indices are positions within one split, but there are several splits: use num_tasks")
         if len(set(self.split)) < len(self.split):
-            raise ValueError("split names one split twice")
+            raise ValueError("split has one name twice")
         return self
 
     def _check_profile(self) -> None:
@@ -88,7 +88,7 @@ class SelectionSpec(Section):
         if self.indices is not None or self.shuffle:
             raise ValueError("profile selects tasks by their pass rate: set indices to null and shuffle to false")
         if len(self.split) != 1:
-            raise ValueError("profile is of one training split: name one in split")
+            raise ValueError("profile supports one training split: name one in split")
 
 
 class HeldOutSpec(Section):

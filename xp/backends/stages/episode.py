@@ -65,8 +65,8 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
         for name, variable in wanted.items():
             if found.setdefault(name, variable) != variable:
                 raise XpError(
-                    f"env.members.{member_name}.secrets.{name}: another member takes it from {found[name]},"
-                    f" this one from {variable}; give them one source",
+                    f"env.members.{member_name}.secrets.{name}: another member reads it from {found[name]}, this one"
+                    f" from {variable}; use one variable",
                     ExitCode.CONFIG,
                 )
     return found

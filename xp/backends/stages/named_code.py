@@ -28,7 +28,7 @@ def named_code(spec: RunSpec) -> list[str]:
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(
-            f"would give the trainer, which may import it: backend.overrides.{key}={value}"
+            f"would pass this to the trainer, which may import it: backend.overrides.{key}={value}"
             for key, value in _overrides(spec.backend.overrides)
         ),
     ]

@@ -121,8 +121,8 @@ def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
     ways = " or ".join(map(str, fit(spec).levers)) or "choose a larger hardware option or a smaller model"
     yield Refusal(
         "hardware.accelerator_memory_gb",
-        f"{what} exceed the {capacity / 1e9:.0f} GB of an accelerator by {excess / 1e9:.1f} GB, whatever the lengths of"
-        f" episodes are; {ways}",
+        f"{what} exceed the {capacity / 1e9:.0f} GB of an accelerator by {excess / 1e9:.1f} GB at any length of"
+        f" episodes; {ways}",
     )
 
 

@@ -29,8 +29,8 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     shape = shape_of(spec)
     if shape is None:
         return [
-            f"memory: not estimated, since nothing here says what network {spec.model.path} is: its config.json is"
-            " neither on this machine nor to be had from the hub"
+            f"memory: not estimated: the config.json of {spec.model.path} is neither on this machine nor available"
+            " from the hub"
         ]
     found = fit(spec, outputs)
     capacity, expected, worst = found.capacity / GB, found.expected, found.worst

@@ -86,8 +86,8 @@ def family_refusal(spec: RunSpec) -> Refusal | None:
     if shape is None:
         return Refusal(
             "model.architecture",
-            f"Slime builds the network from it, and nothing here says what {model.path} is: download its config.json"
-            " and set model.path to the directory, or write it into the model's file",
+            f"Slime builds the network from it, but the config.json of {model.path} is not on this machine: download"
+            " it and set model.path to the directory, or write it into the model's file",
         )
     if shape.model_type not in FAMILIES:
         return Refusal(
@@ -103,7 +103,7 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
     shape = spec.model.architecture
     assert shape is not None  # family_refusal: refused before
     if not shape.rope_theta.is_integer():
-        yield Refusal("model.architecture.rope_theta", "Megatron takes a whole number; use backend=skyrl or trl")
+        yield Refusal("model.architecture.rope_theta", "Megatron needs a whole number; use backend=skyrl or trl")
     if shape.rope_scaling not in (None, LLAMA3):
         yield Refusal(
             "model.architecture.rope_scaling",

@@ -89,28 +89,28 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
         return f"Slime ({catalog().slime[:8]}) has no such flag and would ignore it{known}"
     flag = flags[name]
     if values is None:
-        return "a flag is there or not: leave it out, or use its opposite where it has one"
+        return "a switch is given or not: leave it out, or use its opposite if it has one"
     return _wrong_number(flag, values) or next(filter(None, (_wrong_value(flag, one) for one in values)), None)
 
 
 def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
     if flag.nargs == 0:
-        return f"it takes no value, and has {' '.join(values)}; give true" if values else None
+        return f"it has no value, but got {' '.join(values)}; give true" if values else None
     if flag.nargs in ("*", "?"):
         return None
     wanted = flag.nargs if isinstance(flag.nargs, int) else 1
     if flag.nargs == "+" and values:
         return None
-    return None if len(values) == wanted else f"it takes {wanted} value{'s' * (wanted > 1)}, and has {len(values)}"
+    return None if len(values) == wanted else f"it needs {wanted} value{'s' * (wanted > 1)}, but got {len(values)}"
 
 
 def _wrong_value(flag: Flag, text: str) -> str | None:
     if flag.choices is not None and text not in flag.choices:
-        return f"{text!r} is none of {', '.join(flag.choices)}"
+        return f"{text!r} is not one of {', '.join(flag.choices)}"
     try:
         PARSERS.get(flag.type or "", str)(text)
     except ValueError:
-        return f"{text!r} is no {'JSON' if flag.type == 'loads' else flag.type}"
+        return f"{text!r} is not {'JSON' if flag.type == 'loads' else f'of type {flag.type}'}"
     return None
 
 

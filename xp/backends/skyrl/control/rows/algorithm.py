@@ -66,7 +66,7 @@ ALGORITHM = (
     ),
     Row("algorithm.advantage_fn", carried_by="xp.backends.skyrl.worker.experiment, where it is set"),
     Row("algorithm.critic", carried_by="trainer.critic.model.path=null"),
-    _of_critic("discount", "gamma", "It counts tokens that the policy wrote; a tool's take no time."),
+    _of_critic("discount", "gamma", "Only the policy's tokens are discounted, not a tool's."),
     _of_critic("gae_lambda", "lambd"),
     _of_critic("value_clip", "value_clip"),
     Row(
@@ -74,7 +74,7 @@ ALGORITHM = (
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
         carried_by=_advantages,
         refuse=lambda s: (
-            "SkyRL divides by the deviation of the group or by nothing; set group_std or none"
+            "SkyRL scales by the group's deviation or not at all; set group_std or none"
             if s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not is_own(s)
             else None
         ),

@@ -50,8 +50,8 @@ def _attention(spec: RunSpec) -> str | None:
         )
     if _is_unpackable(spec) and spec.backend.attention is Attention.FLASH:
         return (
-            f"SkyRL packs sequences for FlashAttention, which the recurrent layers of model={spec.model.name} do not"
-            " keep apart; set sdpa, with backend.parallel.strategy=fsdp2"
+            f"SkyRL packs sequences for FlashAttention, but the recurrent layers of model={spec.model.name} do not"
+            " separate them; set sdpa, with backend.parallel.strategy=fsdp2"
         )
     if spec.backend.attention is Attention.FLASH:
         return "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
@@ -59,7 +59,8 @@ def _attention(spec: RunSpec) -> str | None:
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
     if spec.backend.parallel.context > 1:
         return (
-            "SkyRL's Ulysses works on sequences without padding, which it has for FlashAttention alone; set flash, or"
+            "SkyRL's Ulysses works on sequences without padding, which it supports only for FlashAttention; set"
+            " flash, or"
             " backend.parallel.context=1"
         )
     return None
@@ -177,8 +178,8 @@ def _engine_name(spec: RunSpec) -> str | None:
     if name is EngineName.VLLM or has_stand_in(spec):
         return None
     if is_rehearsal(spec):
-        return "SkyRL has vLLM alone; set vllm, or transformers for xp's stand-in on the CPU"
-    return "SkyRL has vLLM alone; set it to vllm"
+        return "SkyRL supports only vLLM; set vllm, or transformers for xp's stand-in on the CPU"
+    return "SkyRL supports only vLLM; set it to vllm"
 
 
 def _placement(spec: RunSpec) -> str | None:
@@ -188,16 +189,13 @@ def _placement(spec: RunSpec) -> str | None:
         return not_on_cpu("set colocated, or backend.engine.name=vllm")
     if not has_critic(spec):
         return None
-    return (
-        "SkyRL gives a critic accelerators of its own beside the policy's where engines have theirs, and xp counts"
-        " none for it; set colocated"
-    )
+    return "with separate engines SkyRL gives a critic its own accelerators, which xp does not support; set colocated"
 
 
 def _no_eager(spec: RunSpec) -> str | None:
     if spec.model.lora is None or is_megatron(spec) or not spec.backend.engine.eager:
         return None
-    return "SkyRL turns CUDA graphs on again for adapters, in silence; set it to false"
+    return "SkyRL silently enables CUDA graphs for adapters; set it to false"
 
 
 def _too_few_tokens(spec: RunSpec) -> str | None:

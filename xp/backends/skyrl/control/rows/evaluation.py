@@ -25,6 +25,6 @@ EVALUATION = (
     Row(
         "evaluation.batch_size",
         "trainer.eval_batch_size",
-        note="SkyRL plays one batch after the other: each ends with its longest episode.",
+        note="SkyRL plays one batch after the other; each lasts as long as its longest episode.",
     ),
 )

@@ -39,7 +39,7 @@ def _no_lora(spec: RunSpec) -> str | None:
     if is_rehearsal(spec):
         return "SkyRL's adapters are not part of the rehearsal; set it to null on hardware=cpu"
     if has_critic(spec):
-        return "SkyRL would train the critic's adapters on a head of random numbers that stays as it is; set it to null"
+        return "SkyRL would train the critic's adapters on a random head that is never trained; set it to null"
     return None
 
 
@@ -50,7 +50,7 @@ def _no_rank(spec: RunSpec) -> str | None:
         return None
     nearest = min(ENGINE_RANKS, key=lambda rank: abs(rank - lora.rank))
     legal = ", ".join(map(str, ENGINE_RANKS))
-    return f"SkyRL gives the adapters to vLLM, which takes the ranks {legal}, not {lora.rank}; set {nearest}"
+    return f"SkyRL gives the adapters to vLLM, which supports the ranks {legal}, not {lora.rank}; set {nearest}"
 
 
 def _no_targets(spec: RunSpec) -> str | None:
@@ -68,7 +68,7 @@ def _no_alpha(spec: RunSpec) -> str | None:
     lora = spec.model.lora
     if lora is None or lora.alpha == int(lora.alpha):
         return None
-    return f"SkyRL takes a whole number, not {lora.alpha}; round it"
+    return f"SkyRL needs a whole number, not {lora.alpha}; round it"
 
 
 def _targets(lora: LoraSpec) -> object:
@@ -95,7 +95,9 @@ MODEL = (
     Row(
         "model.dtype",
         _dtype,
-        note=lambda s: "" if is_rehearsal(s) else "Trained weights are kept in float32 and computed with in this type.",
+        note=lambda s: (
+            "" if is_rehearsal(s) else "Trained weights are stored in float32; the computation uses this type."
+        ),
         refuse=_only_bfloat16,
     ),
     Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),

@@ -27,8 +27,8 @@ SCHEDULER = {
 FSDP_ADAM_EPS = 1e-8
 """PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
 BY_GROUP = (
-    "Weights may change within an episode, whose age counts from its group's first token. A resumed run plays again"
-    " what was sampled ahead."
+    "Weights may change within an episode, whose age counts from its group's first token. A resumed run repeats the"
+    " steps that were sampled in advance."
 )
 CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
 
@@ -48,9 +48,7 @@ def _other_schedule(spec: RunSpec) -> str | None:
     schedule = spec.training.lr_schedule
     if not is_megatron(spec) or schedule is LrSchedule.CONSTANT:
         return None
-    return (
-        f"SkyRL's Megatron has constant alone, not {schedule.value}; set constant, or backend.parallel.strategy=fsdp2"
-    )
+    return f"SkyRL's Megatron supports only constant, not {schedule.value}; set it, or backend.parallel.strategy=fsdp2"
 
 
 def _warmup_note(spec: RunSpec) -> str:
@@ -74,7 +72,7 @@ def _other_eps(spec: RunSpec) -> str | None:
     if is_megatron(spec) or spec.training.adam_eps == FSDP_ADAM_EPS:
         return None
     return (
-        f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for another; set it to {FSDP_ADAM_EPS},"
+        f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS},"
         " or backend.parallel.strategy=megatron"
     )
 
@@ -115,11 +113,12 @@ def _not_ahead(spec: RunSpec) -> str | None:
         return None
     if is_colocated(spec):
         return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing is sampled ahead; set"
+            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
+            " advance; set"
             " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
         )
     if spec.training.updates_per_step > 1:
-        return "SkyRL's fully asynchronous trainer makes one update of a step; set training.updates_per_step=1"
+        return "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
     if spec.algorithm.dynamic_sampling:
         return "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
     return stale_uncorrected(spec)

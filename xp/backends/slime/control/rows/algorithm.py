@@ -115,7 +115,7 @@ ALGORITHM = (
         "algorithm.importance_correction",
         lambda s: {"--use-tis": s.algorithm.importance_correction is ImportanceCorrection.TOKEN},
         refuse=lambda s: (
-            "Slime weighs tokens only; set token or none, or use backend=skyrl or trl"
+            "Slime supports token weights only; set token or none, or use backend=skyrl or trl"
             if s.algorithm.importance_correction is ImportanceCorrection.SEQUENCE
             else None
         ),
@@ -131,6 +131,6 @@ ALGORITHM = (
             "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
             "--over-sampling-batch-size": s.training.prompts_per_step,
         },
-        note="A dropped group draws a whole batch of fresh prompts; what is left over is lost.",
+        note="A dropped group draws a whole batch of new prompts; unused ones are lost.",
     ),
 )

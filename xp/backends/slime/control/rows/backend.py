@@ -71,7 +71,7 @@ PARALLEL = (
         support=Support.UNSUPPORTED,
         note="Megatron has no equivalent.",
         refuse=lambda s: (
-            "Megatron keeps what it trains on the accelerator; set it to false, and where memory is short"
+            "Megatron keeps trained parameters on the accelerator; set it to false, and if memory is short"
             " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher"
             if s.backend.parallel.offload_parameters
             else None
@@ -116,7 +116,7 @@ ENGINE = (
             # Slime's own bound on concurrent episodes, including those that wait for their environments.
             "--sglang-server-concurrency": episodes_per_engine(s, s.training.prompts_per_step * s.training.group_size),
         },
-        note="Slime starts all episodes of a step at once; the engine queues what is over.",
+        note="Slime starts all episodes of a step at once; the engine queues the rest.",
     ),
     Row("backend.engine.max_batched_tokens", "--sglang-chunked-prefill-size"),
     Row("backend.engine.eager", "--sglang-disable-cuda-graph"),

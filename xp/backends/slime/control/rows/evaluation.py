@@ -62,6 +62,6 @@ EVALUATION = (
     Row(
         "evaluation.batch_size",
         carried_by="--sglang-server-concurrency of the evaluate stage",
-        note="Rounded up to whole episodes an engine.",
+        note="Rounded up to whole episodes per engine.",
     ),
 )

@@ -24,7 +24,7 @@ MODEL = (
     Row(
         "seed",
         lambda s: {"--seed": s.seed, "--rollout-seed": s.seed},
-        note="SGLang's sampling is seeded per engine, so that the same seed gives other episodes on other layouts.",
+        note="SGLang's sampling is seeded per engine, so episodes depend on the number of engines.",
     ),
     Row(
         "model.dtype",
@@ -44,7 +44,7 @@ MODEL = (
     Row(
         "model.build",
         support=Support.UNSUPPORTED,
-        note="A model that is made on the spot has no flags for Megatron.",
+        note="A model that xp builds has no flags for Megatron.",
     ),
     Row(
         "model.chat_template",

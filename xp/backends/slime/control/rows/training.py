@@ -18,8 +18,8 @@ from xp.backends.slime.control.geometry import geometry, is_colocated
 from xp.backends.slime.worker.config import STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
 from xp.spec import LossAggregation, RunSpec
 
-TOLD_AFTER = "Slime tells the gap of an update after it is made; the first one of a step is checked."
-REPLAYED = "A resumed run plays the step again that was sampled ahead."
+TOLD_AFTER = "Slime reports the gap of an update after it; the first update of a step is checked."
+REPLAYED = "A resumed run repeats the step that was sampled in advance."
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
 
@@ -91,15 +91,17 @@ def _not_ahead(spec: RunSpec) -> str | None:
     if spec.training.max_staleness == 0:
         return None
     if spec.training.max_staleness > 1:
-        return "Slime's train_async.py samples one step ahead, and no more; set 1, or use backend=trl or skyrl"
+        return "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
     if is_colocated(spec):
         return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing is sampled ahead; set"
+            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
+            " advance; set"
             " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
         )
     if spec.algorithm.dynamic_sampling:
         return (
-            "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled ahead; set"
+            "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled in"
+            " advance; set"
             " one of both to its default"
         )
     return stale_uncorrected(spec)
@@ -121,8 +123,7 @@ SIZES = (
         support=Support.UNSUPPORTED,
         note="Slime passes over a step's episodes once.",
         refuse=lambda s: (
-            "Slime passes over a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl"
-            " or trl"
+            "Slime uses a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl or trl"
             if s.training.passes_per_step > 1
             else None
         ),
@@ -239,7 +240,7 @@ PROGRESS = (
     Row(
         "training.keep_checkpoints",
         carried_by="xp.backends.slime.worker.checkpoints",
-        note="Slime deletes none; xp does, once a newer one is whole.",
+        note="Slime deletes none; xp deletes old ones once a newer one is whole.",
     ),
     Row("training.gradient_checkpointing", _recompute),
     Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),

@@ -25,10 +25,10 @@ LOSS_TYPE = {
 }
 CORRECTION = {ImportanceCorrection.TOKEN: "token_truncate", ImportanceCorrection.SEQUENCE: "sequence_truncate"}
 OTHER_ESTIMATORS = {
-    Estimator.RLOO: "leaves no episode out of the mean of its group",
+    Estimator.RLOO: "includes every episode in the mean of its group",
     Estimator.REINFORCE_PP: "centres on the mean of a group, not of the whole step",
     Estimator.GAE: "has no critic",
-    Estimator.CUSTOM: "makes the advantages itself, and takes none from a function",
+    Estimator.CUSTOM: "computes the advantages itself and takes none from a function",
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
 NO_CRITIC = "GRPOTrainer has no critic."
@@ -88,7 +88,7 @@ ALGORITHM = (
     Row(
         "algorithm.advantage_fn",
         support=Support.UNSUPPORTED,
-        note="GRPOTrainer makes the advantages itself.",
+        note="GRPOTrainer computes the advantages itself.",
     ),
     Row("algorithm.critic", support=Support.UNSUPPORTED, note=NO_CRITIC),
     Row(
@@ -136,7 +136,7 @@ ALGORITHM = (
         "algorithm.importance_correction",
         _importance_mode,
         refuse=lambda s: (
-            "with backend.engine.name=transformers the policy itself generates: there is no gap to correct; set none"
+            "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set none"
             if _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness
             else None
         ),

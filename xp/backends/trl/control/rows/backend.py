@@ -63,7 +63,7 @@ def _offload(name: str, note: str) -> Row:
         parallel = spec.backend.parallel
         if parallel.offload_parameters or not getattr(parallel, name):
             return None
-        return "FSDP2 offloads all of it or nothing; set backend.parallel.offload_parameters=true too, or this false"
+        return "FSDP2 offloads all state or nothing; set backend.parallel.offload_parameters=true too, or this false"
 
     return Row(f"backend.parallel.{name}", carried_by="fsdp_offload_params", note=note, refuse=refuse)
 
@@ -115,8 +115,8 @@ def _refused_name(spec: RunSpec) -> str | None:
         )
     name, is_cpu = spec.backend.engine.name, spec.hardware.accelerator == "cpu"
     if is_cpu and name is EngineName.SGLANG:
-        return "sglang is not what TRL drives; set transformers or vllm on hardware=cpu"
-    return f"{name} is not what TRL drives on a GPU; set vllm" if not is_cpu and name is not EngineName.VLLM else None
+        return "TRL does not support sglang; set transformers or vllm on hardware=cpu"
+    return f"{name} is not supported by TRL on a GPU; set vllm" if not is_cpu and name is not EngineName.VLLM else None
 
 
 def _placement(spec: RunSpec) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _too_many(spec: RunSpec) -> str | None:
     if at_once <= engine.max_sequences:
         return None
     return (
-        f"TRL's colocated engine takes all {at_once} episodes of its processes at once; set {at_once} or more, or"
+        f"TRL's colocated engine gets all {at_once} episodes of its processes at once; set {at_once} or more, or"
         " placement=separate"
     )
 
@@ -189,7 +189,7 @@ def _untold(name: str, flag: str, default: bool) -> Row:
         f"backend.engine.{name}",
         receives=_served(flag),
         support=lambda s: Support.UNSUPPORTED if is_colocated(s) else None,
-        note=lambda s: f"{CANNOT_BE_TOLD}; refused where it differs." if is_colocated(s) else "",
+        note=lambda s: f"{CANNOT_BE_TOLD}; refused if it differs." if is_colocated(s) else "",
         refuse=refuse,
     )
 
@@ -231,7 +231,7 @@ ENGINE = (
         "backend.engine.max_sequences",
         receives=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
         note=lambda s: (
-            "TRL gives its engine all episodes of its processes at once; refused where those are more."
+            "TRL gives its engine all episodes of its processes at once; refused if these are more."
             if is_colocated(s)
             else ""
         ),
@@ -262,7 +262,7 @@ def _server_elsewhere(spec: RunSpec) -> str | None:
     if spec.hardware.num_nodes == 1 or spec.backend.engine.placement is not Placement.SEPARATE:
         return None
     return (
-        "a vLLM server of TRL's is on one machine, out of reach of the others' processes; set"
+        "a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
         " backend.engine.placement=colocated and backend.engine.accelerators=null, or a hardware option of one node"
     )
 

@@ -23,7 +23,7 @@ MODEL = (
         "model.dtype",
         lambda s: {"bf16": s.model.dtype is DType.BFLOAT16, "fp16": False},
         carried_by="torch_dtype=float32 for the weights",
-        note="Trained weights are kept in float32 and computed with in this type; frozen ones (LoRA) are loaded in it.",
+        note="Trained weights are stored in float32, frozen ones (LoRA) in this type; the computation uses this type.",
     ),
     Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),
     Row(
@@ -43,8 +43,7 @@ MODEL = (
         "model.lora.target_modules",
         carried_by="LoraConfig.target_modules, null being all-linear",
         refuse=lambda s: (
-            f"TRL never trains an adapter on the head ({HEAD}); leave it out, or set null, which is every other linear"
-            " layer"
+            f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer"
             if s.model.lora is not None and HEAD in (s.model.lora.target_modules or ())
             else None
         ),

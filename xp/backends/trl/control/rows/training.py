@@ -42,13 +42,14 @@ def _not_ahead(spec: RunSpec) -> str | None:
         return None
     if is_colocated(spec):
         return (
-            "a colocated vLLM and the trainer use the same accelerators by turns, so nothing is sampled ahead; set"
+            "a colocated vLLM and the trainer use the same accelerators by turns, so nothing can be sampled in"
+            " advance; set"
             " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
         )
     if any(member.train.refresh_every is not None for member in spec.env.members.values()):
         return (
-            "env.train.refresh_every selects tasks by the episodes of the steps before, which are not played yet; set"
-            " one of both to its default"
+            "env.train.refresh_every selects tasks by the episodes of earlier steps, which may not be played yet; set"
+            " one of the two to its default"
         )
     return stale_uncorrected(spec)
 
