@@ -133,7 +133,7 @@ def test_an_evaluation_has_the_weights_of_its_step_and_the_engine_for_itself() -
             ),
             "env.train.refresh_every selects tasks",
         ),
-        (("algorithm.importance_correction=token",), "there is no gap to correct; set none"),
+        (("algorithm.importance_correction=token",), "there is nothing to correct; set none"),
         (STALE, ""),
         ((*SEPARATE, *STALE, "training.max_staleness=4"), ""),
     ],

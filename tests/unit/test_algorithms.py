@@ -135,7 +135,7 @@ def test_custom_is_nothing_without_a_function() -> None:
         ),
         (
             ["algorithm=cispo", "algorithm.ratio_level=sequence"],
-            "policy_loss=cispo weighs tokens: set ratio_level=token, or policy_loss=clip",
+            "policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip",
         ),
         (["algorithm=cispo", "algorithm.dual_clip=3.0"], "set dual_clip=null, or policy_loss=clip"),
         (["algorithm.dual_clip=1.1"], "dual_clip must be at least 1 + clip_high, which is 1.2; got 1.1"),

@@ -97,7 +97,7 @@ def test_training_splits_are_one_name_or_several() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("env.train.split=[train,train]", "names one split twice"),
+        ("env.train.split=[train,train]", "has one name twice"),
         ("env.train.split=3", "the name of a split, or a list of names"),
         ("env.train.splits=[train,extra]", r"env\.train\.split, one name or a list"),
         ("env.splits=[train,extra]", r"env\.train\.split, one name or a list"),
@@ -111,7 +111,7 @@ def test_a_choice_of_splits_that_means_nothing_is_told(override: str, message: s
 
 
 def test_indices_are_of_one_training_split() -> None:
-    with pytest.raises(XpError, match="positions within one split, and there are several"):
+    with pytest.raises(XpError, match="positions within one split, but there are several"):
         compose(["env=whodunit", "env.train.split=[train,extra]", "env.train.num_tasks=null", "env.train.indices=[1]"])
 
 

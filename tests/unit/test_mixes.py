@@ -38,9 +38,9 @@ def test_a_mix_of_one_is_that_environment() -> None:
         ("env=whodunit+WhoDunIt", "whodunit is given twice"),
         ("env=[whodunit_ctf,gsm8k]", "whodunit_ctf is a mixture; name its members: env=[whodunit,ctf,gsm8k]"),
         ("env=[whodunit,ctff]", "env=ctff: no such option (did you mean ctf?)"),
-        ("model=[tiny,qwen3-4b]", "one option is chosen; -m model=a,b sweeps over several"),
+        ("model=[tiny,qwen3-4b]", "only one option can be chosen; -m model=a,b sweeps over several"),
         ("model=tiny+qwen3-4b", "model=tiny+qwen3-4b: no such option"),
-        ("env=[whodunit,3]", "one option is chosen"),
+        ("env=[whodunit,3]", "only one option can be chosen"),
     ],
 )
 def test_a_mix_that_cannot_be_is_refused_with_the_way_out(text: str, expected: str) -> None:

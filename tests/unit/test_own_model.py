@@ -135,7 +135,7 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
     assert known[0].model.architecture is not None
     assert Hub.asked == [f"/Org/{name}/resolve/main/config.json None" for name in ("Model", "Other")]
     assert unknown.model.architecture is None
-    assert "nothing here says what network Org/Other is" in memory_lines(unknown)[0]
+    assert "the config.json of Org/Other is neither on this machine" in memory_lines(unknown)[0]
 
 
 def test_an_unknown_model_can_be_planned_and_its_context_is_what_the_run_asks_for() -> None:
@@ -321,9 +321,9 @@ PACKED = ("backend=skyrl", "hardware=h100x8", "env=whodunit", "model=hf", "train
 )
 def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[str, Any], tmp_path: Path) -> None:
     mine = (*PACKED, f"model.path={model_at(tmp_path / 'hybrid', **own)}")
-    assert "do not keep apart; set sdpa" in fault(*mine)
+    assert "do not separate them; set sdpa" in fault(*mine)
     megatron = ("backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true")
-    assert "do not keep apart; set sdpa, with backend.parallel.strategy=fsdp2" in fault(*mine, *megatron)
+    assert "do not separate them; set sdpa, with backend.parallel.strategy=fsdp2" in fault(*mine, *megatron)
     build_plan(compose([*mine, "backend.attention=sdpa"]), "r")
 
 

@@ -69,7 +69,7 @@ def test_a_run_that_fails_ends_the_search_with_its_own_message(tmp_path: Path) -
         (["seed=range(3,3)"], "the range has no value"),
         (["seed=range(1,5,-1)"], "the range has no value"),
         (["training.learning_rate=tag(log,interval(0,1))"], "needs a lower bound above 0; got 0"),
-        (["model=glob(q*)"], r"a search takes no glob; name the options, model=choice\(A,B\)"),
+        (["model=glob(q*)"], r"a search does not support globs; name the options, model=choice\(A,B\)"),
         (["model.lora=choice({rank: 4},{rank: 8})"], "a searched value is a text, a number, true, false or null"),
         (["seed=range(x,5)"], "seed"),
         (["seed="], "seed"),
@@ -145,6 +145,6 @@ def test_a_search_leaves_the_warnings_of_xp_alone(tmp_path: Path, caplog: pytest
 
 @pytest.mark.parametrize("name", ["a?b", "it's", "100%"])
 def test_a_path_that_the_searchs_settings_cannot_express_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(XpError, match="the path of a search takes no"):
+    with pytest.raises(XpError, match="the path of a search must not have"):
         search(["seed=choice(1,2)"], [], tmp_path / name, 1, lambda _: 0.0)
     assert list(tmp_path.iterdir()) == []

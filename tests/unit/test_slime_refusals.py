@@ -26,7 +26,7 @@ def found(*overrides: str) -> str:
         ("backend.parallel.strategy=ddp", "backend.parallel.strategy", "set megatron"),
         ("backend.parallel.offload_parameters=true", "backend.parallel.offload_parameters", "offload_optimizer=true"),
         ("backend.engine.name=vllm", "backend.engine.name", "use backend=skyrl for vllm"),
-        ("model.architecture=null", "model.architecture", "download its config.json"),
+        ("model.architecture=null", "model.architecture", "download it"),
         (
             "model.architecture.model_type=gemma3",
             "model.architecture.model_type",
@@ -122,9 +122,9 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("fp16=true", "set model.dtype"),
         ("update-weight-transport=carrier-pigeon", "'carrier-pigeon' is not one of disk, nccl"),
         ("update-weight-buffer-size=big", "'big' is not of type int"),
-        ("balance-data=3", "it takes no value, and has 3; give true"),
+        ("balance-data=3", "it has no value, but got 3; give true"),
         ("balance-data=false", "leave it out"),
-        ("update-weight-buffer-size=[1,2]", "it takes 1 value, and has 2"),
+        ("update-weight-buffer-size=[1,2]", "it needs 1 value, but got 2"),
     ],
 )
 def test_a_flag_that_is_not_the_users_or_not_slimes_is_refused(override: str, expected: str) -> None:

@@ -179,7 +179,7 @@ def test_the_written_form_is_read_back_as_a_call() -> None:
 
 
 def test_a_text_environment_shows_no_tools() -> None:
-    with pytest.raises(XpError, match="an action dialect shows none"):
+    with pytest.raises(XpError, match="an action dialect has no tools"):
         compose(["env=openenv_echo", "model.tools_prompt=system"])
     with pytest.raises(XpError, match=r"writes tools in model.dialect=action"):
         compose(["model.tools_prompt=system", "model.dialect=action", "env.dialect=hermes"])
