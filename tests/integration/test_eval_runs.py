@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.tiny import tokenizer_and_model
-from tests.unit.test_older_runs import without_added
 from xp.__main__ import main
 from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose, to_yaml
@@ -141,28 +139,6 @@ def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained
     assert "python -m xp eval run=R@5 env.held_out.seed=7" in capsys.readouterr().err
     assert main(["evaluate", "run=R", "checkpoint=0", root]) == ExitCode.CONFIG
     assert "for the model before training, python -m xp eval run=R@0" in capsys.readouterr().err
-
-
-def test_a_run_of_an_earlier_version_is_used_as_any_other_with_one_line_about_it(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "runs" / "R"
-    shutil.copytree(outputs / "runs" / "R", run)
-    (tmp_path / "tasks").symlink_to(outputs / "tasks")
-    spec = without_added(yaml.safe_load((run / "spec.yaml").read_text()))
-    spec["training"]["num_steps"] = 2  # as every run had before there were epochs
-    (run / "spec.yaml").write_text(yaml.safe_dump(spec))
-    mark(run)
-    for words, lines in (
-        (["eval", "run=R,R@0", "evaluation.num_tasks=1"], 1),
-        (["report", "R"], 1),
-        (["runs", "compare"], 1),
-        (["plan", "resume=R"], 1),
-        (["runs", "show", "R"], 0),  # it shows nothing of the spec
-    ):
-        assert main([*words, f"outputs={tmp_path}"]) == 0, words
-        told = capsys.readouterr().err
-        assert told.count("R was recorded by an earlier xp, without fields that it has now") == lines, words
 
 
 def test_a_run_is_compared_with_its_own_beginning_task_by_task(

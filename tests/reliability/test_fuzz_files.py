@@ -161,7 +161,7 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
 
 
 METRICS = json.dumps({"step": 1, "time": 1.0, "stage": "train", "attempt": 1, "reward/avg_raw_reward": 0.5}) + "\n"
-TRAJECTORY = json.dumps({"schema_version": 1, "run": "run", "phase": "train", "step": 1, "messages": []}) + "\n"
+TRAJECTORY = json.dumps({"schema_version": 3, "run": "run", "phase": "train", "step": 1, "messages": []}) + "\n"
 RESULT = json.dumps({"code": 0, "missing": [], "ended": "2026-01-01T00:00:00+00:00"})
 
 
@@ -194,7 +194,7 @@ def manifest() -> str:
     """Manifest of a task set."""
     request = {"format": 1, "members": {}}
     return Manifest(
-        KEY, request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}
+        KEY, request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}, {}
     ).to_json()
 
 

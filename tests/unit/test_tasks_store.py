@@ -61,14 +61,6 @@ def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
     assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (70, 5)
 
 
-def test_tools_that_an_older_xp_stored_with_a_lone_surrogate_are_read_without(tmp_path: Path) -> None:
-    _, task_set = built_once()
-    tools = r'[{"function": {"description": "cut \ud83d", "name": "f\u00fc\u0000"}, "type": "function"}]'
-    row = replace(next(task_set.rows()), tools=tools)
-    write_rows(tmp_path / "rows", [row])
-    assert next(read_rows(tmp_path / "rows")).tools == tools.replace(r"\ud83d", r"\ufffd")
-
-
 def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
     _, task_set = built_once()
     raw = b"".join(file.read_bytes() for file in task_set.path.iterdir())

@@ -139,7 +139,7 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
         "# As recipes/NAME.yaml of a checkout: python -m xp recipes=NAME\n"
         "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
     )
-    return recipe_of(validated(recorded_spec(run / SPEC, tell=True), run.name), title, config_dirs)
+    return recipe_of(validated(recorded_spec(run / SPEC), run.name), title, config_dirs)
 
 
 def _show_progress(run: Path, record: RunRecord) -> None:

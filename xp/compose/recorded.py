@@ -1,19 +1,13 @@
-"""A run's `spec.yaml`, read as data: bounded, without tags and aliases, so that nothing of it can act or grow.
-
-Fields that the spec has gained since are filled in with what xp did before them (`xp.compose.added_fields`).
-"""
+"""A run's `spec.yaml`, read as data: bounded, without tags and aliases, so that nothing of it can act or grow."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xp.compose.added_fields import fill
 from xp.compose.bounds import MAX_BYTES, MAX_NODES
 from xp.compose.files import MAX_DEPTH
 from xp.errors import ExitCode, XpError
@@ -23,38 +17,6 @@ if TYPE_CHECKING:
     from xp.spec import RunSpec
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def recorded_spec(file: Path, *, tell: bool = False) -> dict[str, Any]:
-    """The sections of a spec that xp wrote.
-
-    Args:
-        file: the run's spec.yaml.
-        tell: whether fields that had to be filled in are named on standard error, in one line.
-
-    Raises:
-        XpError: (RUN_DIR) the file holds what xp would not write.
-    """
-    spec = raw_spec(file)
-    filled = fill(spec)
-    if tell:
-        tell_older([file.parent.name], filled)
-    return spec
-
-
-def tell_older(runs: Sequence[str], filled: Sequence[str]) -> None:
-    """One line on standard error about runs that were recorded before some fields were added; none without such runs.
-
-    Args:
-        runs: their names.
-        filled: the fields, as `fill` returns them.
-    """
-    if not runs or not filled:
-        return
-    who = f"{runs[0]} was" if len(runs) == 1 else f"{len(runs)} runs ({runs[0]}, ...) were"
-    fields = ", ".join(dict.fromkeys(filled))
-    line = f"{who} recorded by an earlier xp, without fields that it has now, which count as {fields}"
-    print(f"xp: note: {line}", file=sys.stderr)
 
 
 def validated(container: dict[str, Any], run: str) -> RunSpec:
@@ -71,8 +33,12 @@ def validated(container: dict[str, Any], run: str) -> RunSpec:
         ) from error
 
 
-def raw_spec(file: Path) -> dict[str, Any]:
-    """The same without the fields that were added since."""
+def recorded_spec(file: Path) -> dict[str, Any]:
+    """The sections of a spec that xp wrote.
+
+    Raises:
+        XpError: (RUN_DIR) the file holds what xp would not write.
+    """
     text = text_of(file, ExitCode.RUN_DIR, MAX_BYTES, below=file.parent)
     try:
         fault = _fault(text)

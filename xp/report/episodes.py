@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from xp.episode.trajectory import READABLE
+from xp.episode.trajectory import SCHEMA_VERSION
 from xp.errors import ExitCode, XpError
 from xp.reading import MAX_LINE, check_below, is_count, is_finite
 from xp.reading import opened as opened_file
@@ -139,7 +139,7 @@ def _parsed(line: bytes) -> Any:
 def _row(record: Any, attempt: int) -> EpisodeRow | None:
     """Numbers of an episode's record; None for another value or an unknown schema."""
     try:
-        if record["schema_version"] not in READABLE:
+        if record["schema_version"] != SCHEMA_VERSION:
             return None
         outcome, tokens, phase = record["outcome"], record["tokens"], str(record["phase"])
         return EpisodeRow(

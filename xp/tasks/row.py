@@ -15,7 +15,6 @@ from xp.envs.base import Message
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.table_check import GROUP_CHARACTERS, MAX_ROW_CHARACTERS, ROWS_PER_GROUP, check_table
-from xp.valid_text import valid_value
 
 TEXTS: Final = ("task_id", "env", "purpose", "split", "task_hash", "tools")
 NUMBERS: Final = ("index", "weight")
@@ -149,8 +148,6 @@ def _rows(batch: Any) -> Iterator[TaskRow]:
     """The rows of a part; equal texts are one object. Raises ValueError for a row that is too large."""
     columns = {name: _texts(batch[name]) for name in TEXTS} | {name: batch[name].to_pylist() for name in NUMBERS}
     purposes = {text: Purpose(text) for text in set(columns["purpose"])}
-    tools = {text: _tools(text) for text in set(columns["tools"])}
-    columns["tools"] = [tools[text] for text in columns["tools"]]
     columns["purpose"] = [purposes[text] for text in columns["purpose"]]
     values, offsets = batch["messages"].values, batch["messages"].offsets.to_pylist()
     contents = zip(*(_texts(values.field(name)) for name in ("role", "content")), strict=True)
@@ -166,15 +163,3 @@ def _texts(column: Any) -> list[str]:
     used = column.indices.unique()
     words = dict(zip(used.to_pylist(), column.dictionary.take(used).to_pylist(), strict=True))
     return [words[at] for at in column.indices.to_pylist()]
-
-
-def _tools(text: str) -> str:
-    """The tools of a row; an older xp kept lone surrogates in them."""
-    if "\\ud" not in text:
-        return text
-    try:
-        stored = json.loads(text)
-    except ValueError:
-        return text
-    valid = valid_value(stored)
-    return text if valid == stored else json.dumps(valid, sort_keys=True)
