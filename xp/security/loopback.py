@@ -1,7 +1,6 @@
 """Makes the processes of a job on one machine listen on 127.0.0.1 only, even if the trainer's code does not.
 
-SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it. Neither has torch's
-TCPStore, which a file replaces (xp.security.stores).
+SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any
 
-from xp.security import stores
-from xp.security.after_import import after_import
 from xp.security.port_owner import users_at
 from xp.security.start_ray import free_ports
 
@@ -39,9 +36,6 @@ def stay() -> None:
     os.environ.update(variables())
     _keep_sockets()
     _keep_spawned()
-    stores.make_directory()
-    # Not imported here: most processes of a cluster never need torch.
-    after_import(stores.RENDEZVOUS, stores.use_files)
 
 
 def free_port() -> int:
