@@ -89,10 +89,11 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     import httpx
     import uvicorn
 
-    from xp.backends.skyrl.worker.guarded import EngineClient, EngineDoor
+    from xp.backends.skyrl.worker.engine_key import EngineClient
+    from xp.engines.key_check import EngineKeyCheck
 
     del cfg
-    server = uvicorn.Server(uvicorn.Config(EngineDoor(_nothing), host="0.0.0.0", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(EngineKeyCheck(_nothing), host="0.0.0.0", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

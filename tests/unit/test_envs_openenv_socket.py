@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from tests.strangers import stranger
-from xp.envs import own_connector
 from xp.envs.base import ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.openenv_socket import Socket, client_of, connect
 from xp.envs.target import Target
@@ -88,35 +86,6 @@ def test_a_redirect_to_the_server_itself_is_not_followed_either() -> None:
         return asked
 
     assert asyncio.run(play()) == ["/ws"]
-
-
-def test_another_user_who_has_the_port_of_a_server_of_the_run_gets_no_key() -> None:
-    async def play(url: str) -> None:
-        target = Target(url, None, {"X-API-Key": "key"}, {}, proof="proof")
-        async with client_of(target) as client:
-            with pytest.raises(UnsafeOrigin, match="no longer the server that this run started"):
-                await connect(client, target, in_time())
-
-    with stranger() as other:
-        asyncio.run(play(other.url))
-        assert other.heard == b""
-
-
-def test_a_port_that_another_user_takes_between_check_and_connection_gets_no_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers = iter([False, True])
-    monkeypatch.setattr(own_connector, "is_taken", lambda _: next(answers))
-
-    async def play(url: str) -> None:
-        target = Target(url, None, {"X-API-Key": "key"}, {}, proof="proof")
-        async with client_of(target) as client:
-            with pytest.raises(UnsafeOrigin):
-                await connect(client, target, in_time())
-
-    with stranger() as other:
-        asyncio.run(play(other.url))
-        assert other.heard == b""
 
 
 def speaking(frames: Callable[[web.WebSocketResponse], Awaitable[None]], ended: asyncio.Event) -> Handler:

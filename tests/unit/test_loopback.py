@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.strangers import NOBODY, stranger
-from xp.security import loopback, own_ray, port_owner
+from xp.security import own_ray
 from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
@@ -50,8 +48,7 @@ def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_pa
 
 CLUSTER = """
 import json, os
-from tests.strangers import NOBODY, stranger
-from xp.security import loopback, own_ray, port_owner
+from xp.security import own_ray
 own_ray.close_to_others()
 print(json.dumps(dict(os.environ)))
 """
@@ -71,26 +68,3 @@ def test_a_process_that_inherits_the_name_of_a_cluster_without_its_token_makes_i
     assert own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     child = environment_of(own)
     assert child[own_ray.DIRECTORY] == own[own_ray.DIRECTORY]
-
-
-@pytest.mark.scorecard(49)
-def test_another_user_at_a_port_is_known_by_the_kernel_and_by_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answers(port: int) -> tuple[bool, frozenset[int], frozenset[int]]:
-        return loopback.has_foreign_listener(port), port_owner.users_at(port), port_owner._read(port)
-
-    with stranger() as other, socket.create_server((loopback.HOST, 0)) as own:
-        ours = frozenset({os.getuid()})
-        assert answers(other.port) == (True, frozenset({NOBODY}), frozenset({NOBODY}))
-        assert answers(own.getsockname()[1]) == (False, ours, ours)
-    with socket.socket() as free:
-        free.bind((loopback.HOST, 0))
-        assert answers(free.getsockname()[1]) == (False, frozenset(), frozenset())
-    with socket.create_server(("0.0.0.0", 0)) as everywhere:
-        monkeypatch.setattr(port_owner, "_read", lambda _: pytest.fail("the table is for kernels that do not answer"))
-        assert port_owner.users_at(everywhere.getsockname()[1]) == ours
-
-
-def test_the_table_is_read_where_the_kernel_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_owner, "SOCK_DIAG", 31)  # no such protocol
-    with stranger() as other:
-        assert loopback.has_foreign_listener(other.port)

@@ -12,11 +12,9 @@ from typing import Any, Final
 import aiohttp
 
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost
-from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.ors_replies import MAX_REPLY_BYTES
-from xp.envs.own_connector import connector_to, replaced
-from xp.envs.target import Target, origin
+from xp.envs.target import Target
 from xp.envs.wire import parsed
 
 CLOSE_S: Final = 5.0
@@ -24,22 +22,16 @@ _ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMs
 
 
 def client_of(target: Target) -> aiohttp.ClientSession:
-    """HTTP client of one server, without redirects; answers of xp's own server must have its proof."""
-
-    async def check(_session: Any, _context: Any, seen: aiohttp.TraceRequestEndParams) -> None:
-        if target.proof is not None and seen.response.headers.get(PROOF_HEADER) != target.proof:
-            seen.response.close()
-            raise replaced(origin(target.url))
+    """HTTP client of one server, without redirects."""
 
     async def refuse(_session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams) -> None:
         seen.response.close()
         await raise_for_status(seen.response, f"{seen.method} /ws", False, target.url)
 
     trace = aiohttp.TraceConfig()
-    trace.on_request_end.append(check)
     trace.on_request_redirect.append(refuse)  # ws_connect has no allow_redirects
     return aiohttp.ClientSession(
-        connector=connector_to(target),
+        connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=not target.is_loopback,

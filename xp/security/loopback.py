@@ -11,7 +11,6 @@ from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any
 
-from xp.security.port_owner import users_at
 from xp.security.start_ray import free_ports
 
 HOST = "127.0.0.1"
@@ -41,14 +40,6 @@ def stay() -> None:
 def free_port() -> int:
     """A free TCP port of 127.0.0.1."""
     return free_ports(1, HOST)[0]
-
-
-def has_foreign_listener(port: int) -> bool:
-    """Returns whether another user listens on a TCP port of 127.0.0.1; False if the system does not show it.
-
-    Another user may have taken a port that was free before: check it before a key is sent there.
-    """
-    return not users_at(port) <= {os.getuid()}
 
 
 def _keep_sockets() -> None:

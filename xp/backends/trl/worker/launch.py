@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from xp.backends.trl.worker import guarded, train
+from xp.backends.trl.worker import train
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.process import stay_here
 from xp.backends.trl.worker.server import split_devices
 from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
+from xp.engines.key_check import KEY
 from xp.reading import config_of
 from xp.security import own_directory
 from xp.worker.nodes import Nodes
@@ -53,7 +54,7 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     link = ServerLink(directory)
     # A thread that plays ahead cannot join another server while the trainer runs the ranks' collectives.
     restarts = 0 if config.max_staleness else MAX_RESTARTS
-    os.environ[guarded.KEY] = stack.enter_context(kept(server, config.start_model, served, log, link, restarts))
+    os.environ[KEY] = stack.enter_context(kept(server, config.start_model, served, log, link, restarts))
     os.environ["CUDA_VISIBLE_DEVICES"] = own
     # Otherwise TRL's client would use the shell's proxy for this machine.
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
