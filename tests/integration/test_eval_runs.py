@@ -16,7 +16,6 @@ from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose, to_yaml
 from xp.errors import ExitCode
 from xp.runs.held_out import held_out
-from xp.runs.origin import mark
 from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.tasks.prepare import prepare
 
@@ -43,7 +42,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stages in (["prepare", "train", "evaluate"], ["prepare", "evaluate"]):
         record = close_attempt(begin_attempt(record, stages, HERE), RunStatus.SUCCEEDED)
     write_record(run, record)
-    mark(run)
     updates = spec.training.updates_per_step * spec.training.passes_per_step
     for place in (run / "model", run / "checkpoints" / f"checkpoint-{5 * updates}"):
         shutil.copytree(base, place)
@@ -126,7 +124,7 @@ def test_checkpoints_are_named_in_the_order_of_their_numbers(
     for name in ("best", "checkpoint-13", "checkpoint-9"):
         (run / "checkpoints" / name).mkdir(parents=True)
     shutil.copy(outputs / "runs" / "R" / "spec.yaml", run)
-    mark(run)
+    write_record(run, RunRecord("R", RunStatus.PENDING, ()))
     assert main(["eval", "run=R@7", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     assert "; its checkpoints: best, checkpoint-9, checkpoint-13" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ def run_all(outputs: Path, capsys: pytest.CaptureFixture[str], commands: tuple[t
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
-@pytest.mark.parametrize("name", [METRICS, LOG, EVALUATION, EPISODES, SUMMARY, MANIFEST, "runs/bad/.origin"])
+@pytest.mark.parametrize("name", [METRICS, LOG, EVALUATION, EPISODES, SUMMARY, MANIFEST])
 def test_a_file_that_is_no_plain_file_is_refused(
     outputs: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,6 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.exits import exit_code, is_restartable
-from xp.runs.origin import mark
 from xp.runs.record import RunRecord, RunStatus, read_record
 from xp.runs.supervise import dispatch
 
@@ -204,7 +203,6 @@ def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used
 ) -> None:
     run = tmp_path / "runs/run"
     run.mkdir(parents=True)
-    mark(run)
     for name in left:
         (run / name).write_text("half")
     assert go(plan(stage("a", "")), tmp_path).status is RunStatus.SUCCEEDED

@@ -79,7 +79,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     from xp.backends.base import RunPaths, render_module
     from xp.backends.stages.prepare import task_set_place
-    from xp.runs.origin import check_ours
+    from xp.runs.record import check_ours
 
     run, _, step = name.partition("@")
     directory = _run_directory(run, asked.overrides)

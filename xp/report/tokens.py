@@ -18,7 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.reading import text_of
 from xp.report.detail import own_turns
 from xp.report.foreign import page_text
-from xp.runs.origin import is_ours
+from xp.runs.record import is_ours
 
 MAX_TOKENS: Final = 100_000
 """Largest number of tokens of an episode that a page shows."""
