@@ -301,33 +301,6 @@ def test_a_name_of_an_evaluation_forges_no_row_of_its_table() -> None:
     assert lines[2].startswith(r"| x \| forged \| 1.0 \|&lt;img src=x> | m |")
 
 
-def nested(depth: int) -> Any:
-    value: Any = 1e-3
-    for _ in range(depth):
-        value = {"x": value}
-    return value
-
-
-HUGE: dict[str, Callable[[], Any]] = {
-    "deep": lambda: nested(900),
-    "wide": lambda: list(range(30_000)),
-    "long": lambda: "x" * 2_000_000,
-}
-
-
-@pytest.mark.parametrize("shape", HUGE)
-@pytest.mark.parametrize("name", ["runs/bad/attempt_1/plan.json", "runs/bad/spec.yaml"])
-def test_a_spec_that_is_none_of_xps_is_one_row_of_the_comparison(
-    shape: str, name: str, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = yaml.load((outputs / "runs/bad/spec.yaml").read_text(), Loader=LOADER)
-    spec["training"]["learning_rate"] = HUGE[shape]()
-    (outputs / name).write_text(json.dumps({"spec": spec} if name.endswith("plan.json") else spec))
-    told = run_all(outputs, capsys, (("runs", "compare"), ("runs", "diagnose", "bad"), ("report", "bad")))
-    assert "unreadable" in told["runs compare"]
-    assert len("".join(told.values())) < 20_000
-
-
 def test_a_config_of_a_model_that_nests_too_deep_is_no_config(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
