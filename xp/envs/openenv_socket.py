@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -56,8 +55,8 @@ class Socket:
     """An open session. Every coroutine runs on the process's loop and raises EnvFault only.
 
     Frames are read continuously, since reading answers the server's pings. A frame that no request waits for ends the
-    session, since a hostile server could fill the memory. A request without an answer in time ends it too, since its
-    late answer would be taken for the next request's.
+    session. A request without an answer in time ends it too, since its late answer would be taken for the next
+    request's.
     """
 
     def __init__(self, connection: aiohttp.ClientWebSocketResponse, what: str) -> None:
@@ -66,7 +65,6 @@ class Socket:
         self._answer: asyncio.Future[str | None] | None = None
         """The answer to the latest request; None in it: the connection has ended."""
         self._lost: str | None = None
-        self._is_unasked = False
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def ask(self, kind: str, data: Mapping[str, Any], deadline: float) -> tuple[str, Any]:
@@ -76,7 +74,7 @@ class Socket:
             deadline: end of the wait, on the loop's clock.
         """
         if self._lost is not None:
-            raise (ProtocolError if self._is_unasked else SessionLost)(f"{self._what}: {self._lost}")
+            raise SessionLost(f"{self._what}: {self._lost}")
         try:
             async with asyncio.timeout_at(deadline):
                 text = await self._exchange(kind, data)
@@ -123,9 +121,7 @@ class Socket:
             if message.type in _ENDS:
                 break
             if self._answer is None or self._answer.done():
-                self._is_unasked = self._lost is None
                 self._give_up("the server spoke without being asked")
-                self._cut()
                 return
             if message.type is aiohttp.WSMsgType.TEXT:
                 self._answer.set_result(message.data)
@@ -133,13 +129,6 @@ class Socket:
             self._lost = self._lost or "the connection has ended"
         else:
             self._answer.set_result(None)
-
-    def _cut(self) -> None:
-        """Ends the connection at once; a closing handshake would read on."""
-        line = self._connection.get_extra_info("socket")
-        with suppress(OSError):
-            if line is not None:
-                line.shutdown(socket.SHUT_RDWR)
 
     def _give_up(self, why: str) -> None:
         self._lost = self._lost or why
