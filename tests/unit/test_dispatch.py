@@ -79,7 +79,7 @@ def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/1/c"]
     assert record.status is RunStatus.SUCCEEDED
     assert ends(record) == dict.fromkeys("abc", ("succeeded", 0))
-    assert read_record(tmp_path / "runs/run") == record
+    assert read_record(tmp_path / "runs/run").attempts == record.attempts
 
 
 def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) -> None:
