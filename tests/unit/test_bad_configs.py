@@ -168,7 +168,7 @@ def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(na
         (["training.num_steps=1e3"], "write 1000"),
         (["training.num_steps=10000000000"], "training.num_steps=10000000000: should be less than"),
         (["hardware.accelerators_per_node=-1"], "should be greater than or equal to 0"),
-        (["training.learning_rate=.inf"], "training.learning_rate=inf: should be a finite number"),
+        (["training.learning_rate=inf"], "training.learning_rate=inf: should be a finite number"),
         (["seed='1'"], "write 1 without quotes"),
         (["env.limits.call_timeout_s=1:30"], "env.limits.call_timeout_s=1:30: should be a valid number"),
         (["env.reward.reduction=summ"], "(did you mean sum?)"),
