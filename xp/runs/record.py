@@ -170,7 +170,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000, below=directory))
+        found = length_of(json_of(file, ExitCode.RUN_DIR, below=directory))
     except (XpError, ValueError):
         return record
     return with_last(record, replace(last, training=found))

@@ -19,8 +19,6 @@ from xp.tasks.row import TaskRow
 SUFFIX: Final = ".tokens"
 FORMAT: Final = 2
 """Version of the file."""
-MAX_BYTES: Final = 1_000_000_000
-"""Largest size, in bytes, of a file of counts, which has a line for each task."""
 
 
 def count_tokens(
@@ -55,7 +53,7 @@ def place_of(task_set: Path) -> Path:
 def read_counts(file: Path) -> dict[str, int] | None:
     """Task id -> tokens; None if the file is absent or damaged."""
     try:
-        return _counts(json_of(file, ExitCode.TASKS, MAX_BYTES))
+        return _counts(json_of(file, ExitCode.TASKS))
     except (XpError, ValueError):
         return None
 
@@ -63,7 +61,7 @@ def read_counts(file: Path) -> dict[str, int] | None:
 def fault_of_counts(file: Path) -> str | None:
     """The fault of a file of counts; None if it is whole."""
     try:
-        _counts(json_of(file, ExitCode.TASKS, MAX_BYTES))
+        _counts(json_of(file, ExitCode.TASKS))
     except (XpError, ValueError) as error:
         return str(error)
     return None
