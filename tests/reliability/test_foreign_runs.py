@@ -20,6 +20,7 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
 from xp.launchers.files import inside
+from xp.report.tokens import TokenReader
 from xp.runs import sweep
 from xp.runs.record import check_ours, is_ours, read_record, write_record
 from xp.runs.run_directory import cancel, hold
@@ -167,6 +168,8 @@ def test_a_copy_of_a_run_and_a_run_of_another_user_are_not_ones_own(
 ) -> None:
     run = leave_run(outputs, "run", record("run"))
     assert not is_ours(run)
+    with pytest.raises(XpError, match="was begun elsewhere, so its tokenizer is not loaded"):
+        TokenReader(run)
     make_ours(run)
     assert is_ours(run)
     shutil.copytree(run, outputs / "copies/runs/run")

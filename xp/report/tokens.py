@@ -123,7 +123,8 @@ def _chat(run: Path) -> ChatTokens:
     if directory is None:
         looked = " and ".join(map(str, places))
         raise XpError(
-            f"the tokenizer of {spec.model.path} is not on this machine: looked in {looked}", ExitCode.RUNTIME
+            f"the tokenizer of {spec.model.path or spec.model.name} is not on this machine: looked in {looked}",
+            ExitCode.RUNTIME,
         )
     try:
         from transformers import AutoTokenizer
