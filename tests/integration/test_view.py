@@ -103,6 +103,7 @@ def test_an_episode_comes_when_it_is_asked_for(server: Server) -> None:
 
 
 def test_tokens_without_a_tokenizer_say_so(server: Server) -> None:
+    server.json("/api/run?run=0")
     said = server.json("/api/tokens?run=0&row=0")
     assert said["ids"] == []
     assert "the tokenizer of tiny is not on this machine" in said["note"]

@@ -121,11 +121,8 @@ def _chat(run: Path) -> ChatTokens:
     places = [run / "model", run.parent.parent / start_place(spec)]
     directory = next((place for place in places if (place / "tokenizer_config.json").is_file()), None)
     if directory is None:
-        looked = " and ".join(map(str, places))
-        raise XpError(
-            f"the tokenizer of {spec.model.path or spec.model.name} is not on this machine: looked in {looked}",
-            ExitCode.RUNTIME,
-        )
+        looked, name = " and ".join(map(str, places)), spec.model.path or spec.model.name
+        raise XpError(f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
