@@ -78,9 +78,9 @@ def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tup
 @contextmanager
 def served(directory: Path, environ: dict[str, str], patience_s: float = 120.0) -> Iterator[dict[str, str]]:
     """A training with the server that the stage starts beside it, and restarts."""
-    from xp.backends.trl.worker import guarded
     from xp.backends.trl.worker.kept_server import kept
     from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
+    from xp.engines.key_check import KEY
 
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     assert config.common.server is not None
@@ -89,7 +89,7 @@ def served(directory: Path, environ: dict[str, str], patience_s: float = 120.0) 
         for name, value in environ.items():
             patch.setenv(name, value)
         with kept(server, config.base_model, "", directory / "vllm.log", ServerLink(directory)) as key:
-            yield {**environ, DIRECTORY: str(directory), guarded.KEY: key, "NO_PROXY": "127.0.0.1"}
+            yield {**environ, DIRECTORY: str(directory), KEY: key, "NO_PROXY": "127.0.0.1"}
 
 
 def test_a_colocated_engine_agrees_after_every_update_and_each_broken_transfer_shows(tmp_path: Path) -> None:

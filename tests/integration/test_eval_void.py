@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.test_eval import knows_some, result_in, words
@@ -78,22 +77,6 @@ def test_a_message_in_parts_has_the_reward_of_its_text_and_one_of_no_form_is_voi
     (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
     rewards = [json.loads(line)["outcome"]["reward"] for line in file.read_text().splitlines()]
     assert sum(reward == 1.0 for reward in rewards) > 5
-
-
-def test_a_record_of_an_older_xp_with_a_lone_surrogate_is_written_to_every_file(tmp_path: Path) -> None:
-    with serving(breaks_off_at(10)) as server:
-        command = words(server, tmp_path, "evaluation.num_tasks=20", "model.max_attempts=1")
-        command.append("training.max_void_fraction=0.9")
-        assert main(command) == 0
-        (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
-        file.write_text(file.read_text().replace("it answers other", r"cut \ud83d"))
-        place = file.parents[1]
-        for name in ("eval.json", "episodes.parquet", "inspect.json"):
-            (place / name).unlink()
-        assert main(command) == 0
-    reasons = pq.read_table(place / "episodes.parquet")["void_reason"].to_pylist()
-    assert any("cut \ufffd" in reason for reason in reasons if reason)
-    assert result_in(tmp_path)["status"] == "finished"
 
 
 def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their_own(

@@ -13,7 +13,6 @@ from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_run, write_episodes
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.report import write_page
-from xp.runs.origin import mark
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (
@@ -45,7 +44,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "model").mkdir()
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(SHIPPED / file, run / "model")
-    mark(run)
     target = outputs / "report.html"
     write_page([run], target, tokens=True)
     return target

@@ -213,7 +213,7 @@ def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.Abstract
             writer.close()
             return
         upstream, goal = await asyncio.open_connection("127.0.0.1", port)
-        own = f"host: 127.0.0.1:{port}\r\nx-api-key: {server.keys.client}\r\n".encode()  # as a gateway does
+        own = f"host: 127.0.0.1:{port}\r\nx-api-key: {server.key}\r\n".encode()  # as a gateway does
         goal.write(first + own + b"".join(line for line in rest if not line.lower().startswith(b"host:")))
         await asyncio.gather(pump(reader, goal), pump(upstream, writer))
 

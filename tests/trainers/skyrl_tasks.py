@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 
 from tests.listeners import Listener, listeners
 from xp.errors import ExitCode, XpError
-from xp.security import stores
 from xp.testing.jobs import PATIENCE_S
 
 
@@ -63,31 +61,21 @@ except Exception as error:
 """
 
 
-def listen(cfg: Any) -> tuple[list[str], set[Listener], tuple[int, str]]:
-    """What a client without a token gets of Ray; every listener of the cluster and of a process group in a worker.
-
-    Returns:
-        Ray's answer, the listeners, and the port and the directory of the group's store.
-    """
+def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
+    """What a client without a token gets of Ray; every listener of the cluster."""
     import psutil
     import ray
-    import torch.distributed as dist
 
     del cfg
     address = ray.get_runtime_context().gcs_address
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
     stranger = [sys.executable, "-c", STRANGER.format(address=address, timeout_s=PATIENCE_S)]
     said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    port = _free_port()
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
-    dist.init_process_group(backend="gloo")
     raylet = psutil.Process().parent()
     assert raylet is not None
     driver = raylet.parent()
     assert driver is not None
-    found = listeners(driver.pid)
-    dist.destroy_process_group()
-    return [*said.stdout.split(maxsplit=1), said.stderr], found, (port, os.environ[stores.DIRECTORY])
+    return [*said.stdout.split(maxsplit=1), said.stderr], listeners(driver.pid)
 
 
 def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
@@ -101,10 +89,11 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     import httpx
     import uvicorn
 
-    from xp.backends.skyrl.worker.guarded import EngineClient, EngineDoor
+    from xp.backends.skyrl.worker.engine_key import EngineClient
+    from xp.engines.key_check import EngineKeyCheck
 
     del cfg
-    server = uvicorn.Server(uvicorn.Config(EngineDoor(_nothing), host="0.0.0.0", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(EngineKeyCheck(_nothing), host="0.0.0.0", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -138,12 +127,6 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": b"{}"})
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _records() -> Iterator[tuple[str, str]]:

@@ -100,14 +100,12 @@ def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, m
 
 
 def test_nobody_else_reaches_the_cluster(tmp_path: Path) -> None:
-    """Ray, and torch's store in a worker; Ray takes what anybody hands it for code to run, unless it wants a token."""
-    address, found, (port, directory) = run_in_ray(native(train_config(), tmp_path), listen, (), num_workers=1)
+    """Ray takes what anybody hands it for code to run, unless it wants a token."""
+    address, found = run_in_ray(native(train_config(), tmp_path), listen, (), num_workers=1)
     assert {name for name, _, _ in found} >= {"gcs_server", "raylet"}
     assert off_loopback(found) == set()
     assert address[0] == "refused", address
     token = own_ray.token_file(Path(os.environ[own_ray.DIRECTORY]))
-    assert port not in {one for _, _, one in found}, "the store is a file"
-    assert Path(directory).parent == token.parent
     assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     value = token.read_text()
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]

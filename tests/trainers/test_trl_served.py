@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -14,18 +13,16 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
-import requests
 
-from tests.launching import PATIENCE_S, eventually, is_alive
-from tests.strangers import stranger
+from tests.launching import eventually, is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
-from xp.backends.trl.worker import guarded, server_link
+from xp.backends.trl.worker import server_link
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import VLLMServer
+from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.server import running, split_devices
 from xp.backends.trl.worker.server_link import ServerLink, ServerState
-from xp.backends.trl.worker.server_watch import Address, is_answering
 from xp.backends.trl.worker.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
@@ -99,22 +96,17 @@ def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
     log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
     losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
-    urls, keys = [], list[str]()
+    urls = []
     # Servers of other tests, which this process keeps.
     others = set(psutil.Process().children())
 
     def lose() -> None:
-        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as secret:
+        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as key:
             for start, sent in enumerate(losses, 1):
                 process, url = kept_process(start, link), link.state().url
                 urls.append(url)
-                keys.append(guarded.key_at(secret, url))
-                writer = ServerWriter(url, SAMPLING, [2], str(log), key=keys[-1])
+                writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
                 assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
-                with pytest.raises(XpError, match="401"):
-                    ServerWriter(url, SAMPLING, [2], str(log), key=keys[0] if start > 1 else secret).answer(
-                        GenerationRequest([7], 3, 1)
-                    )
                 process.send_signal(sent)
             link.after(len(losses), XpError("the client has lost it", ExitCode.STAGE_FAILED))
 
@@ -151,7 +143,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
         told = json.loads(log.read_text().splitlines()[0])
-        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.backends.trl.worker.guarded.WithKey"
+        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.engines.key_check.EngineKeyCheck"
         assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
@@ -182,80 +174,13 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    guarded.let_trl_say("the-secret")
-    url = f"http://127.0.0.1:{server.server_port}"
-    client = vllm_generation.VLLMClient(base_url=url)
+    let_trl_send_key("the-key")
+    client = vllm_generation.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
     assert client.get_world_size() == 1
-    other = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-    threading.Thread(target=other.serve_forever, daemon=True).start()
-    client.base_url = f"http://127.0.0.1:{other.server_port}"
-    first = len(Endpoints.asked)
-    assert client.get_world_size() == 1
-    assert Endpoints.asked[first:] == [("/get_world_size", f"Bearer {guarded.key_at('the-secret', client.base_url)}")]
-    del Endpoints.asked[first:]
-    with stranger() as taken:
-        client.base_url = taken.url
-        with pytest.raises(requests.ConnectionError, match="a process of another user listens"):
-            client.get_world_size()
-        assert taken.heard == b""
-    for one in (server, other):
-        one.shutdown()
-        one.server_close()
-    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
-    assert {said for path, said in Endpoints.asked if path != "/health"} == {
-        f"Bearer {guarded.key_at('the-secret', url)}"
-    }
-
-
-def test_no_key_is_sent_to_a_port_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    Endpoints.asked.clear()
-    address = Address(f"http://127.0.0.1:{server.server_port}", "the-key", "/health")
-    own = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: own + 1)
-    assert not is_answering(address, PATIENCE_S)
-    assert Endpoints.asked == []
-    monkeypatch.setattr(os, "getuid", lambda: own)
-    assert is_answering(address, PATIENCE_S)
     server.shutdown()
     server.server_close()
-    assert not is_answering(address, PATIENCE_S)
-
-
-@pytest.mark.parametrize(
-    ("path", "said", "host", "status"),
-    [
-        ("/health", None, "127.0.0.1:9", 200),
-        ("/update_weights", None, "127.0.0.1:9", 401),
-        ("/update_weights", "Bearer wrong", "127.0.0.1:9", 401),
-        ("/update_weights", "Bearer the-key", "127.0.0.1:9", 200),
-        ("/v1/models", None, "127.0.0.1:9", 401),
-        ("/health", None, "rebound.example:9", 421),
-        ("/update_weights", "Bearer the-key", "rebound.example:9", 421),
-    ],
-)
-@pytest.mark.scorecard(49)
-def test_every_path_of_the_server_wants_the_key_and_no_web_page(
-    path: str, said: str | None, host: str, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(guarded.KEY, "the-key")
-    sent: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        del scope, receive
-        await send({"status": 200})
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        raise AssertionError("the body is not read")
-
-    headers = [(b"host", host.encode()), *([] if said is None else [(b"authorization", said.encode())])]
-    scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 9)}
-    asyncio.run(guarded.WithKey(app)(scope, receive, send))
-    assert sent[0]["status"] == status
+    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
+    assert {sent for path, sent in Endpoints.asked if path != "/health"} == {"Bearer the-key"}
 
 
 def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,14 +15,13 @@ from typing import TextIO
 import pytest
 from filelock import FileLock
 
-from tests.foreign import leave_run, record
+from tests.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse
 from xp.cli.table import Column, fitted, plain, wrapped
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
-from xp.runs.origin import mark
 from xp.runs.record import LOCK
 from xp.testing.jobs import PATIENCE_S
 
@@ -321,7 +320,7 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
 @pytest.mark.parametrize("kind", LOST)
 def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> None:
     run = leave_run(tmp_path, "run", record("run", status="running"))
-    mark(run)
+    make_ours(run)
     (run / "attempt_1/train/log.txt").write_text("a line\n")
     with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
         assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)

@@ -68,12 +68,6 @@ def test_a_prompt_is_kept_once_beside_the_records_where_the_run_keeps_prompts(tm
     assert kept == {digests[0]: "<|im_start|>system\nö", digests[3]: "other"}
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_records_of_the_schemas_before_are_read(version: int, tmp_path: Path) -> None:
-    (tmp_path / "0.jsonl").write_text(f'{{"schema_version": {version}, "step": 4}}\n')
-    assert [record["step"] for record in read_trajectories(tmp_path / "0.jsonl").records] == [4]
-
-
 def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> None:
     with TrajectoryWriter(tmp_path / "t" / "0.jsonl") as writer:
         writer.write(a_record())

@@ -221,16 +221,5 @@ def test_a_template_that_does_not_end_is_a_fault_with_the_way_out(
         hold_against_tasks([spec])
 
 
-@pytest.mark.integration
-def test_a_template_that_fills_the_memory_is_a_fault_with_the_way_out(tmp_path: Path) -> None:
-    tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    (tmp_path / "chat_template.jinja").write_text("{{ 'x' * 5000000000 }}")
-    (found,) = chat_template(compose(["model=hf", f"model.path={tmp_path}"]), tmp_path)
-    assert (found.verdict, found.code) == (Verdict.FAULT, ExitCode.PLAN)
-    assert "more than 4 GB" in found.text
-    assert "choose another model" in found.text
-
-
 def test_a_report_of_no_faults_says_so() -> None:
     assert TemplateReport((), True, True, True).on_record() == "a turn more only appends tokens"

@@ -243,7 +243,7 @@ def _interval(result: HeldOutResult) -> str:
 
 
 def _passes(result: HeldOutResult) -> str:
-    """Text of the passed share; evaluations of earlier versions have only the share of perfect episodes."""
+    """Text of the passed share."""
     if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
         return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
     return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"

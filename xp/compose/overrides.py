@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.faults import Fault, all_paths, explain_unknown_key
-from xp.compose.files import TOO_LONG
 from xp.compose.groups import GROUPS, options
 from xp.compose.mixes import MIXED
 from xp.compose.native_names import hint
@@ -46,9 +45,6 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
             # A call of one of Hydra's functions (choice, range, ...) has a cause; its grammar's own words say nothing.
             is_call = isinstance(error.__cause__, (TypeError, ValueError))
             faults.append(f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text))
-            continue
-        except ValueError:  # Python's own bound, of 4300 digits
-            faults.append(f"{text.partition('=')[0]}: {TOO_LONG}")
             continue
         fault = _shape_fault(override)
         if fault is None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.alternatives import give_way, settle_files, with_value
-from xp.compose.bounds import MAX_BYTES, excess
 from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault
 from xp.compose.groups import Composed, compose_groups, with_plugins
@@ -100,9 +99,6 @@ def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]
     is_mix = isinstance(env, dict) and "members" in env
     if isinstance(env, dict) and not is_mix:
         container["env"] = {"members": {env_name: env}}
-    # Half of what is read back, since YAML indents.
-    if (fault := excess(container, MAX_BYTES // 2)) is not None:
-        return [Fault("", f"the configuration is too large: {fault}; put long texts and lists into files")]
     try:
         return RunSpec.model_validate_json(json.dumps(container))
     except ValidationError as error:

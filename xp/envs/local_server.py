@@ -1,4 +1,4 @@
-"""Serves an ORS environment on this machine while a stage needs it; the server proves that it is xp's own."""
+"""Serves an ORS environment on this machine while a stage needs it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
-from xp.envs.local_keys import TOKEN_VARIABLE, Keys
 from xp.envs.loop import call_on_loop
 from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import candidates, path_for
+from xp.envs.serve import KEY_VARIABLE
 from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
@@ -56,8 +56,8 @@ class LocalServer:
         self._environ = os.environ if environ is None else environ
         self._pythons = candidates(python, self._environ)
         self.url = ""
-        self._token = secrets.token_hex(32)
-        self.keys = Keys.of(self._token)
+        self.key = secrets.token_hex(32)
+        """Key that the server requires in each request, as `X-API-Key`."""
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
@@ -79,7 +79,7 @@ class LocalServer:
 
     def watch(self, limit_s: float, ping_s: float | None = None) -> None:
         """Starts a watch of the child, which replaces it if it ends or gives no answer for `limit_s` seconds."""
-        self._watch = OwnServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
+        self._watch = OwnServerWatch(self, {"X-API-Key": self.key}, limit_s, ping_s)
         self._watch.start()
 
     def is_alive(self) -> bool:
@@ -87,7 +87,7 @@ class LocalServer:
         return process is not None and process.poll() is None
 
     def replace(self) -> None:
-        """Kills the child and starts another one on the same port with the same keys; its sessions are lost."""
+        """Kills the child and starts another one on the same port with the same key; its sessions are lost."""
         with self._turn:
             if self._process is None or self._owner != os.getpid():
                 return
@@ -169,7 +169,7 @@ class LocalServer:
                         *(self._kind, self.serve, str(writing), str(os.getpid()), str(port)),
                         str(self._memory_gb or ""),
                     ],
-                    env=_child_environ(self._environ, self._token, python),
+                    env=_child_environ(self._environ, self.key, python),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -201,12 +201,12 @@ def _first_line(fd: int) -> dict[str, object]:
     return report
 
 
-def _child_environ(environ: Mapping[str, str], token: str, python: str) -> dict[str, str]:
+def _child_environ(environ: Mapping[str, str], key: str, python: str) -> dict[str, str]:
     """Variables of the child; another interpreter gets the paths of xp and the user's modules, and has its own
     libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), TOKEN_VARIABLE: token}
+    return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), KEY_VARIABLE: key}
 
 
 def source_version(serve: str) -> str:

@@ -98,7 +98,7 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
             container.start()
             return container, Target(container.url, None, {}, {})
         server = self._serve()
-        return server, Target(server.url, None, {"X-API-Key": server.keys.client}, {}, server.keys.server)
+        return server, Target(server.url, None, {"X-API-Key": server.key}, {})
 
 
 def opening(row: Row, seen: ToolResult) -> list[Message]:

@@ -19,8 +19,6 @@ ROLES = ("system", "user", "assistant")
 
 LARGE: Final = 256 * 1024
 """Length of JSON, in characters or bytes, above which it is parsed in a thread instead of on the event loop."""
-MOST_OBJECTS: Final = 1_000_000
-"""Largest number of objects and lists in an answer: 15 MB of empty ones would need 330 MB of memory."""
 NOT_FINITE: Final = ("nan", "inf", "-inf")
 """Rewards of xp's own servers that JSON has no numbers for (xp.envs.served_rewards)."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
@@ -39,8 +37,6 @@ def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] |
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        if text.count("{") + text.count("[") > MOST_OBJECTS:
-            raise ProtocolError(f"{what}: more than {MOST_OBJECTS:,} objects and lists")
         value = json.loads(text, parse_constant=_refuse_constant, object_hook=object_hook)
         return valid_value(value) if _SURROGATE.search(text) else value
     except RecursionError:

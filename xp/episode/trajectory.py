@@ -22,8 +22,6 @@ from xp.errors import ExitCode
 from xp.reading import lines_of
 
 SCHEMA_VERSION: Final = 3
-READABLE: Final = (1, 2, 3)
-"""Versions of the schema that can be read; version 1 has no `tools`, version 2 no `prompt`."""
 TOOLS: Final = "tools"
 """Name of the field with the digest of the tools, and of the tools' directory beside the trajectories."""
 PROMPT: Final = "prompt"
@@ -224,9 +222,8 @@ def read_trajectories(path: Path) -> Trajectories:
             num_torn += bool(line.strip())
             continue
         version = record.get("schema_version") if isinstance(record, dict) else None
-        if version not in READABLE:
-            readable = " and ".join(map(str, READABLE))
-            raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {readable}")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}")
         records.append(record)
     return Trajectories(tuple(records), num_torn)
 

@@ -53,13 +53,7 @@ class Entry:
 def entries(asked: Asked) -> list[Entry]:
     """Every model on every environment; raises XpError for a name that does not exist."""
     found = [entry for env in asked.envs or (None,) for entry in _models(asked, env)]
-    told: set[str] = set()
-    for env in asked.envs or (None,):
-        for name in asked.runs:
-            run = name.partition("@")[0]
-            found.append(_of_run(asked, name, env, tell=run not in told))
-            told.add(run)
-    return found
+    return found + [_of_run(asked, name, env) for env in asked.envs or (None,) for name in asked.runs]
 
 
 def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
@@ -82,15 +76,15 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
         yield Entry(name, _env_name(env, spec), spec, _identity(name, where, directory), directory)
 
 
-def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
+def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     from xp.backends.base import RunPaths, render_module
     from xp.backends.stages.prepare import task_set_place
-    from xp.runs.origin import check_ours
+    from xp.runs.record import check_ours
 
     run, _, step = name.partition("@")
     directory = _run_directory(run, asked.overrides)
     check_ours(directory)
-    spec = _spec_of_run(directory, asked, env, tell=tell)
+    spec = _spec_of_run(directory, asked, env)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
@@ -108,11 +102,11 @@ def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
     return Entry(label, _env_name(env, spec), spec, _identity(label, where, place), place, directory.name)
 
 
-def _spec_of_run(directory: Path, asked: Asked, env: str | None, *, tell: bool) -> RunSpec:
+def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
     from xp.compose.recorded import recorded_spec, validated
 
-    container = recorded_spec(directory / "spec.yaml", tell=tell)
+    container = recorded_spec(directory / "spec.yaml")
     validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
     words = [word for word in asked.overrides if not word.startswith("outputs=")]

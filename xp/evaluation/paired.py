@@ -66,8 +66,6 @@ class Paired:
     """
     verdict: str
     """The verdict, as one sentence."""
-    num_unchecked: int = 0
-    """Tasks whose content was not compared, since an evaluation by an earlier version has no record of it."""
 
 
 def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float) -> Paired:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class NamedResult:
     name: str
     rewards: Rewards
     hashes: Mapping[str, str]
-    """Task -> digest of its content; tasks without a record of it are absent."""
+    """Task -> digest of its content."""
     pass_threshold: float
     file: Path
     """File of the evaluation."""
@@ -46,8 +46,8 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
 
 def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Paired:
     """Compares two evaluations; raises XpError(PLAN) if the tasks or their contents differ."""
-    found = compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
-    return replace(found, num_unchecked=_check_content(first, other))
+    _check_content(first, other)
+    return compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
 
 
 def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
@@ -105,12 +105,10 @@ def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 
-def _check_content(first: NamedResult, other: NamedResult) -> int:
-    """Number of tasks whose content cannot be compared. Raises XpError(PLAN) if the content of others differs."""
-    if first.file == other.file:  # one evaluate stage plays one task set
-        return 0
-    tasks = [task for task in first.rewards if task in first.hashes and task in other.hashes]
-    changed = sorted(task for task in tasks if first.hashes[task] != other.hashes[task])
+def _check_content(first: NamedResult, other: NamedResult) -> None:
+    """Raises XpError(PLAN) if tasks of the same name differ in content."""
+    tasks = first.rewards.keys() & other.rewards.keys()
+    changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         runs = ",".join(one.name for one in (first, other) if one.file.name != SUMMARY)
@@ -122,4 +120,3 @@ def _check_content(first: NamedResult, other: NamedResult) -> int:
             f" evaluations{again}",
             ExitCode.PLAN,
         )
-    return len(first.rewards) - len(tasks)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.guarded import GUARD_S, START_RAY, behind_guard, end_guarded
 from xp.security import own_directory, own_ray
@@ -70,24 +69,10 @@ class RayHead:
         end_guarded(self._process, GRACE_S + GUARD_S)
         own_directory.remove(self._directory)
 
-    def check_port(self) -> None:
-        """Raises XpError(RUNTIME) if another user listens on its port, to which no token may go."""
-        if is_taken(self.address):
-            raise XpError(
-                f"launcher.start_head: a process of another user listens on {self.address}, the address of Ray's"
-                " dashboard; start the run again, and it gets another port",
-                ExitCode.RUNTIME,
-            )
-
     def _wait(self) -> None:
         """Waits until its dashboard accepts jobs; raises XpError(RUNTIME) with Ray's output."""
         end = time.monotonic() + START_S
         while time.monotonic() < end and self.is_alive:
-            try:
-                self.check_port()
-            except XpError:
-                self.stop()
-                raise
             if self._answers():
                 return
             time.sleep(0.3)

@@ -39,7 +39,7 @@ def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
     if directory is None:
         return _from_hub(name) if HUB_ID.fullmatch(name) else None
     try:
-        return _mapping(text_of(directory / "config.json", ExitCode.CONFIG, MAX_BYTES))
+        return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))
     except XpError:
         return None
 

@@ -27,10 +27,10 @@ class HeldOutResult:
     num_scored: int | None
     num_void: int | None
     pass_share: float | None = None
-    """Share of rewards of at least `pass_threshold`; None: written by an earlier version without it."""
+    """Share of rewards of at least `pass_threshold`."""
     pass_threshold: float | None = None
     num_tasks: int | None = None
-    """Number of held-out tasks; None: written by an earlier version without it."""
+    """Number of held-out tasks."""
     label: str = ""
     """Remark if the tasks are trained on as well; else empty."""
 
@@ -42,7 +42,7 @@ class TaskRewards:
     rewards: Mapping[str, list[float | None]]
     """Task -> rewards of its episodes; None: void."""
     hashes: Mapping[str, str]
-    """Task -> digest of its content; tasks of an evaluation by an earlier version are absent."""
+    """Task -> digest of its content."""
     pass_threshold: float
 
 
@@ -65,7 +65,7 @@ def read_rewards(file: Path, which: str) -> TaskRewards | None:
     if which not in found:
         return None
     if which not in rewards:
-        raise XpError(f"{file} is of an earlier version and has no rewards by task; evaluate it again with `eval`")
+        raise XpError(f"{file} has no rewards by task; evaluate the run again with `eval`", ExitCode.RUN_DIR)
     return rewards[which]
 
 

@@ -60,10 +60,7 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     Raises:
         XpError: RUN_DIR if a named run does not exist.
     """
-    from xp.compose.recorded import tell_older
-
     groups: dict[str, list[_Readable]] = {}
-    older: dict[str, list[str]] = {}
     broken: list[RunRow] = []
     for run in named_runs(outputs, names, takes_several=True):
         try:
@@ -74,9 +71,6 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
             broken.append(_broken(run, error))
             continue
         groups.setdefault(found.row.env, []).append(found)
-        if found.filled:
-            older[run.name] = found.filled
-    tell_older(list(older), [field for filled in older.values() for field in filled])
     lines = []
     for group in groups.values():
         differs = differing([one.spec for one in group])
@@ -148,24 +142,14 @@ def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
 
 def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
-    return _spec_of(directory, attempt)[0]
-
-
-def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
-    """The spec, and the fields in it that xp gained after the run."""
-    from xp.compose.added_fields import fill
-    from xp.compose.bounds import excess
-    from xp.compose.recorded import raw_spec
+    from xp.compose.recorded import recorded_spec
 
     plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
-    with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
+    with suppress(XpError, LookupError, TypeError):  # a damaged plan
         spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
     if isinstance(spec, dict) and "env" in spec:
-        if (fault := excess(spec)) is not None:
-            raise XpError(f"{plan} has no spec of xp's: {fault}", ExitCode.RUN_DIR)
-        return spec, fill(spec)
-    spec = raw_spec(directory / "spec.yaml")
-    return spec, fill(spec)
+        return spec
+    return recorded_spec(directory / "spec.yaml")
 
 
 @dataclass(frozen=True)
@@ -173,8 +157,6 @@ class _Readable:
     """One run that was read."""
 
     spec: Any
-    filled: list[str]
-    """Fields that xp gained after the run."""
     row: RunRow
     """Its row, with `differs` empty."""
 
@@ -182,8 +164,8 @@ class _Readable:
 def _read(directory: Path) -> _Readable:
     record = read_record(directory)
     try:
-        spec, filled = _spec_of(directory, len(record.attempts))
-        return _Readable(spec, filled, _row(directory, record, spec))
+        spec = spec_of(directory, len(record.attempts))
+        return _Readable(spec, _row(directory, record, spec))
     except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 

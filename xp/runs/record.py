@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,9 +42,11 @@ __all__ = [
     "RunStatus",
     "StageRecord",
     "begin_attempt",
+    "check_ours",
     "close_attempt",
     "directory_of",
     "is_held",
+    "is_ours",
     "no_such_run",
     "number_of",
     "read_record",
@@ -58,7 +61,13 @@ LOCK = ".lock"
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
-    """Replace `run.json` atomically: a reader always sees the old record or the new one."""
+    """Replace `run.json` atomically: a reader always sees the old record or the new one.
+
+    A record without a user becomes one of this user and this directory.
+    """
+    if not record.user:
+        user, place = begun_here(directory)
+        record = replace(record, user=user, directory=place)
     write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
@@ -102,6 +111,40 @@ def read_record(directory: Path) -> RunRecord:
     return record
 
 
+def is_ours(directory: Path) -> bool:
+    """Returns whether this user began the run in this directory, or trusts it.
+
+    People send each other run directories, whose records name jobs, files and modules: only of a run of one's own are
+    the jobs queried, the record closed and the model loaded. `python -m xp runs trust RUN` accepts another one.
+    """
+    try:
+        record = read_record(directory)
+    except XpError:
+        return False
+    return (record.user, record.directory) == begun_here(directory)
+
+
+def check_ours(directory: Path) -> None:
+    """Raise XpError(RUN_DIR) for a run of another user, or of another place."""
+    if not is_ours(directory):
+        raise XpError(
+            f"{directory} was not begun here: it was moved or copied, or another user began it. Going on with it runs"
+            f" what it names: look at `python -m xp plan resume={directory}`, and if you trust it,"
+            f" `python -m xp runs trust {directory.name} outputs={directory.parent.parent}`",
+            ExitCode.RUN_DIR,
+        )
+
+
+def begun_here(directory: Path) -> tuple[str, str]:
+    """User and directory in the record of a run that this user begins: the login name, or else the number, and the
+    absolute path."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return user, os.path.realpath(directory)
+
+
 def is_held(directory: Path) -> bool:
     """Returns whether a supervisor holds the run now.
 
@@ -127,7 +170,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000, below=directory))
+        found = length_of(json_of(file, ExitCode.RUN_DIR, below=directory))
     except (XpError, ValueError):
         return record
     return with_last(record, replace(last, training=found))

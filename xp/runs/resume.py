@@ -86,7 +86,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
         raise no_such_run(run, known, directory.parent.parent)
     if not file.is_file():
         raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
-    container = recorded_spec(file, tell=True)
+    container = recorded_spec(file)
     validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]

@@ -13,9 +13,7 @@ from pathlib import Path
 from xp.atomic import TEMPORARY
 from xp.errors import ExitCode, XpError
 from xp.runs.commands import resume_command
-from xp.runs.origin import FILE as ORIGIN
-from xp.runs.origin import WITNESS, check_ours, is_ours, mark
-from xp.runs.record import LOCK, RunRecord, is_held, read_record, write_record
+from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
 
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
@@ -32,8 +30,6 @@ def check_run_directory(run: Path, attempt: int) -> None:
                 " or start a new run",
                 ExitCode.RUN_DIR,
             )
-        if (run / SPEC).exists():
-            check_ours(run)
         return
     check_ours(run)
     there = len(read_record(run).attempts)
@@ -45,7 +41,7 @@ def is_unborn(run: Path) -> bool:
     """Returns whether a supervisor was killed before its first record was written, so that nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
-    known = (LOCK, ORIGIN, WITNESS, SPEC, RESERVE)
+    known = (LOCK, SPEC, RESERVE)
     return all(path.name in known or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
@@ -77,8 +73,6 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
             raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
     try:
         check_run_directory(run, attempt)  # again: another supervisor may have started and ended
-        if attempt == 1:
-            _mark(run)
         with resource_errors(run):
             (run / RESERVE).unlink(missing_ok=True)
             with (run / RESERVE).open("xb") as reserve:  # follows no link that was left there
@@ -133,18 +127,6 @@ def _has_open(process: int, file: Path) -> bool:
     except (psutil.Error, OSError):
         return False
     return os.path.realpath(file) in names
-
-
-def _mark(run: Path) -> None:
-    """Mark the directory as begun here; if the home is not writable, the run goes on but cannot be resumed."""
-    if is_ours(run):
-        return
-    with resource_errors(run):
-        try:
-            mark(run)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
-                raise
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Makes the processes of a job on one machine listen on 127.0.0.1 only, even if the trainer's code does not.
 
-SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it. Neither has torch's
-TCPStore, which a file replaces (xp.security.stores).
+SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,6 @@ from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any
 
-from xp.security import stores
-from xp.security.after_import import after_import
-from xp.security.port_owner import users_at
 from xp.security.start_ray import free_ports
 
 HOST = "127.0.0.1"
@@ -39,22 +35,11 @@ def stay() -> None:
     os.environ.update(variables())
     _keep_sockets()
     _keep_spawned()
-    stores.make_directory()
-    # Not imported here: most processes of a cluster never need torch.
-    after_import(stores.RENDEZVOUS, stores.use_files)
 
 
 def free_port() -> int:
     """A free TCP port of 127.0.0.1."""
     return free_ports(1, HOST)[0]
-
-
-def has_foreign_listener(port: int) -> bool:
-    """Returns whether another user listens on a TCP port of 127.0.0.1; False if the system does not show it.
-
-    Another user may have taken a port that was free before: check it before a key is sent there.
-    """
-    return not users_at(port) <= {os.getuid()}
 
 
 def _keep_sockets() -> None:

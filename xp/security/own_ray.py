@@ -19,7 +19,6 @@ from xp.digest import text_digest
 from xp.security import own_directory
 from xp.security.loopback import HOST, ONE_MACHINE
 from xp.security.start_ray import PATIENCE, patient
-from xp.security.stores import DIRECTORY as STORES
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 NICENESS = "RAY_worker_niceness"
@@ -37,7 +36,6 @@ def make_directory() -> Path:
     token = token_file(directory)
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    stores(directory).mkdir()
     return directory
 
 
@@ -76,11 +74,6 @@ def files(directory: Path) -> Path:
     return directory / "ray"
 
 
-def stores(directory: Path) -> Path:
-    """Directory of the stores of torch's process groups (xp.security.stores)."""
-    return directory / "stores"
-
-
 def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Environment of the cluster's programs, without another cluster's token."""
     # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
@@ -91,7 +84,6 @@ def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
         MODE: "token",
         TOKEN_PATH: str(token_file(directory)),
         ONE_MACHINE: "1",
-        STORES: str(stores(directory)),
         # Without it Ray replaces 127.0.0.1 by an address that other machines can reach.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # Ray's own is 15: on a machine that does anything else too, the job's workers would hardly run.

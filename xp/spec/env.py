@@ -9,7 +9,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from xp.envs.config import OnMalformedCall, OnNoToolCall, Reduction, SandboxKind, ToolCallsPerTurn
 from xp.plugins import Kind
-from xp.spec.fields import Former
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
@@ -95,7 +94,7 @@ class EnvLimits(Section):
     """Attempts of a call that certainly did not execute (status 429), and to reach a server that has never answered."""
     retries_per_episode: CountOrZero
     """Whole-episode retries on a fresh session before an episode is void."""
-    memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT), Former(None)]
+    memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT)]
     """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound.
     The stacks of its threads count, 8 MB each; those of a server's blocking calls take up to half of it, and further
     calls wait."""
@@ -112,7 +111,7 @@ class EnvMember(Section):
 
     provider: str
     """One of xp's own (docs/environments.md), a plugin's, or `package.module:Class` of your own provider."""
-    options: Annotated[dict[str, Any], Former({})]
+    options: dict[str, Any]
     """Fields of a provider that has a schema of its own (a package's, a plugin's), or of your own provider."""
     target: str | None
     """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, a verifiers package, a task of
@@ -123,7 +122,7 @@ class EnvMember(Section):
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: LocalPath | None
     """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
-    sandbox: Annotated[SandboxKind | None, Field(strict=False), Former(None)]
+    sandbox: Annotated[SandboxKind | None, Field(strict=False)]
     """provider harbor: sandbox of the model's commands; `none` runs them on this machine, without isolation, as you."""
     grader: ModulePath | None
     """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""

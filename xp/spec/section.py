@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from xp.security.secret_shapes import holds_token
 from xp.security.terminal import shown
@@ -189,3 +190,29 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+def schema_fields(section: type[Section], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Each field of a section and of the sections below it, with its key path; a section comes before its own fields.
+
+    In a path, `*` stands for each key of a mapping and each place of a list.
+
+    Args:
+        section: where to begin.
+        path: of the section, with a dot at its end; empty: the whole spec.
+    """
+    for name, field in section.model_fields.items():
+        yield f"{path}{name}", field
+        for between, below in _sections_in(field.annotation):
+            yield from schema_fields(below, f"{path}{name}.{between}")
+
+
+def _sections_in(annotation: Any) -> Iterator[tuple[str, type[Section]]]:
+    """Sections of a type, whatever union or mapping holds them, each with the part of the key path that leads there."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield "", annotation
+        return
+    between = "*." if get_origin(annotation) in (dict, Mapping, tuple) else ""
+    for argument in get_args(annotation):
+        for path, section in _sections_in(argument):
+            yield f"{between}{path}", section

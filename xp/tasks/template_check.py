@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from xp.codec import decode
 from xp.envs.base import Message
-from xp.envs.bounds import bound_memory
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.auto_dialect import detect
 from xp.episode.tokens import ChatTokens
@@ -47,10 +46,6 @@ PROBE_TOOLS: Final = [
 """Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
 """Largest number of different sets of tools of a task set that are checked."""
-MEMORY_GB: Final = 4.0
-"""Largest private memory of the program; transformers and a tokenizer take less than one."""
-WAY_OUT: Final = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
-"""Remedy for a template that does not end."""
 _SYSTEM = Message(role="system", content="Be brief, says xp.")
 _QUESTION = Message(role="user", content="Where is the key?")
 _THOUGHT = "The hall first, thinks xp."
@@ -179,8 +174,6 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
         after, reason = chat.rendered_reply([result]), ""
     except ValueError as error:
         return TemplateReport((f"{error}; choose another model",))
-    except MemoryError:
-        raise
     except Exception as error:
         after, reason = "", f" ({_short(error)})"
     if _RESULT["content"] not in after:
@@ -201,11 +194,9 @@ def _way_out(chat: ChatTokens) -> str:
 
 
 def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-    """The rendered prompt, or the text of the template's exception, which may be any but MemoryError."""
+    """The rendered prompt, or the text of the template's exception, which may be any."""
     try:
         return chat.rendered(messages, json.dumps(tools))
-    except MemoryError:
-        raise
     except Exception as error:
         return f"{_RAISED}{_short(error)}"
 
@@ -245,13 +236,8 @@ def _examined(chat: ChatTokens, task_set: Path | None = None) -> TemplateReport:
 def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
-    bound_memory(MEMORY_GB)
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    try:
-        report = _examined(ChatTokens(tokenizer, decode(Chat, arguments[1])), *map(Path, arguments[2:]))
-    except MemoryError:
-        told = f"the chat template needs more than {MEMORY_GB:g} GB for a short dialogue, so it may never end"
-        report = TemplateReport((f"{told}; {WAY_OUT}",))
+    report = _examined(ChatTokens(tokenizer, decode(Chat, arguments[1])), *map(Path, arguments[2:]))
     print(json.dumps({**asdict(report), "line": report.on_record()}))
     return 0
 

@@ -98,9 +98,9 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
     def get_inference_client(self) -> Any:
         if not self._common.stand_in:
-            from xp.backends.skyrl.worker import guarded
+            from xp.backends.skyrl.worker import engine_key
 
-            guarded.use(self.cfg)
+            engine_key.use(self.cfg)
             if self._common.rehearsal:
                 from xp.backends.skyrl.worker.rehearsal import servers
 

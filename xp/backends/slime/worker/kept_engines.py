@@ -11,11 +11,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from xp.backends.slime.worker.engine_requests import EngineRequests
 from xp.errors import ExitCode, XpError
 from xp.security.after_import import after_import
 
@@ -154,9 +154,8 @@ class KeptEngines:
 def _set_deadlines(module: ModuleType) -> None:
     """Add deadlines to the requests from Slime's engine to its server; without them callers could wait for ever."""
     if not getattr(module, "xp_has_deadlines", False):
-        module.requests = EngineRequests(module.requests, _with_deadline)  # type: ignore[attr-defined]
+        requests = module.requests
+        limits = {"get": ANSWER_S, "post": TRANSFER_S, "delete": ANSWER_S}
+        with_limit = {name: partial(getattr(requests, name), timeout=limit_s) for name, limit_s in limits.items()}
+        module.requests = SimpleNamespace(**{**vars(requests), **with_limit})  # type: ignore[attr-defined]
         module.xp_has_deadlines = True  # type: ignore[attr-defined]
-
-
-def _with_deadline(method: str, _url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"timeout": TRANSFER_S if method == "post" else ANSWER_S, **arguments}

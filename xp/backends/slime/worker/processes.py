@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from xp.backends.slime.worker import guarded, kept_engines
+from xp.backends.slime.worker import engine_key, kept_engines
 from xp.security import loopback
 from xp.worker.nodes import use_rays_interface
 
@@ -14,7 +14,7 @@ def setup(flags: Sequence[str]) -> Callable[[], None]:
     """Returns the set-up function for a run with this command line on the machines visible to this process."""
     if loopback.ONE_MACHINE not in os.environ:
         return on_nodes
-    return with_key if guarded.is_wanted(flags) else on_one_machine
+    return with_key if engine_key.is_wanted(flags) else on_one_machine
 
 
 def name_of(function: Callable[[], None]) -> str:
@@ -36,5 +36,5 @@ def on_one_machine() -> None:
 
 def with_key() -> None:
     """Set-up for one machine on which the run starts its engines and their router itself."""
-    guarded.prepare_process()
+    engine_key.prepare_process()
     kept_engines.prepare()

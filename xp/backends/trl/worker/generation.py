@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.episodes import Restored
 from xp.backends.trl.worker.kept_weights import KeptWeights
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.ranks import Ranks
+from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 
 EngineOf = Callable[[TRLSampling], OpenEngine]
@@ -109,8 +109,7 @@ class Generation:
         def writer(sampling: TRLSampling) -> Writer:
             if vllm.mode != "server":
                 return ColocatedWriter(vllm, sampling, self._chat.end_ids)
-            secret, url = os.environ.get(guarded.KEY), vllm.server_base_url
-            key = None if secret is None else guarded.key_at(secret, url)
+            key, url = os.environ.get(KEY), vllm.server_base_url
             return ServerWriter(url, sampling, self._chat.end_ids, self._log, key=key)
 
         def engine(sampling: TRLSampling) -> OpenEngine:
@@ -124,3 +123,17 @@ class Generation:
         """Seed of a step; an episode's randomness depends on this, its task and its sample, not on ranks or other
         episodes."""
         return f"{self._seed}/{step}"
+
+
+def let_trl_send_key(key: str) -> None:
+    """Makes TRL's client send the key of the run's vLLM server: it has no argument for it, and connects at once."""
+    from trl.generation import vllm_generation
+
+    base: Any = vllm_generation.VLLMClient
+
+    class ClientWithKey(base):  # type: ignore[misc]
+        def check_server(self, *args: Any, **kwargs: Any) -> None:
+            self.session.headers["Authorization"] = f"Bearer {key}"
+            super().check_server(*args, **kwargs)
+
+    vllm_generation.VLLMClient = ClientWithKey

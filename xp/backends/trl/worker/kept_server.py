@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xp.backends.trl.worker.config import VLLMServer
-from xp.backends.trl.worker.guarded import key_at
 from xp.backends.trl.worker.server import process_of, tail, vllm, wait_up
 from xp.backends.trl.worker.server_link import ServerLink, ServerState
 from xp.backends.trl.worker.server_watch import Address, ServerWatch, end_stage
@@ -91,7 +90,7 @@ class _Keeper:
         port = free_port()
         program = vllm(self._server, self._model, self._devices, port)
         url = f"http://{HOST}:{port}"
-        address = Address(url, key_at(self.secret, url), program.probe)
+        address = Address(url, self.secret, program.probe)
         print(
             f"vLLM serves {self._model} on {address.url} (accelerators {self._devices}); its log is {self._log}",
             flush=True,

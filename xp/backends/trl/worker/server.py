@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.server_watch import HEALTH, Address, ServerWatch, is_answering
+from xp.engines import key_check
 from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
@@ -45,8 +45,6 @@ class Program(NamedTuple):
     """Name of the engine, for messages."""
     command: tuple[str, ...]
     """Interpreter, module and arguments, without secrets."""
-    key: str
-    """Name of the variable for the key."""
     environ: Mapping[str, str]
     """Further variables."""
     probe: str = HEALTH
@@ -77,14 +75,14 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
 def vllm(server: VLLMServer, model: str, devices: str, port: int, python: str = sys.executable) -> Program:
     """Program of a vLLM server; the arguments are those of `running`."""
     command = (
-        *(python, "-m", guarded.__name__, "serve", model),
+        *(python, "-m", key_check.__name__, "vllm", "serve", model),
         *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
-        *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
+        *("--middleware", f"{key_check.__name__}.{key_check.EngineKeyCheck.__name__}"),
         *server.arguments,
     )
     # The variable enables the paths for the trainer's weights, and the probe's path.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
-    return Program("vLLM", command, guarded.KEY, environ, ENGINE_PROBE)
+    return Program("vLLM", command, environ, ENGINE_PROBE)
 
 
 @contextmanager
@@ -127,7 +125,7 @@ def process_of(program: Program, key: str, log: Path) -> Iterator[subprocess.Pop
                 **os.environ,
                 **({} if python == sys.executable else {"PYTHONPATH": path_for(python)}),
                 **program.environ,
-                program.key: key,
+                key_check.KEY: key,
             },
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.backends.trl.worker import colocated, guarded, on_cpu
+from xp.backends.trl.worker import colocated, on_cpu
 from xp.backends.trl.worker.config import Lora, TRLTrainConfig
+from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.backends.trl.worker.kept_weights import KeptWeights, let_trl_tell
 from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
@@ -22,6 +23,7 @@ from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
 from xp.backends.trl.worker.tasks_view import trl_rows
+from xp.engines.key_check import KEY
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
@@ -189,7 +191,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     if not config.grpo["use_vllm"]:
         return
     if DIRECTORY in environ:
-        guarded.let_trl_say(environ[guarded.KEY])
+        let_trl_send_key(environ[KEY])
         if config.grpo["use_cpu"]:
             on_cpu.send_over_gloo()
         let_trl_tell(ServerLink(Path(environ[DIRECTORY])))

@@ -1,48 +1,27 @@
-"""SkyRL's engines, their router and its client on one machine: each path refuses a request without the key.
+"""The run's key for SkyRL's engines and their router on one machine, whose requests SkyRL sends without a key.
 
-SkyRL (0.3.0) gives its engines no key, and turns on paths of vLLM that replace the weights and unpickle what they are
-sent; its router hands on whatever it is asked. The key is of the job's own Ray cluster (xp.security.own_ray).
+SkyRL (0.3.0) turns on paths of vLLM that replace the weights and unpickle what they are sent; its router hands on
+whatever it is asked. The key is of the job's own Ray cluster (xp.security.own_ray).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-import aiohttp
 import httpx
 
 from xp.backends.skyrl.worker.kept_client import KeptClient
-from xp.envs.own_connector import OwnConnector
-from xp.envs.target import is_taken
-from xp.security import own_ray
-from xp.security.web_origin import App
-from xp.security.with_key import WantsKey
-
-IDLE_CONNECTION_S: Final = 2.0
-"""Seconds that an idle connection is kept; an engine ends it after 5."""
-
-
-class EngineDoor(WantsKey):
-    """ASGI middleware of an engine, as vLLM's `--middleware` takes it."""
-
-    def __init__(self, app: App) -> None:
-        super().__init__(app, _key())
+from xp.engines.key_check import engine_key, headers
 
 
 class EngineClient(KeptClient):
-    """The client, which sends the key, but to no port that another user has taken; workers receive it pickled."""
+    """The client, which sends the key; workers receive it pickled."""
 
     async def _get_session(self) -> Any:
         session = await super()._get_session()
-        if not isinstance(session.connector, OwnConnector):
-            # SkyRL's own keeps idle connections for as long.
-            connector = OwnConnector(_foreign, limit=session.connector.limit, keepalive_timeout=IDLE_CONNECTION_S)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=session.timeout)
-            await session.close()
-            session = self._session
-        session.headers["Authorization"] = f"Bearer {_key()}"
+        session.headers.update(headers())
         return session
 
 
@@ -66,7 +45,7 @@ def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
     def router_args(*args: Any, **more: Any) -> Any:
         made = build(*args, **more)
         engines = made.worker_urls or [url for url, _ in made.prefill_urls]
-        made.api_key = _key()
+        made.api_key = engine_key()
         # The router has this argument; its Python class (0.1.14) leaves it out.
         made.api_key_validation_urls = [f"{engines[0]}/v1/models"]
         return made
@@ -77,7 +56,7 @@ def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
 def _asking_with_key(base: Any) -> Any:
     """SkyRL's process of the router; its health check sends the key."""
 
-    class GuardedRouter(base):  # type: ignore[misc]
+    class RouterWithKey(base):  # type: ignore[misc]
         def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
             deadline = time.monotonic() + timeout
             while not _is_up(f"{router_url}/health"):
@@ -87,25 +66,11 @@ def _asking_with_key(base: Any) -> Any:
                     raise RuntimeError(f"the router of SkyRL's engines was not up after {timeout:g} s")
                 time.sleep(0.1)
 
-    return GuardedRouter
+    return RouterWithKey
 
 
 def _is_up(url: str) -> bool:
-    if is_taken(url):
-        return False
     try:
-        return httpx.get(url, headers={"Authorization": f"Bearer {_key()}"}, timeout=5, trust_env=False).is_success
+        return httpx.get(url, headers=headers(), timeout=5, trust_env=False).is_success
     except httpx.RequestError:
         return False
-
-
-def _foreign(where: str) -> aiohttp.ClientConnectionError:
-    """The fault of an engine that is gone; SkyRL's client does not try again after it."""
-    return aiohttp.ClientConnectionError(f"a process of another user listens on {where}")
-
-
-def _key() -> str:
-    key = own_ray.engine_key()
-    if key is None:
-        raise RuntimeError("no token of a Ray cluster on this machine: the engines would be open to other users")
-    return key

@@ -1,4 +1,4 @@
-"""A plan says which servers of a run require no key (docs/security.md)."""
+"""A plan says which servers of a run need no key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xp.planning.plan import build_plan
         (("recipes=whodunit-skyrl", "launcher=ray", "launcher.start_head=true"), False),
         (("recipes=whodunit-skyrl", "hardware.num_nodes=2", "launcher=ray", "launcher.address=http://head:8265"), True),
         (("recipes=whodunit-trl",), False),
-        (("recipes=whodunit-trl", "hardware.num_nodes=2", "launcher=slurm"), True),
+        (("recipes=whodunit-trl", "hardware.num_nodes=2", "launcher=slurm"), False),
     ],
 )
 def test_a_plan_says_which_servers_of_a_run_want_no_key(
