@@ -31,8 +31,6 @@ class Syntax:
     """Writes a call as the model does, without the token that ends the turn."""
     plain: Callable[[str], str] = without_thinking
     """Returns the text of a turn without a call."""
-    has_tags: bool = True
-    """False if ordinary text may look like a call; in a session without tools it is an answer."""
 
 
 def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:
@@ -53,18 +51,8 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
     Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
     Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
-    Dialect.LLAMA_JSON: Syntax(
-        llama_calls.JSON_FORM,
-        _without_tools(llama_calls.parse_llama_json),
-        llama_calls.write_llama_json,
-        has_tags=False,
-    ),
-    Dialect.PYTHONIC: Syntax(
-        llama_calls.PYTHONIC_FORM,
-        _without_tools(llama_calls.parse_pythonic),
-        llama_calls.write_pythonic,
-        has_tags=False,
-    ),
+    Dialect.LLAMA_JSON: Syntax(llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json),
+    Dialect.PYTHONIC: Syntax(llama_calls.PYTHONIC_FORM, llama_calls.parse_pythonic, llama_calls.write_pythonic),
     Dialect.HARMONY: Syntax(
         harmony.FORM, _without_tools(harmony.parse_harmony), harmony.write_harmony, harmony.plain_harmony
     ),
