@@ -55,13 +55,12 @@ def json_object(begin: str) -> Data:
     return Data(begin, _object_end)
 
 
-def between(opening: str, closing: str) -> Data:
-    """Text between two tags, given as regular expressions, that does not contain the opening one."""
-    either = re.compile(f"(?P<opening>{opening})|{closing}")
+def up_to(opening: str, closing: re.Pattern[str]) -> Data:
+    """Text between two tags; `opening` is a regular expression."""
 
     def end(text: str, begin: re.Match[str]) -> int | None:
-        found = either.search(text, begin.end())
-        return None if found is None or found["opening"] else found.end()
+        found = closing.search(text, begin.end())
+        return None if found is None else found.end()
 
     return Data(opening, end)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
-from xp.episode.call_data import Data, between
+from xp.episode.call_data import Data, up_to
 from xp.episode.json_schema import Schema, allowed_types, allowed_values, allows, branches, properties, required
 from xp.episode.tool_calls import CLOSE, OPEN, Malformed, ParsedCall, bodies, checked_call, read_json, with_calls
 
@@ -36,8 +36,8 @@ class _Form:
 
 
 def _form(opening: str, closing: str, tool: str, argument: str, value: str, end: str, after: str) -> _Form:
-    last = rf"{end}\s*(?={after}|\Z)"
-    return _Form(opening, closing, re.compile(tool), re.compile(argument), re.compile(last), between(value, last))
+    last = re.compile(rf"{end}\s*(?={after}|\Z)")
+    return _Form(opening, closing, re.compile(tool), re.compile(argument), last, up_to(value, last))
 
 
 _XML: Final = _form(
@@ -157,8 +157,10 @@ def _given(text: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malfo
         if key in given:
             return Malformed(f"the argument {key[:80]} of the tool call occurs twice")
         end = form.end.search(text, start)
-        given[key] = text[start : start if end is None else end.start()]
-        if end is None or any(one[1].strip() in declared - given.keys() for one in form.argument.finditer(given[key])):
+        given[key] = value = text[start : start if end is None else end.start()]
+        others = any(one[1].strip() in declared - given.keys() for one in form.argument.finditer(value))
+        close = re.search(form.closing, value)
+        if end is None or others or (close is not None and re.search(form.opening, value[close.end() :])):
             return Malformed(f"{key[:80]} of the tool call has a value that is not closed")
         position = end.end()
     return given
