@@ -38,7 +38,7 @@ def read_calls(text: str, start: int = 0) -> tuple[list[tuple[str, dict[str, Any
     try:
         tree = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise NotPythonic(getattr(error, "msg", None) or "it is no Python") from None
+        raise NotPythonic(str(getattr(error, "msg", "it is no Python"))[:80]) from None
     if not isinstance(tree, ast.List):
         raise NotPythonic("it is no list")
     return [_call(node, names) for node in tree.elts], end
