@@ -179,7 +179,8 @@ def test_python_in_an_argument_is_never_run() -> None:
 
 
 def test_several_calls_stand_in_one_turn() -> None:
-    assert len(read(Dialect.LLAMA_JSON, '{"name": "go", "parameters": {}}; {"name": "b", "parameters": {}}', (GO,))) == 2
+    two = '{"name": "go", "parameters": {}}; {"name": "b", "parameters": {}}'
+    assert len(read(Dialect.LLAMA_JSON, two, (GO,))) == 2
     assert len(read(Dialect.PYTHONIC, "[go(), b(x=1)]", (GO,))) == 2
     assert len(read(Dialect.GLM, "<tool_call>a</tool_call><tool_call>b</tool_call>")) == 2
     assert len(read(Dialect.PYTHONIC, f"[{'go(), ' * 500}]", (GO,))) == MAX_CALLS + 1

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.call_data import without_thinking
 from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes
+from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
 from xp.load import load_object
-
-Tools = Callable[[], Sequence[ToolSpec]]
-"""Function that returns the session's tools; called only if the dialect needs them."""
 
 
 @dataclass(frozen=True)

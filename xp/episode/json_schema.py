@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Set
 from itertools import product
 from typing import Any, Final
@@ -36,11 +35,11 @@ def branches(schema: Any, root: Schema) -> tuple[Schema, ...]:
 
 def properties(root: Schema) -> dict[str, Any]:
     """Schemas of a tool's arguments, by name."""
-    found: dict[str, list[Any]] = {}
+    schemas: dict[str, list[Any]] = {}
     for branch in branches(root, root):
         for name, schema in _mapping(branch.get("properties")).items():
-            found.setdefault(name, []).append(schema)
-    return {name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in found.items()}
+            schemas.setdefault(name, []).append(schema)
+    return {name: ones[0] if len(ones) == 1 else {"anyOf": ones} for name, ones in schemas.items()}
 
 
 def required(root: Schema) -> list[str]:
@@ -68,7 +67,7 @@ def allowed_types(branch: Schema) -> frozenset[str]:
 def allows(branch: Schema, value: Any) -> bool:
     """Returns whether a branch allows a JSON value, by the values that it lists, else by its types."""
     if (values := allowed_values(branch)) is not None:
-        return any(_is_same(value, one) for one in values)
+        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
     return _is_of(_type_of(value), allowed_types(branch))
 
 
@@ -82,12 +81,12 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
         if alternatives := _listed(schema.get(key)):
             parts.append([branch for part in alternatives for branch in _branches(part, root, budget)])
     own = {key: value for key, value in schema.items() if key not in _COMBINED}
-    found: list[Schema] = [own]
+    result: list[Schema] = [own]
     for part in parts:
-        if len(found) * len(part) > MAX_PARTS:
+        if len(result) * len(part) > MAX_PARTS:
             return [{}]
-        found = [both for one, other in product(found, part) if (both := _merged(one, other)) is not None]
-    return [*found, {"type": "null"}] if schema.get("nullable") is True else found
+        result = [both for one, other in product(result, part) if (both := _merged(one, other)) is not None]
+    return [*result, {"type": "null"}] if schema.get("nullable") is True else result
 
 
 def _merged(own: Schema, other: Schema) -> Schema | None:
@@ -117,18 +116,13 @@ def _is_of(kind: str, kinds: Set[str]) -> bool:
     return kind in kinds or (kind == "integer" and "number" in kinds)
 
 
-def _is_same(first: Any, second: Any) -> bool:
-    """Returns whether two JSON values are the same; True is not 1."""
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
-
-
 def _target(reference: Any, root: Schema) -> Any:
     """The schema that a local reference names; None: it names none of this tool's."""
     first, *parts = str(reference).split("/")
-    found: Any = root if first == "#" else None
+    target: Any = root if first == "#" else None
     for part in parts:
-        found = _mapping(found).get(unquote(part).replace("~1", "/").replace("~0", "~"))
-    return found
+        target = _mapping(target).get(unquote(part).replace("~1", "/").replace("~0", "~"))
+    return target
 
 
 def _listed(value: Any) -> list[Any]:

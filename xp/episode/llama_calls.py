@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.envs.base import ToolSpec
 from xp.episode.call_data import MAX_FAILED, Data, json_object, without_thinking
 from xp.episode.pythonic import NotPythonic, calls_end, read_calls
 from xp.episode.tool_calls import (
@@ -18,6 +17,7 @@ from xp.episode.tool_calls import (
     MAX_CALLS,
     Malformed,
     ParsedCall,
+    Tools,
     checked_call,
     limited,
     parse_call,
@@ -31,7 +31,6 @@ _OBJECT: Final = re.compile(r'\{\s*"')
 _OBJECTS: Final = json_object(_OBJECT.pattern)
 _LIST: Final = re.compile(r"(?<!\\)\[\s*[^\W\d][\w.-]{0,127}\s*\(")  # `\[` begins a formula of LaTeX
 _LISTS: Final = Data(_LIST.pattern, lambda text, begin: calls_end(text, begin.start()))
-Tools = Callable[[], Sequence[ToolSpec]]
 _NAMED: Final = re.compile(r'(?:\{\s*"(?:type|function)"\s*:\s*(?:"function"\s*,\s*)?)*\{?\s*"name"\s*:\s*"([^"\\]*)"')
 """The beginning of an object that is a call."""
 _DECODER: Final = json.JSONDecoder()
@@ -44,11 +43,11 @@ def parse_llama_json(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
         text: one turn.
         tools: called only if the turn has an object with a name.
     """
-    found = list(_objects(without_thinking(text, _OBJECTS)))
-    names = {tool.name for tool in tools()} if found else set()
-    if not any(has_arguments and name in names for _, name, has_arguments in found):
+    objects = list(_objects(without_thinking(text, _OBJECTS)))
+    names = {tool.name for tool in tools()} if objects else set()
+    if not any(has_arguments and name in names for _, name, has_arguments in objects):
         return ()
-    return with_calls((body for body, name, has_arguments in found if has_arguments or name in names), parse_call)
+    return with_calls((body for body, name, has_arguments in objects if has_arguments or name in names), parse_call)
 
 
 def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
@@ -66,9 +65,9 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     num_failed = 0
     while begin is not None and num_failed < MAX_FAILED and len(calls) <= MAX_CALLS:
         try:
-            found, position = read_calls(said, begin.start())
-            calls += [checked_call(name, arguments) for name, arguments in found]
-            called.update(name for name, _ in found)
+            pairs, position = read_calls(said, begin.start())
+            calls += [checked_call(name, arguments) for name, arguments in pairs]
+            called.update(name for name, _ in pairs)
         except NotPythonic as error:
             calls.append(Malformed(f"the tool calls are not a Python list of calls ({error})"))
             called.add(name := begin.group().strip("[(").strip())
@@ -91,14 +90,15 @@ def write_pythonic(name: str, arguments: Mapping[str, Any]) -> str:
 def _objects(said: str) -> Iterator[tuple[str, str, bool]]:
     """The JSON objects with a name: text, name, and whether it has arguments. One that does not end is the last."""
     position = num_failed = 0
-    while num_failed < MAX_FAILED and (begin := _OBJECT.search(said, position)) is not None:
+    while (begin := _OBJECT.search(said, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(said, begin.start())
         except (ValueError, RecursionError):
-            if (named := _NAMED.match(said, begin.start())) is not None:
-                yield said[begin.start() :], named.group(1), True
-                return
             position, num_failed = begin.end(), num_failed + 1
+            named = _NAMED.match(said, begin.start())
+            if named is not None or num_failed == MAX_FAILED:
+                yield said[begin.start() :], "" if named is None else named[1], True
+                return
             continue
         own = unwrapped(value)
         if isinstance(own, dict) and isinstance(own.get("name"), str):

@@ -80,21 +80,21 @@ def _source(text: str, start: int) -> tuple[str, dict[str, str], int]:
     raise NotPythonic(f"it ends, or is no literal, at character {position - start}")
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escaped(part: re.Match[str]) -> str:
     """Part of a text as Python must have it: line breaks are escaped, a backslash that escapes nothing is itself."""
-    if (code := found.group(1)) is None:
-        return repr(found.group())[1:-1]
-    return found.group() if code in _ESCAPES else f"\\{found.group()}"
+    if (code := part.group(1)) is None:
+        return repr(part.group())[1:-1]
+    return part.group() if code in _ESCAPES else f"\\{part.group()}"
 
 
 def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in names:
         raise NotPythonic("a part of it is no call of a tool")
-    given = [(names.get(str(one.arg)), one.value) for one in node.keywords]
-    if node.args or any(name is None for name, _ in given):
+    pairs = [(names.get(str(one.arg)), one.value) for one in node.keywords]
+    if node.args or any(name is None for name, _ in pairs):
         raise NotPythonic("an argument has no name")
-    arguments = {str(name): _value(value) for name, value in given}
-    if len(arguments) != len(given):
+    arguments = {str(name): _value(value) for name, value in pairs}
+    if len(arguments) != len(pairs):
         raise NotPythonic("an argument occurs twice")
     return names[node.func.id], arguments
 
@@ -110,8 +110,8 @@ def _value(node: ast.expr | None) -> Any:
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
             return [_value(item) for item in items]
         case ast.Dict(keys=keys, values=values):
-            found = [(_value(key), _value(value)) for key, value in zip(keys, values, strict=True)]
-            if all(isinstance(key, str) for key, _ in found) and len(dict(found)) == len(found):
-                return dict(found)
+            items = [(_value(key), _value(value)) for key, value in zip(keys, values, strict=True)]
+            if all(isinstance(key, str) for key, _ in items) and len(dict(items)) == len(items):
+                return dict(items)
             raise NotPythonic("a key of a dictionary is no text, or occurs twice")
     raise NotPythonic("an argument is no literal; variables, calls and sums cannot be arguments")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.envs.base import ToolSpec
 from xp.episode.call_data import Data, up_to
 from xp.episode.json_schema import Schema, allowed_types, allowed_values, allows, branches, properties, required
-from xp.episode.tool_calls import CLOSE, OPEN, Malformed, ParsedCall, bodies, checked_call, read_json, with_calls
+from xp.episode.tool_calls import CLOSE, OPEN, Malformed, ParsedCall, Tools, bodies, checked_call, read_json, with_calls
 
-Tools = Callable[[], Sequence[ToolSpec]]
 XML_FORM: Final = (
     "<tool_call>\n<function=<tool>>\n<parameter=<name>>\n<value>\n</parameter>\n...\n</function>\n</tool_call>"
 )
@@ -130,11 +128,11 @@ def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
     name, rest = begin[1].strip(), body[begin.end() :].strip()
     root = next((tool.parameters for tool in tools() if tool.name == name), {}) if rest else {}
     declared, needed = properties(root), required(root)
-    given = _given(rest, form, declared.keys())
-    if isinstance(given, Malformed):
-        return given
+    texts = _texts(rest, form, declared.keys())
+    if isinstance(texts, Malformed):
+        return texts
     arguments: dict[str, Any] = {}
-    for key, text in given.items():
+    for key, text in texts.items():
         options = branches(declared.get(key), root)
         if key in declared and key not in needed and is_omitted(text, options):
             continue
@@ -145,25 +143,25 @@ def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
     return checked_call(name, arguments)
 
 
-def _given(text: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malformed:
+def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malformed:
     """The texts of the arguments, by name; Malformed if one does not end, or a part belongs to none."""
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     position = 0
-    while position < len(text):
-        argument = form.argument.match(text, position)
+    while position < len(body):
+        argument = form.argument.match(body, position)
         if argument is None:
-            return Malformed(f"the tool call has text that belongs to no argument: {text[position:][:80]}")
+            return Malformed(f"the tool call has text that belongs to no argument: {body[position:][:80]}")
         key, start = argument[1].strip(), argument.end()
-        if key in given:
+        if key in texts:
             return Malformed(f"the argument {key[:80]} of the tool call occurs twice")
-        end = form.end.search(text, start)
-        given[key] = value = text[start : start if end is None else end.start()]
-        others = any(one[1].strip() in declared - given.keys() for one in form.argument.finditer(value))
+        end = form.end.search(body, start)
+        texts[key] = value = body[start : start if end is None else end.start()]
+        others = any(one[1].strip() in declared - texts.keys() for one in form.argument.finditer(value))
         close = re.search(form.closing, value)
         if end is None or others or (close is not None and re.search(form.opening, value[close.end() :])):
             return Malformed(f"{key[:80]} of the tool call has a value that is not closed")
         position = end.end()
-    return given
+    return texts
 
 
 def _text(value: Any) -> str:

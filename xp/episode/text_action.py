@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from xp.envs.base import ToolSpec
 from xp.episode.call_data import Tags, json_object, without_thinking
 from xp.episode.json_schema import TYPES, allowed_types, branches, properties, required
 from xp.episode.tagged_calls import is_omitted, value_of
-from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, checked_call, parse_call
+from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, Tools, checked_call, parse_call
 
 FORM: Final = "<action>...</action>"
 _OPEN: Final = "<action>"
 _CLOSE: Final = "</action>"
-TEXT: Final = {"type": "string"}
+_TEXT: Final = {"type": "string"}
 _DATA: Final = json_object(rf"(?<={_OPEN})\s*\{{")
 
 
-def parse_action(text: str, tools: Callable[[], Sequence[ToolSpec]]) -> tuple[ParsedCall, ...]:
+def parse_action(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     """The turn's last action as one call; empty if there is none.
 
     Args:
@@ -65,7 +65,7 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if len(names) != 1:
         return Malformed(f"the action must be a JSON object with {', '.join(names) or 'no keys'}")
     # Between these tags stands text, so a schema without a type means text.
-    options = [one if allowed_types(one) != TYPES else TEXT for one in branches(declared.get(names[0]), root)]
+    options = [one if allowed_types(one) != TYPES else _TEXT for one in branches(declared.get(names[0]), root)]
     if not needed and is_omitted(body, options):
         return ToolCall(tool.name, {})
     value = value_of(body, options)

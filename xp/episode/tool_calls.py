@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from xp.envs.base import ToolSpec
 from xp.episode.call_data import Data, Tags, json_object, without_thinking
 
 OPEN: Final = "<tool_call>"
@@ -42,6 +43,8 @@ class Malformed:
 
 
 ParsedCall = ToolCall | Malformed
+Tools = Callable[[], Sequence[ToolSpec]]
+"""Function that returns the session's tools; called only if the dialect needs them."""
 TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
 TOO_MANY: Final = Malformed(f"more than {MAX_CALLS} tool calls in one message")
 
