@@ -110,8 +110,8 @@ def _value(node: ast.expr | None) -> Any:
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
             return [_value(item) for item in items]
         case ast.Dict(keys=keys, values=values):
-            items = [(_value(key), _value(value)) for key, value in zip(keys, values, strict=True)]
-            if all(isinstance(key, str) for key, _ in items) and len(dict(items)) == len(items):
-                return dict(items)
+            pairs = [(_value(key), _value(value)) for key, value in zip(keys, values, strict=True)]
+            if all(isinstance(key, str) for key, _ in pairs) and len(dict(pairs)) == len(pairs):
+                return dict(pairs)
             raise NotPythonic("a key of a dictionary is no text, or occurs twice")
     raise NotPythonic("an argument is no literal; variables, calls and sums cannot be arguments")
