@@ -36,6 +36,7 @@ SCHEMA = {
     },
 }
 LOOK = ToolSpec("look", "Look.", SCHEMA)
+GO = ToolSpec("go", "Go.", {})
 ARGUMENTS: dict[str, Any] = {
     "text": 'döor\n<b>"2" & {x}',
     "count": 3,
@@ -126,17 +127,14 @@ def test_what_is_written_is_read_back_in_every_dialect(dialect: Dialect, argumen
         (Dialect.HERMES, ['<tool_call>{"name": "go"}', '<tool_call>{"name": "go", "arguments": null}']),
         (Dialect.QWEN_XML, ["<tool_call><function=go></function></tool_call>", "<function=go>"]),
         (Dialect.GLM, ["<tool_call>go</tool_call>", "<tool_call>go\n"]),
-        (
-            Dialect.LLAMA_JSON,
-            [f'{{"name": "go"{rest}}}' for rest in ("", ', "parameters": null', ', "parameters": {}')],
-        ),
+        (Dialect.LLAMA_JSON, [f'{{"name": "go", "parameters": {body}}}' for body in ("null", "{}", '""')]),
         (Dialect.PYTHONIC, ["[go()]", "[ go( ) ]"]),
         (Dialect.HARMONY, [f"<|channel|>commentary to=functions.go<|message|>{body}" for body in ("", "{}", "null")]),
     ],
 )
 def test_a_call_without_arguments_is_one_call_in_every_dialect(dialect: Dialect, texts: list[str]) -> None:
     for text in texts:
-        assert read(dialect, text, ()) == (ToolCall("go", {}),)
+        assert read(dialect, text, (GO,)) == (ToolCall("go", {}),)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +179,11 @@ def test_python_in_an_argument_is_never_run() -> None:
 
 
 def test_several_calls_stand_in_one_turn() -> None:
-    assert len(read(Dialect.LLAMA_JSON, '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}')) == 2
-    assert len(read(Dialect.PYTHONIC, "[a(), b(x=1)]")) == 2
+    two = '{"name": "go", "parameters": {}}; {"name": "b", "parameters": {}}'
+    assert len(read(Dialect.LLAMA_JSON, two, (GO,))) == 2
+    assert len(read(Dialect.PYTHONIC, "[go(), b(x=1)]", (GO,))) == 2
     assert len(read(Dialect.GLM, "<tool_call>a</tool_call><tool_call>b</tool_call>")) == 2
-    assert len(read(Dialect.PYTHONIC, f"[{'a(), ' * 500}]")) == MAX_CALLS + 1
+    assert len(read(Dialect.PYTHONIC, f"[{'go(), ' * 500}]", (GO,))) == MAX_CALLS + 1
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ CUT_ENDS = {
     ),
     "an action without its end": ("<action>", replace(RULES, dialect=Dialect.ACTION)),
     "a call without its end": (
-        "<tool_call>\n<function=move>\n<parameter=to>\nthe",
+        "<tool_call>\n<function=move>\n",
         replace(RULES, dialect=Dialect.QWEN_XML),
     ),
 }

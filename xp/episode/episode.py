@@ -158,9 +158,9 @@ class Episode:
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            calls = self._calls(text) if given is None else given
+            calls = syntax.read(text, self._attempt.tools) if given is None else given
             # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
-            complete = self._calls(f"{text}x") if is_cut and given is None else calls
+            complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut and given is None else calls
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
@@ -173,13 +173,6 @@ class Episode:
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
-
-    def _calls(self, text: str) -> tuple[ParsedCall, ...]:
-        """The calls in a turn; none if they have no tags and the session takes answers and has no tools."""
-        syntax = syntax_of(self._rules.dialect)
-        calls = syntax.read(text, self._attempt.tools)
-        is_answer = calls and not syntax.has_tags and self._attempt.takes_answer() and not self._attempt.tools()
-        return () if is_answer else calls
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
         role = "user" if self._rules.dialect is Dialect.ACTION else "tool"

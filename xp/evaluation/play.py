@@ -204,4 +204,4 @@ def _arguments(value: Any) -> Any:
 
 
 def _text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments if isinstance(arguments, dict) else {})
+    return arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
