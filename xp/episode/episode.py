@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply
 from xp.episode.replay import Attempt, Call, call_name
@@ -114,8 +115,7 @@ class Episode:
             if is_over:
                 self._leave()
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
-            names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
-            return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
+            return Reply(() if is_over else turn.messages, self._status)
 
     def give_up(self, reason: str) -> None:
         """Makes an episode void because its model is unavailable; does nothing after the episode's end."""
@@ -182,7 +182,6 @@ class Episode:
         return () if is_answer else calls
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
-        role = "user" if self._rules.dialect is Dialect.ACTION else "tool"
         for call in calls:
             if isinstance(call, Malformed):
                 self._num_malformed += 1
@@ -190,15 +189,22 @@ class Episode:
                     self._status = EpisodeStatus.STOPPED
                     return
                 form = syntax_of(self._rules.dialect).form
-                messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
+                messages.append(self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1
             result = self._perform(Call(call))
             results.append(result)
-            messages.append(Message(role=role, content=result.text))
+            messages.append(self._answer(call.name, result.text))
             if result.finished:
                 self._status = EpisodeStatus.FINISHED
                 return
+
+    def _answer(self, tool: str, text: str) -> Message:
+        """The message that answers a call, with an id that no other call of the episode has."""
+        if self._rules.dialect is Dialect.ACTION:
+            return Message(role="user", content=text)
+        number = self._num_tool_calls + self._num_malformed - 1
+        return Message(role="tool", content=text, name=tool, tool_call_id=call_id(number))
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
         """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""

@@ -29,8 +29,6 @@ class Reply:
 
     messages: tuple[Message, ...]
     status: EpisodeStatus
-    tools: tuple[str, ...] = ()
-    """Names of the tools whose results are among the messages, in order; some chat templates render them."""
 
     @property
     def is_done(self) -> bool:
