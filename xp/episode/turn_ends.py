@@ -26,6 +26,8 @@ RESULTS: Final = [
     for number, name in enumerate(NAMES)
 ]
 """Results of two calls of one turn."""
+MAX_ID: Final = 2**31 - 1
+"""Largest id of a token."""
 
 Dialogue = Sequence[Mapping[str, Any]]
 Render = Callable[[Dialogue], str]
@@ -91,7 +93,7 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
         tokenizer: a Hugging Face tokenizer.
         render: renders a dialogue, or raises ValueError.
     """
-    named = {tokenizer.convert_ids_to_tokens(one): one for one in _named_ids(tokenizer)}
+    named = {text: one for one in _named_ids(tokenizer) if (text := tokenizer.convert_ids_to_tokens(one)) is not None}
     special = re.compile("|".join(map(re.escape, sorted({*_special_tokens(tokenizer), *named}, key=len, reverse=True))))
 
     def after(dialogue: Dialogue, mark: str = TURN) -> str:
@@ -136,7 +138,7 @@ def _named_ids(tokenizer: Any) -> list[int]:
         config = json_of(Path(file), ExitCode.RUNTIME)
         found = config.get("eos_token_id") if isinstance(config, dict) else None
         named += found if isinstance(found, list) else [found]
-    return [one for one in named if isinstance(one, int) and 0 <= one < len(tokenizer)]
+    return [one for one in named if type(one) is int and 0 <= one <= MAX_ID]
 
 
 def _special_tokens(tokenizer: Any) -> set[str]:
