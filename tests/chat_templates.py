@@ -49,7 +49,9 @@ def qwen(shows: Shows, source: str) -> Published:
 
 
 def gemma_4(shows: Shows = Shows.RESULTS) -> Published:
-    return Published("<eos>", ("<eos>", TURN, TOOL), ("<eos>", TURN, TOOL), shows, "google/gemma-4-E2B-it: [1, 106, 50]")
+    return Published(
+        "<eos>", ("<eos>", TURN, TOOL), ("<eos>", TURN, TOOL), shows, "google/gemma-4-E2B-it: [1, 106, 50]"
+    )
 
 
 def llama(shows: Shows, *further: str, source: str) -> Published:

@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import Any, Final
 
 from xp.digest import text_digest
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolSpec
 from xp.envs.config import Chat, ToolsPrompt
 from xp.envs.messages import call_id, with_text_arguments
 from xp.episode.budget import beginnings, cut, is_far_over, num_characters
+from xp.episode.prompt import tool_schemas
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
 
@@ -113,8 +114,10 @@ class ChatTokens:
         """The rendered dialogue; a template that refuses objects gets the arguments of calls as JSON text."""
         faults = []
         given = [dict(message) for message in dialogue]
-        has_calls = any("tool_calls" in message for message in given)
-        for messages in (given, with_text_arguments(given)) if has_calls else (given,):
+        names = [call["function"]["name"] for message in given for call in message.get("tool_calls", ())]
+        if names:  # Some models have another template for dialogues with tools.
+            how.setdefault("tools", tool_schemas([ToolSpec(name, "", {}) for name in names]))
+        for messages in (given, with_text_arguments(given)) if names else (given,):
             try:
                 return self._tokenizer.apply_chat_template(messages, **how, **self._arguments)
             except MemoryError:
@@ -222,10 +225,10 @@ class ChatTokens:
         tail = rendered.partition(TURN)[2]
         if not tail:
             raise TemplateFault("it does not render what an assistant wrote")
-        first = self.ends.first(tail, is_call="tool_calls" in turn[-1])
+        reply, first = self.ends.split(tail, is_call="tool_calls" in turn[-1])
         if not first:
             raise TemplateFault("it does not end an assistant's turn with a token of its own")
-        return tail[tail.index(first) :], first
+        return reply, first
 
     def _joined(self, results: Sequence[Message]) -> tuple[str, str]:
         """The same for results that are rendered one by one, each after its own call."""

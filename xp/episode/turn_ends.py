@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,20 +47,17 @@ class TurnEnds:
     with the `<|tool_response>` of the first result."""
     special: re.Pattern[str]
     """Expression of all special tokens."""
+    places: tuple[int, int]
+    """Number of special tokens between a turn of text, or one of calls, and its end."""
 
-    def first(self, tail: str, *, is_call: bool) -> str:
-        """The token that ends the turn in the text after it; empty if there is none.
-
-        Args:
-            tail: the text.
-            is_call: whether the turn ends with a call, whose own tokens may come first.
-        """
-        found = (match.group() for match in self.special.finditer(tail))
-        return next((text for text in found if text in self.texts or not is_call), "")
+    def split(self, tail: str, *, is_call: bool) -> tuple[str, str]:
+        """The text after a turn from the token that ends it, and this token; two empty texts if there is none."""
+        found = next(islice(self.special.finditer(tail), self.places[is_call], None), None)
+        return (tail[found.start() :], found.group()) if found else ("", "")
 
     def text_of(self, token_id: int | None) -> str:
         """Text of an id; empty if it ends no turn."""
-        return dict(zip(self.ids, self.texts, strict=True)).get(token_id, "")  # type: ignore[arg-type]
+        return self.texts[self.ids.index(token_id)] if token_id in self.ids else ""
 
 
 def plain_turn() -> list[Mapping[str, Any]]:
@@ -94,7 +91,8 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
         render: renders a dialogue, or raises ValueError.
     """
     named = {text: one for one in _named_ids(tokenizer) if (text := tokenizer.convert_ids_to_tokens(one)) is not None}
-    special = re.compile("|".join(map(re.escape, sorted({*_special_tokens(tokenizer), *named}, key=len, reverse=True))))
+    every = {*_special_tokens(tokenizer), *named}
+    special = re.compile("|".join(map(re.escape, sorted(every, key=len, reverse=True))))
 
     def after(dialogue: Dialogue, mark: str = TURN) -> str:
         """Text after the placeholder; empty if the template does not render the dialogue."""
@@ -102,30 +100,31 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
             return render(dialogue).partition(mark)[2]
         return ""
 
-    plain, call, two_calls = plain_turn(), calling_turn(NAMES[:1]), calling_turn(NAMES)
-    at_end, before = special.findall(after(plain)), special.findall(after([*plain, ASKED]))
-    ends = _common(at_end, before)[:1] or [text for text in at_end if text in named][:1]
-    openings = [] if at_end else before[:1]
-    known = {*ends, *named}
+    two_calls = calling_turn(NAMES)
     inner, is_there, _ = after(two_calls, CALL).partition(TURN)
-    between = {*special.findall(inner)} - known if is_there else set()
-    at_end, before = (
-        [text for text in special.findall(after(dialogue)) if text not in between]
-        for dialogue in (call, [*call, *RESULTS[:1]])
-    )
-    common = _common(at_end, before)
-    of_call = [text for text in common if text in known][:1] or common[-1:]
-    openings += [] if at_end else before[:1]
-    if of_call and of_call != ends and special.findall(after([*two_calls, *RESULTS])).count(*of_call) == len(RESULTS):
-        openings += of_call
-    texts = tuple(dict.fromkeys([*ends, *of_call, *openings, *named]))
+    between = {*special.findall(inner)} - named.keys() if is_there else set()
+
+    def end_of(turn: Dialogue, answer: Dialogue, known: Collection[str]) -> tuple[str, bool, int]:
+        """The token that ends a turn, whether it opens the answer as well, and its place after the turn."""
+        at_end, before = (special.findall(after(dialogue)) for dialogue in (turn, [*turn, *answer]))
+        outer = [place for place, text in enumerate(before) if text not in between] or [*range(len(before))]
+        common = [place for place in outer if at_end[: place + 1] == before[: place + 1]]
+        if common:
+            place = next((place for place in common if before[place] in known), common[-1])
+            return before[place], False, place
+        if outer and between.issuperset(at_end):
+            return before[outer[0]], True, outer[0]
+        # gpt-oss' answer has `<|return|>` at the end of a dialogue alone.
+        return next((text for text in at_end if text in named), ""), False, 0
+
+    plain, opens_user, plain_place = end_of(plain_turn(), [ASKED], every)
+    call, opens_result, call_place = end_of(calling_turn(NAMES[:1]), RESULTS[:1], {plain, *named})
+    _, _, results = after([*two_calls, *RESULTS]).partition(RESULTS[0]["content"])
+    opens_result |= call != plain and call in special.findall(results.partition(RESULTS[1]["content"])[0])
+    texts = tuple(filter(None, dict.fromkeys([plain, call, *named])))
     ids = tuple(named[text] if text in named else tokenizer.convert_tokens_to_ids(text) for text in texts)
-    return TurnEnds(ids, texts, frozenset(openings), special)
-
-
-def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """The common beginning."""
-    return [text for text, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+    openings = {text for text, is_opening in ((plain, opens_user), (call, opens_result)) if is_opening}
+    return TurnEnds(ids, texts, frozenset(openings), special, (plain_place, call_place))
 
 
 def _named_ids(tokenizer: Any) -> list[int]:
