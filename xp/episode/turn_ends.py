@@ -22,7 +22,7 @@ CALL: Final = "[xp: a call]"
 ASKED: Final = {"role": "user", "content": "."}
 NAMES: Final = ("xp_first", "xp_second")
 RESULTS: Final = [
-    Message(role="tool", content=f"[xp: result of {name}]", name=name, tool_call_id=call_id(number))
+    Message(role="tool", content=f"[xp: result {number}]", name=name, tool_call_id=call_id(number))
     for number, name in enumerate(NAMES)
 ]
 """Results of two calls of one turn."""
