@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,3 +209,19 @@ def test_earlier_calls_of_a_prompt_reach_the_model(shape: str) -> None:
 def test_a_template_that_drops_earlier_calls_is_refused_with_the_way_out() -> None:
     (fault,) = examine_prompts(refusing("nothing"), [(prompt_with_calls(), json.dumps(PROBE_TOOLS))]).faults
     assert "does not render the earlier tool calls of a prompt; set model.tools_prompt=system" in fault
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_a_trained_model_is_published_with_its_generation_config(is_sharded: bool, tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    from tests.tiny import tokenizer_and_model
+    from xp.backends.trl.worker.publish import publish_model, trained_model
+
+    tokenizer, model = copy.deepcopy(tokenizer_and_model())
+    model.generation_config.eos_token_id = [2, 1]
+    trainer = SimpleNamespace(is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model)
+    publish_model(trained_model(trainer), tokenizer, tmp_path / "model")
+    assert json.loads((tmp_path / "model/generation_config.json").read_text())["eos_token_id"] == [2, 1]
+    tokenizer.name_or_path = str(tmp_path / "model")
+    assert set(ChatTokens(tokenizer).end_ids) == {2, 1}
