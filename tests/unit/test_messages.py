@@ -90,7 +90,7 @@ def test_two_results_without_ids_answer_the_calls_of_their_names() -> None:
     ],
 )
 def test_what_is_no_message_is_named_with_its_place(given: Any, fault: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ProtocolError) as caught:
         chat_messages(given)
     assert fault in str(caught.value)
 
@@ -161,7 +161,7 @@ def test_blocks_of_an_ors_server_become_what_openrewards_own_client_makes_of_the
     assert found == chat_messages(client.convert_messages(said, "openai"))
     assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool", "user"]
     value[2]["blocks"][1]["input"] = "hall"
-    with pytest.raises(ProtocolError, match=r"GET /messages: message 2: expected a tool call"):
+    with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
         wire.messages(value, "GET /messages")
 
 

@@ -123,7 +123,7 @@ def _plain(opening: Any) -> list[Message]:
     """
     try:
         return chat_messages(opening)
-    except ValueError as error:
+    except ProtocolError as error:
         raise ProtocolError(
             "init() of the grader must return a list of messages, each with the texts role and content, and a mapping:"
             f" {error}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from xp.envs.base import Message
+from xp.envs.base import Message, ProtocolError
 
 
 def call_id(number: int) -> str:
@@ -18,32 +18,32 @@ def chat_messages(given: Any) -> list[Message]:
     """The messages with plain values alone; a result without name or id gets those of the call that it answers.
 
     Raises:
-        ValueError: with the number of the message, what is expected and what it has.
+        ProtocolError: with the number of the message, what is expected and what it has.
     """
-    found: list[Message] = []
-    names: dict[str, str] = {}
-    """Id of each call -> name of its tool."""
-    unanswered: list[str] = []
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ValueError(f"expected a list of {{role, content}}, got {given!r:.80}")
+        raise ProtocolError(f"expected a list of {{role, content}}, got {given!r:.80}")
+    found: list[Message] = []
+    unanswered: dict[str, str] = {}
+    """Id of each call without a result -> name of its tool."""
+    num_calls = 0
     for number, one in enumerate(given):
         if not isinstance(one, Mapping) or not isinstance(one.get("role"), str):
-            raise ValueError(f"message {number}: expected {{role, content}}, got {one!r:.80}")
-        calls = [_call(call, number, len(names) + place) for place, call in enumerate(one.get("tool_calls") or ())]
+            raise ProtocolError(f"message {number}: expected {{role, content}}, got {one!r:.80}")
+        calls = [_call(call, number, num_calls + place) for place, call in enumerate(one.get("tool_calls") or ())]
         message = Message(role=str.__str__(one["role"]), content=_text(one.get("content"), number, bool(calls)))
         if calls:
             message["tool_calls"] = calls
-            names |= {call["id"]: call["function"]["name"] for call in calls}
-            unanswered += [call["id"] for call in calls]
+        num_calls += len(calls)
+        unanswered |= {call["id"]: call["function"]["name"] for call in calls}
         answered = str(one.get("tool_call_id") or "")
-        if message["role"] == "tool" and not answered and unanswered:
-            of_name = (key for key in unanswered if names[key] == one.get("name"))
-            answered = next(of_name, unanswered[0])
+        if message["role"] == "tool" and not answered:
+            of_name = (key for key, name in unanswered.items() if name == one.get("name"))
+            answered = next(of_name, next(iter(unanswered), ""))
+        if name := one.get("name") or unanswered.get(answered):
+            message["name"] = str(name)
         if answered:
             message["tool_call_id"] = answered
-            unanswered = [key for key in unanswered if key != answered]
-        if name := one.get("name") or names.get(answered):
-            message["name"] = str(name)
+            unanswered.pop(answered, None)
         found.append(message)
     return found
 
@@ -69,25 +69,22 @@ def _text(content: Any, number: int, has_calls: bool) -> str:
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
     strange = [part for part in texts if not isinstance(part, str)]
     if strange:
-        raise ValueError(f"message {number}: expected a text as content, got {strange[0]!r:.80}")
+        raise ProtocolError(f"message {number}: expected a text as content, got {strange[0]!r:.80}")
     return "\n".join(map(str.__str__, texts))
 
 
 def _call(call: Any, number: int, place: int) -> dict[str, Any]:
     """A call with an id and its arguments as an object; most chat templates refuse them as JSON text."""
-    function = call.get("function") or call if isinstance(call, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    arguments = function.get("arguments") if isinstance(function, Mapping) else None
     try:
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-        value = json.loads(text or "{}")
-    except (TypeError, ValueError, RecursionError):
-        value = None
-    if not isinstance(name, str) or not name or not isinstance(value, dict):
-        raise ValueError(
-            f"message {number}: expected a tool call with a name and arguments as an object, got {call!r:.80}"
-        )
-    # Parquet gives each call the arguments of all calls, the others as nulls.
-    own = {key: one for key, one in value.items() if one is not None}
+        function = call.get("function") or call
+        name, arguments = function["name"], function.get("arguments")
+        value = json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}") or {}
+        # Parquet gives each call the arguments of all calls, the others as nulls.
+        own = {key: one for key, one in value.items() if one is not None}
+        if not isinstance(name, str) or not name:
+            raise TypeError
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        expected = "a tool call with a name and arguments as an object"
+        raise ProtocolError(f"message {number}: expected {expected}, got {call!r:.80}") from None
     known = str(call.get("id") or call_id(place))
-    return {"id": known, "type": "function", "function": {"name": str(name), "arguments": own}}
+    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": own}}

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Message
+from xp.envs.base import Message, ProtocolError
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
 from xp.load import load_object
@@ -63,7 +63,7 @@ def checked(rows: Any, name: str) -> Rows:
 
 
 def messages_of(row: Row) -> list[Message]:
-    """The row's prompt as chat messages, a text as one of the user's; raises ValueError as `chat_messages` does."""
+    """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does."""
     prompt = row[PROMPT]
     return [Message(role="user", content=prompt)] if isinstance(prompt, str) else chat_messages(prompt)
 
@@ -74,7 +74,7 @@ def _prompt_fault(row: Any) -> str:
         return f"got {row!r:.80}"
     try:
         return "" if messages_of(row) else "it is empty"
-    except ValueError as error:
+    except ProtocolError as error:
         return str(error)
 
 

@@ -99,10 +99,7 @@ def messages(value: Any, what: str) -> list[Message]:
         found += results
         if rest or not results:
             found.append({"role": role, "content": block_text(rest, what), "tool_calls": calls})
-    try:
-        return chat_messages(found)
-    except ValueError as error:
-        raise ProtocolError(f"{what}: {error}") from None
+    return chat_messages(found)
 
 
 def block_text(blocks: Any, what: str) -> str:
@@ -121,11 +118,6 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
         return f"<think>{text}</think>" if kind == "reasoning" else text
     if kind == "image":
         raise ProtocolError(f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone")
-    if kind == "tool_call":
-        call = {"name": block.get("name"), "arguments": block.get("input")}
-        return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
-    if kind == "tool_result":
-        return f"<tool_response>\n{block_text(block.get('blocks'), what)}\n</tool_response>"
     return refuse(what, "type of a block", kind)
 
 

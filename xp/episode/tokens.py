@@ -20,6 +20,7 @@ from xp.episode.budget import beginnings, cut, is_far_over, num_characters
 from xp.episode.prompt import tool_schemas
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
+from xp.errors import ExitCode, XpError
 
 MAX_KEPT_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
@@ -27,8 +28,16 @@ MAX_KEPT: Final = 4_096
 """Largest number of cached replies."""
 
 
-class TemplateFault(ValueError):
-    """The model's chat template does not render a dialogue."""
+class TemplateFault(XpError):
+    """The model's chat template does not render a dialogue.
+
+    Args:
+        reason: the template's own error, or what it lacks.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the model's chat template does not render a dialogue: {reason}", ExitCode.PLAN)
+        self.reason = reason
 
 
 class ChatTokens:

@@ -88,7 +88,7 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        render: renders a dialogue, or raises ValueError.
+        render: renders a dialogue, or raises XpError.
     """
     named = {text: one for one in _named_ids(tokenizer) if (text := tokenizer.convert_ids_to_tokens(one)) is not None}
     every = {*_special_tokens(tokenizer), *named}
@@ -96,7 +96,7 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
 
     def after(dialogue: Dialogue, mark: str = TURN) -> str:
         """Text after the placeholder; empty if the template does not render the dialogue."""
-        with suppress(ValueError):
+        with suppress(XpError):
             return render(dialogue).partition(mark)[2]
         return ""
 

@@ -56,11 +56,7 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
         try:
             return chat.prompt_length(row.messages, row.tools, max_tokens)
         except TemplateFault as fault:
-            raise XpError(
-                f"task {row.task_id}: the chat template does not render its prompt ({fault}); leave it out, or choose"
-                " another model",
-                ExitCode.PLAN,
-            ) from None
+            raise XpError(f"task {row.task_id}: {fault}; leave it out, or choose another model", fault.code) from None
 
     lengths = count_tokens(directory, rows, chat.digest(), length)
     kept = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]

@@ -112,26 +112,26 @@ def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message],
     The first prompt with earlier calls is examined too.
     """
     kinds: dict[str, bool] = {}
-    lost: list[str] = []
+    lost: str | None = None
     for messages, tools in prompts:
         if tools in kinds or len(kinds) < MAX_TOOL_SETS:
             kinds[tools] = kinds.get(tools, False) or any(message["role"] == "system" for message in messages)
-        if not lost and any("tool_calls" in message for message in messages):
-            lost = [*_lost_calls(chat, messages, tools), ""]
+        if lost is None and any("tool_calls" in message for message in messages):
+            lost = _lost_calls(chat, messages, tools)
     reports = [examine(chat, json.loads(tools), has_system=has_system) for tools, has_system in kinds.items()]
-    faults = tuple(dict.fromkeys(fault for report in reports for fault in report.faults))
-    first = reports[0]
-    return replace(first, faults=(*faults, *filter(None, lost)))
+    faults = dict.fromkeys([fault for report in reports for fault in report.faults] + ([lost] if lost else []))
+    return replace(reports[0], faults=tuple(faults))
 
 
-def _lost_calls(chat: ChatTokens, messages: Sequence[Message], tools: str) -> Iterator[str]:
-    """The fault of a template that does not render the earlier calls of a prompt."""
+def _lost_calls(chat: ChatTokens, messages: Sequence[Message], tools: str) -> str:
+    """The fault of a template that does not render the earlier calls of a prompt; empty if it does."""
     schemas = json.loads(tools)
     without = [Message(role=message["role"], content=message["content"]) for message in messages]
     text, bare = _try(chat, messages, schemas), _try(chat, without, schemas)
     names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
     if text.startswith(_RAISED) or any(_count(text, name) <= _count(bare, name) for name in names):
-        yield f"the chat template does not render the earlier tool calls of a prompt{_reason(text)}; {_way_out(chat)}"
+        return f"the chat template does not render the earlier tool calls of a prompt{_reason(text)}; {_way_out(chat)}"
+    return ""
 
 
 def examine(
@@ -222,7 +222,7 @@ def _reply_fault(chat: ChatTokens, said: Sequence[Message]) -> str | None:
             chat.reply(said, last_id=last_id)
         text = chat.rendered_reply(said)
     except TemplateFault as fault:
-        return f" ({fault})"
+        return f" ({fault.reason})"
     return None if all(message["content"] in text for message in said) else ""
 
 
@@ -237,7 +237,7 @@ def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[
     try:
         return chat.rendered(messages, json.dumps(tools))
     except TemplateFault as fault:
-        return f"{_RAISED}{fault}"
+        return f"{_RAISED}{fault.reason}"
 
 
 _RAISED: Final = "xp: no prompt: "

@@ -56,5 +56,5 @@ def reply_ids(chat: ChatTokens, episode: Episode, reply: Reply, room: int, last_
     try:
         return chat.reply_within(room, reply.messages, last_id=last_id)
     except TemplateFault as fault:
-        episode.give_up(f"the chat template does not render the environment's reply: {fault}")
+        episode.give_up(str(fault))
         return None

@@ -148,10 +148,7 @@ class ConversationSession(ABC):
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """The messages for a chat template; raises ProtocolError for content other than text."""
-    try:
-        return chat_messages([{**one, "content": one.get("content") or ""} for one in messages])
-    except ValueError as error:
-        raise ProtocolError(str(error)) from None
+    return chat_messages([{**one, "content": one.get("content") or ""} for one in messages])
 
 
 def _tool(schema: Mapping[str, Any]) -> ToolSpec:
