@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.chat_templates import named_by, small_tokenizer
+from tests.chat_templates import named_by, small_tokenizer, tokenizer_of
 from tests.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.unit.test_template_check import RESULTS
 from xp.envs.base import Message
@@ -224,3 +225,33 @@ def test_a_trained_model_is_published_with_its_generation_config(is_sharded: boo
     assert json.loads((tmp_path / "model/generation_config.json").read_text())["eos_token_id"] == [2, 1]
     tokenizer.name_or_path = str(tmp_path / "model")
     assert set(ChatTokens(tokenizer).end_ids) == {2, 1}
+
+
+def test_xps_own_decoding_stops_at_every_end_and_the_grader_and_the_next_prompt_are_without_it(tmp_path: Path) -> None:
+    """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
+    from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
+    from tests.tiny import ScriptedModel
+    from xp.backends.trl.worker.config import TRLSampling
+
+    tokenizer = tokenizer_of("phi3_5", tmp_path)
+    chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
+    marks = [tokenizer.convert_tokens_to_ids(text) for text in ("<|end|>", "<|assistant|>", "<|endoftext|>")]
+    ids, own = chat.prompt(ROW.messages, ROW.tools), list[int]()
+    for text, mark, said in zip("375", marks, ("higher", "lower", None), strict=True):
+        turn = [*tokenizer(text, add_special_tokens=False)["input_ids"], mark]
+        own += turn
+        more = [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
+        ids += [*turn, *more]
+    ids += tokenizer("more", add_special_tokens=False)["input_ids"]
+    sampling = TRLSampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    rollout = under_trls_engine(ScriptedModel(ids, len(tokenizer)), chat, mix, sampling)
+    assert [turn.text for turn in rollout.episode.turns] == ["3", "7", "5"]
+    assert rollout.outcome.status is EpisodeStatus.FINISHED
+    conversation = rollout.conversation
+    pairs = zip(conversation.completion_ids, conversation.mask, strict=True)
+    assert [token for token, mask in pairs if mask] == own
+    whole = tokenizer.decode(conversation.completion_ids)
+    assert whole == (
+        "3<|end|>\n<|user|>\nhigher<|end|>\n<|assistant|>\n"
+        "7<|assistant|>\n<|user|>\nlower<|end|>\n<|assistant|>\n5<|endoftext|>"
+    )

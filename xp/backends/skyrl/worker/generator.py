@@ -218,6 +218,9 @@ class OpeningTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
+    def __reduce__(self) -> Any:
+        return OpeningTokenizer, (self._tokenizer,)  # SkyRL's dataset sends it to another process.
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
