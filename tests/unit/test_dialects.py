@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.chat_templates import tokenizer_of
 from tests.fake_session import RULES, TASK, FakeSession
 from tests.tiny import tokenizer_and_model
 from xp.envs.base import Message, ToolResult, ToolSpec
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import Dialect, EpisodeConfig, ToolCallsPerTurn
 from xp.episode.auto_dialect import detect, resolve, resolved
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
@@ -195,11 +196,13 @@ def test_several_calls_stand_in_one_turn() -> None:
         ("gptoss", ["<|return|>", "<|call|>"], "<|start|>functions.look to=assistant<|channel|>commentary"),
     ],
 )  # fmt: skip
-def test_a_turn_ends_where_the_models_template_ends_it(template: str, ends: list[str], opening: str) -> None:
-    tokenizer = tokenizer_with(template)
+def test_a_turn_ends_where_the_models_template_ends_it(
+    template: str, ends: list[str], opening: str, tmp_path: Path
+) -> None:
+    tokenizer = tokenizer_of(template, tmp_path)
     chat = ChatTokens(tokenizer)
     assert set(tokenizer.convert_tokens_to_ids(ends)) <= set(chat.end_ids)
-    assert tokenizer.convert_tokens_to_ids("<|end|>") not in chat.end_ids
+    assert "<|end|>" not in chat.ends.texts
     message = [Message(role="tool", content="found it")]
     for end in ends:
         last_id = tokenizer.convert_tokens_to_ids(end)
@@ -235,7 +238,16 @@ def test_a_harmony_answer_without_a_call_is_the_final_channels_text() -> None:
     assert session.answers == ["Ada"]
 
 
-def test_an_episode_names_the_tools_whose_results_it_hands_back() -> None:
-    episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name, 0.0)), RULES)
-    assert episode.step('<tool_call>{"name": "look"}</tool_call>').tools == ("look",)
-    assert episode.step("<tool_call>oops</tool_call>").tools == ("tool",)
+def test_a_result_has_its_tools_name_and_the_id_of_its_call() -> None:
+    rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
+    episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name, 0.0)), rules)
+    look = '<tool_call>{"name": "look"}</tool_call>'
+    answers = [
+        message for text in (look, f"{look}<tool_call>oops</tool_call>") for message in episode.step(text).messages
+    ]
+    names = [(one["role"], one["name"], one["tool_call_id"]) for one in answers]
+    assert names == [("tool", "look", "call00000"), ("tool", "look", "call00001"), ("tool", "tool", "call00002")]
+    action = Episode(
+        TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), replace(RULES, dialect=Dialect.ACTION)
+    )
+    assert [set(message) for message in action.step("<action>north</action>").messages] == [{"role", "content"}]

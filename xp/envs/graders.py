@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from xp.envs.base import Message, ProtocolError, ToolResult
 from xp.envs.config import EnvConfig
+from xp.envs.messages import chat_messages
 from xp.envs.rows import PROMPT, Row, attribute, messages_of
 from xp.errors import ExitCode, XpError
 
@@ -79,7 +80,7 @@ def _graded(grade: Callable[[str, Row], Any]) -> Begin:
     """Conversations with one answer and one reward."""
 
     def begin(row: Row) -> GraderConversation:
-        return GraderConversation(_plain(messages_of(row)), lambda answer: _verdict(grade(answer, row)), lambda: None)
+        return GraderConversation(messages_of(row), lambda answer: _verdict(grade(answer, row)), lambda: None)
 
     return begin
 
@@ -115,20 +116,18 @@ def _stepped(make: Callable[[Row], Any]) -> Begin:
 
 
 def _plain(opening: Any) -> list[Message]:
-    """Messages of plain texts: an object of the user's own class must not reach another process.
+    """Messages of plain values: an object of the user's own class must not reach another process.
 
     Raises:
         ProtocolError: it is no list of messages.
     """
     try:
-        texts = [(message["role"], message["content"]) for message in opening]
-    except (TypeError, LookupError):
-        texts = [(None, None)]
-    if not all(isinstance(role, str) and isinstance(content, str) for role, content in texts):
+        return chat_messages(opening)
+    except ProtocolError as error:
         raise ProtocolError(
-            "init() of the grader must return a list of messages, each with the texts role and content, and a mapping"
-        )
-    return [Message(role=str.__str__(role), content=str.__str__(content)) for role, content in texts]
+            "init() of the grader must return a list of messages, each with the texts role and content, and a mapping:"
+            f" {error}"
+        ) from None
 
 
 def _step(output: Mapping[str, Any]) -> ToolResult:

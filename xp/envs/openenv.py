@@ -103,10 +103,10 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
 
 def opening(row: Row, seen: ToolResult) -> list[Message]:
     """The row's prompt, with the observation after the reset instead of `{observation}`."""
-    return [
-        Message(role=message["role"], content=message["content"].replace(OBSERVATION, seen.text))
-        for message in messages_of(row)
-    ]
+    messages = messages_of(row)
+    for message in messages:
+        message["content"] = message["content"].replace(OBSERVATION, seen.text)
+    return messages
 
 
 class OpenEnvSession:

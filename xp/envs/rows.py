@@ -10,7 +10,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Message
+from xp.envs.base import Message, ProtocolError
+from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
 from xp.load import load_object
 
@@ -52,32 +53,29 @@ def checked(rows: Any, name: str) -> Rows:
         raise XpError(f"rows {name}: not a mapping from the name of a split to its rows", ExitCode.CONFIG)
     for split, members in rows.items():
         for number, row in enumerate(members):
-            if not isinstance(row, Mapping) or not _is_prompt(row.get(PROMPT)):
+            if fault := _prompt_fault(row):
                 raise XpError(
                     f"rows {name}: row {number} of split {split} has no {PROMPT} that is a text or a list of"
-                    " {role, content}",
+                    f" {{role, content}}: {fault}",
                     ExitCode.CONFIG,
                 )
     return rows
 
 
 def messages_of(row: Row) -> list[Message]:
-    """The row's prompt as chat messages; a text becomes a user message."""
+    """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does."""
     prompt = row[PROMPT]
-    if isinstance(prompt, str):
-        return [Message(role="user", content=prompt)]
-    return [Message(role=message["role"], content=message["content"]) for message in prompt]
+    return [Message(role="user", content=prompt)] if isinstance(prompt, str) else chat_messages(prompt)
 
 
-def _is_prompt(prompt: Any) -> bool:
-    if isinstance(prompt, str):
-        return bool(prompt)
-    return bool(prompt) and all(
-        isinstance(message, Mapping)
-        and isinstance(message.get("role"), str)
-        and isinstance(message.get("content"), str)
-        for message in prompt
-    )
+def _prompt_fault(row: Any) -> str:
+    """The fault of a row's prompt; empty if it has none."""
+    if not isinstance(row, Mapping) or not row.get(PROMPT):
+        return f"got {row!r:.80}"
+    try:
+        return "" if messages_of(row) else "it is empty"
+    except ProtocolError as error:
+        return str(error)
 
 
 def _resource(module: str, file: str) -> Traversable:

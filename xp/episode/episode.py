@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
@@ -21,19 +22,6 @@ from xp.valid_text import valid_text
 UNREAD: Final = "tool"
 """Name of the tool for a call that could not be parsed."""
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One assistant message and its results, for the trajectory."""
-
-    text: str
-    calls: tuple[ParsedCall, ...]
-    results: tuple[ToolResult, ...]
-    messages: tuple[Message, ...]
-    """The environment's messages, including the last ones of the episode."""
-    elapsed_s: float
-    """Seconds that the environment took."""
 
 
 class Episode:
@@ -114,8 +102,7 @@ class Episode:
             if is_over:
                 self._leave()
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
-            names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
-            return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
+            return Reply(() if is_over else turn.messages, self._status)
 
     def give_up(self, reason: str) -> None:
         """Makes an episode void because its model is unavailable; does nothing after the episode's end."""
@@ -175,7 +162,6 @@ class Episode:
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
-        role = "user" if self._rules.dialect is Dialect.ACTION else "tool"
         for call in calls:
             if isinstance(call, Malformed):
                 self._num_malformed += 1
@@ -183,15 +169,22 @@ class Episode:
                     self._status = EpisodeStatus.STOPPED
                     return
                 form = syntax_of(self._rules.dialect).form
-                messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
+                messages.append(self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1
             result = self._perform(Call(call))
             results.append(result)
-            messages.append(Message(role=role, content=result.text))
+            messages.append(self._answer(call.name, result.text))
             if result.finished:
                 self._status = EpisodeStatus.FINISHED
                 return
+
+    def _answer(self, tool: str, text: str) -> Message:
+        """The message that answers a call, with an id that no other call of the episode has."""
+        if self._rules.dialect is Dialect.ACTION:
+            return Message(role="user", content=text)
+        number = self._num_tool_calls + self._num_malformed - 1
+        return Message(role="tool", content=text, name=tool, tool_call_id=call_id(number))
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
         """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
+from xp.envs.messages import with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
@@ -82,7 +83,7 @@ class Dialogue:
         self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
         self.schemas = schemas if self.is_native else []
         opening = self.row.messages if self.is_native else with_tools(self.row.messages, schemas, self.rules.dialect)
-        self.messages = [dict(message) for message in opening]
+        self.messages = with_text_arguments(opening)
 
     def written(self, message: Mapping[str, Any]) -> str:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
@@ -114,10 +115,7 @@ class Dialogue:
         said: dict[str, Any] = {"role": "assistant", "content": valid_text(text) if isinstance(text, str) else ""}
         if self.is_native and taken and len(taken) == len(answers):
             said["tool_calls"] = taken
-            results = [
-                {"role": "tool", "tool_call_id": call["id"], "content": answer["content"]}
-                for call, answer in zip(taken, answers, strict=True)
-            ]
+            results = [{**answer, "tool_call_id": call["id"]} for call, answer in zip(taken, answers, strict=True)]
             others = [one for one in reply.messages if one["role"] != "tool"]
             self.messages += [said, *results, *map(dict, others)]
             return

@@ -61,7 +61,12 @@ class TokenReader:
         tools = text_of(named, ExitCode.RUN_DIR, below=file.parent) if _DIGEST.fullmatch(digest) else "[]"
         try:
             pieces = list(islice(_pieces(self._chat, record, tools), MAX_TOKENS))
-        except (TypeError, ValueError, LookupError) as error:  # for example a lone surrogate, which tokenizers refuse
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            XpError,
+        ) as error:  # for example a lone surrogate, which tokenizers refuse
             return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}

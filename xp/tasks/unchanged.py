@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from xp.envs.base import Provider, Task
+from xp.envs.base import ProtocolError, Provider, Task
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig, PrepareConfig
@@ -101,5 +101,5 @@ def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
     prompt, tools = ask(member, partial(described, provider, task), KNOWN_AGAIN)
     try:
         return entry_of(task, row.task_hash, prompt, tools, member).messages
-    except ValueError:
+    except (ValueError, ProtocolError):
         return None

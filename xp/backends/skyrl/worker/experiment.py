@@ -12,7 +12,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.generator import XpGenerator
+from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
 from xp.backends.skyrl.worker.kept_servers import KeptServers
 from xp.backends.skyrl.worker.publish import publish_model
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
@@ -94,7 +94,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
     def dataset(self, files: list[str]) -> PromptDataset:
         """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""
-        return PromptDataset(files, self.tokenizer, self.cfg.trainer.max_prompt_length, 1)
+        return PromptDataset(files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
         if not self._common.stand_in:

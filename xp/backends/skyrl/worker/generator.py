@@ -104,7 +104,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any
     ) -> Any:
         """SkyRL's loop over one episode, whose session opens while the model writes its first turn."""
-        running = self._begin(prompt, env_extras, trajectory_id)
+        running = self._begin(env_extras, trajectory_id)
         CURRENT.set(running)
         async with self._slots, nullcontext() if self.kept is None else self.kept.episode():
             start = asyncio.ensure_future(self._run_in_executor_if_available(running.episode.start))
@@ -138,12 +138,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             output.loss_mask = [0] * len(output.loss_mask)
         return output
 
-    def _begin(self, prompt: Any, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
-        row = ViewRow.of(prompt, env_extras)
+    def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
+        row = ViewRow.of(env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        seed, prompt = self._seed_of(row.task_id, sample), self._chat.kept(ids)
-        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
+        seed, kept = self._seed_of(row.task_id, sample), self._chat.kept(ids)
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, kept)
         self._running[id(trajectory_id)] = running
         return running
 
@@ -209,16 +209,22 @@ class TurnClient:
 
 
 class OpeningTokenizer:
-    """A tokenizer that renders the opening of an episode with its tools; SkyRL's loop renders it without."""
+    """A tokenizer that gives SkyRL's loop the prompt of the current episode, which SkyRL would render without tools.
+
+    Outside of an episode, SkyRL renders prompts to count them, and a dialogue of its own, which some chat templates
+    refuse; neither is used.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
+    def __reduce__(self) -> Any:
+        return OpeningTokenizer, (self._tokenizer,)  # SkyRL's dataset sends it to another process.
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def apply_chat_template(self, conversation: Any, **arguments: Any) -> Any:
+    def apply_chat_template(self, conversation: Any, **arguments: Any) -> list[int]:
+        del conversation, arguments
         running = CURRENT.get()
-        if running is not None and conversation == list(running.row.messages):
-            return list(running.prompt_ids)
-        return self._tokenizer.apply_chat_template(conversation, **arguments)
+        return [] if running is None else list(running.prompt_ids)

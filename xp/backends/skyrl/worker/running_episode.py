@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
 from xp.worker.played import PlayedEpisode
-from xp.worker.token_budget import TokenBudget
+from xp.worker.token_budget import TokenBudget, reply_ids
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,9 @@ class ViewRow:
     messages: tuple[Message, ...]
 
     @staticmethod
-    def of(prompt: Sequence[Mapping[str, str]], extras: Mapping[str, Any]) -> ViewRow:
-        messages = tuple(Message(role=message["role"], content=message["content"]) for message in prompt)
+    def of(extras: Mapping[str, Any]) -> ViewRow:
         names = ("task_id", "env", "split", "index", "tools")
-        return ViewRow(**{name: extras[name] for name in names}, messages=messages)
+        return ViewRow(**{name: extras[name] for name in names}, messages=tuple(json.loads(extras["messages"])))
 
 
 @dataclass
@@ -79,9 +79,8 @@ class RunningEpisode:
         self.episode.give_up(fault)
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
-        """Append the environment's reply; returns False if no token of a next turn would fit after it."""
-        room = self.budget.room(self.num_response)
-        ids = chat.reply_within(room, reply.messages, last_id=self._last_id, tools=reply.tools)
+        """Append the environment's reply; returns False if it ends the episode (`reply_ids`)."""
+        ids = reply_ids(chat, self.episode, reply, self.budget.room(self.num_response), self._last_id)
         if ids is None:
             return False
         self.reply_ids = ids

@@ -19,7 +19,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
 from xp.worker.lost_engine import EngineLost
 from xp.worker.played import PlayedEpisode
-from xp.worker.token_budget import is_cut
+from xp.worker.token_budget import is_cut, reply_ids
 
 T = TypeVar("T")
 
@@ -110,9 +110,8 @@ async def _converse(
             reply = await _threaded(own, partial(episode.step, text, is_cut=by_limit))
             if reply.is_done:
                 return True
-            room = limits.room(sample.response_length)
-            ids = chat.reply_within(room, reply.messages, last_id=written.last_id, tools=reply.tools)
-            if ids is None:  # settle() finds the episode truncated.
+            ids = reply_ids(chat, episode, reply, limits.room(sample.response_length), written.last_id)
+            if ids is None:
                 return True
             sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
     finally:

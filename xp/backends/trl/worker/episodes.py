@@ -18,6 +18,7 @@ from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 from xp.worker.lost_engine import EngineLost
 from xp.worker.played import PlayedEpisode
+from xp.worker.token_budget import reply_ids
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,8 @@ class EpisodePlay:
         turn, reply = answered
         ids = None
         if not reply.is_done:
-            room = self.engine.room(turn.number)
-            ids = self._chat.reply_within(room, reply.messages, last_id=turn.last_id, tools=reply.tools)
+            episode, room = self._episodes[turn.number], self.engine.room(turn.number)
+            ids = reply_ids(self._chat, episode, reply, room, turn.last_id)
         if ids is not None:
             self.engine.go_on(turn.number, ids)
             return
