@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW, FakeMix, grade
+from tests.contracts.test_agreement import DRAWN, ROW, DrawnMix, FakeMix, check_drawn, grade
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
@@ -223,3 +223,20 @@ def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same
     assert seeds(num_steps=2) == found
     assert set(seeds(step=2)) < set(found)
     assert not {*seeds("seed=7")} & {*found}
+
+
+def test_a_live_prompt_is_what_skyrls_engine_reads_and_what_its_batch_and_the_record_have() -> None:
+    config = train_config(*ROOMY_LIMITS, "training.max_prompt_tokens=400", "record_prompts=true")
+    chat, mix = ChatTokens(tokenizer_and_model()[0], config.common.chat), DrawnMix()
+    client = ScriptedClient([call("win")])
+    batch = play(client, mix, [ROW], config, len(DRAWN))
+    output = batch.output
+    check_drawn(mix, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]])
+    asked = [chat.prompt(one.episode.opening, ROW.tools) for one in batch.plays if one.episode.turns[0].text]
+    assert sorted(one["ids"] for one in client.asked) == sorted(asked)
+    assert [reason == "void" for reason in output["stop_reasons"]] == [len(text) > 100 for text in DRAWN]
+    for one in batch.plays:
+        record = one.record.trajectory("r", "train", 0)
+        assert list(record.messages[:1]) == list(one.episode.opening)
+        if one.episode.settle().reward is not None:
+            assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
