@@ -217,7 +217,7 @@ def test_a_lost_session_must_come_back_with_the_prompt_that_the_model_has_read()
 
 def test_the_dialogue_of_a_live_episode_begins_with_its_sessions_own_prompt() -> None:
     shown: list[Message] = []
-    shape = Shape("my_rewards:look", lambda messages: shown.extend(messages), frozenset({"messages"}))
+    shape = Shape("my_rewards:look", lambda messages: shown.extend(messages) or 1.0, ("messages",))
     rules = replace(LIVE, system_prompt="Be brief.")
     episode = Episode(TASK, Sessions(Begins("think")), rules, [shape], PREPARED)
     assert list(episode.opening) == PREPARED  # until its session is open
