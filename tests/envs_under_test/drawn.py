@@ -66,7 +66,7 @@ class Steady(Drawn):
 
 
 def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    return {split: [{"prompt": f"Count to {n}.", "answer": str(n)} for n in range(9)] for split in SIZES}
+    return {split: [{"prompt": f"Count to {n} of {split}."} for n in range(9)] for split in SIZES}
 
 
 class Dealt:

@@ -230,11 +230,12 @@ def test_a_live_prompt_is_what_skyrls_engine_reads_and_what_its_batch_and_the_re
     chat, mix = ChatTokens(tokenizer_and_model()[0], config.common.chat), DrawnMix()
     client = ScriptedClient([call("win")])
     batch = play(client, mix, [ROW], config, len(DRAWN))
-    output = batch.output
-    check_drawn(mix, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]])
-    asked = [chat.prompt(one.episode.opening, ROW.tools) for one in batch.plays if one.episode.turns[0].text]
+    output, episodes = batch.output, [one.episode for one in batch.plays]
+    check_drawn(episodes, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]])
+    asked = [chat.prompt(one.opening, ROW.tools) for one in episodes if one.settle().reward is not None]
     assert sorted(one["ids"] for one in client.asked) == sorted(asked)
-    assert [reason == "void" for reason in output["stop_reasons"]] == [len(text) > 100 for text in DRAWN]
+    is_void = [one.settle().reward is None for one in episodes]
+    assert [reason == "void" for reason in output["stop_reasons"]] == is_void
     for one in batch.plays:
         record = one.record.trajectory("r", "train", 0)
         assert list(record.messages[:1]) == list(one.episode.opening)

@@ -286,7 +286,7 @@ def test_a_live_prompt_is_what_slimes_engine_reads_and_what_its_sample_and_the_r
     with engine(args) as server:
         samples = play_group(args, group_of(ROW, len(DRAWN)))
     read = [sample.tokens[: len(sample.tokens) - sample.response_length] for sample in samples]
-    check_drawn(mix, chat, read, [any(sample.loss_mask) and not sample.remove_sample for sample in samples])
+    check_drawn(mix.episodes, chat, read, [any(sample.loss_mask) and not sample.remove_sample for sample in samples])
     prompts = [chat.prompt(episode.opening, ROW.tools) for episode in mix.episodes if episode.turns]
     assert all(any(body["input_ids"][: len(ids)] == ids for ids in prompts) for body in server.requests)
     openings = [list(episode.opening) for episode in mix.episodes]
