@@ -69,6 +69,15 @@ def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return {split: [{"prompt": f"Count to {n} of {split}."} for n in range(9)] for split in SIZES}
 
 
+def hashed() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Rows of this process's hash seed."""
+    return {"train": [{"prompt": f"Say {hash(str(number))}."} for number in range(9)]}
+
+
+def equals(answer: str, row: Mapping[str, Any]) -> bool:
+    return answer == row["prompt"]
+
+
 class Dealt:
     """A grader in the manner of SkyRL-Gym's BaseTextEnv, whose first message is drawn."""
 
