@@ -73,6 +73,12 @@ def test_the_first_difference_of_two_dialogues_is_told_in_a_few_printable_words(
     assert first_difference(expected, actual) == words
 
 
+def test_keys_that_no_message_has_are_left_out() -> None:
+    own: Any = {**USER, "metadata": {"cost": 1}}
+    for template in (None, "Be brief."):
+        assert opening_messages(template, [own], [])[-1] == USER
+
+
 def test_tools_are_requested_for_a_system_prompt_that_names_them_only() -> None:
     session = NoTools(steady)
     assert session_messages(None, session) == session.prompt()

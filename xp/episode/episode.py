@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
@@ -21,19 +21,6 @@ from xp.valid_text import valid_text
 UNREAD: Final = "tool"
 """Name of the tool for a call that could not be parsed."""
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One assistant message and its results, for the trajectory."""
-
-    text: str
-    calls: tuple[ParsedCall, ...]
-    results: tuple[ToolResult, ...]
-    messages: tuple[Message, ...]
-    """The environment's messages, including the last ones of the episode."""
-    elapsed_s: float
-    """Seconds that the environment took."""
 
 
 class Episode:

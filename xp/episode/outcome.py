@@ -1,4 +1,4 @@
-"""Results of an episode: the reply to a turn, and the final result."""
+"""Results of an episode: its turns, the reply to each, and the final result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolResult
+from xp.episode.tool_calls import ParsedCall
 
 
 class EpisodeStatus(StrEnum):
@@ -21,6 +22,19 @@ class EpisodeStatus(StrEnum):
     """A limit of turns or tokens ended the episode, or cut the turn that ended it."""
     VOID = "void"
     """Infrastructure failed; there is no reward."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One assistant message and its results, for the trajectory."""
+
+    text: str
+    calls: tuple[ParsedCall, ...]
+    results: tuple[ToolResult, ...]
+    messages: tuple[Message, ...]
+    """The environment's messages, including the last ones of the episode."""
+    elapsed_s: float
+    """Seconds that the environment took."""
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,19 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
             templates support only one.
     """
     if template is None:
-        return [valid_value(message) for message in prompt]
+        return [_clean(message) for message in prompt]
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in tool_schemas(tools))
     names = ", ".join(tool.name for tool in tools)
     system = "".join({"{tools}": lines, "{tool_names}": names}.get(piece, piece) for piece in _pieces(template))
     if prompt and prompt[0]["role"] == "system":
         prompt, system = prompt[1:], f"{system}\n\n{prompt[0]['content']}"
-    return [valid_value(message) for message in (Message(role="system", content=system), *prompt)]
+    return [_clean(message) for message in (Message(role="system", content=system), *prompt)]
+
+
+def _clean(message: Message) -> Message:
+    """A message with valid texts and without further keys, which a provider of the user's own may give it."""
+    clean: Message = valid_value({key: value for key, value in message.items() if key in Message.__annotations__})
+    return clean
 
 
 def session_messages(template: str | None, session: Session) -> list[Message]:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from xp.atomic import write_atomically
 from xp.digest import text_digest
 from xp.envs.base import Message, ToolResult
-from xp.episode.episode import Episode, Turn
-from xp.episode.outcome import EpisodeResult
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, Turn
 from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode
 from xp.reading import lines_of
