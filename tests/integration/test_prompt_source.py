@@ -158,7 +158,13 @@ def test_a_training_on_shuffled_options_ends_with_the_sentence_and_trains_where_
     tmp_path: Path,
 ) -> None:
     def train(*words: str) -> subprocess.CompletedProcess[str]:
-        small = ["training.num_steps=1", "training.prompts_per_step=2", "training.group_size=2", "env.held_out=null"]
+        small = [
+            "training.num_steps=1",
+            "training.prompts_per_step=2",
+            "training.group_size=2",
+            "training.micro_batch_size=4",
+            "env.held_out=null",
+        ]
         command = ["-m", "xp", "env=openreward", f"env.serve={MODULE}.drawn:Shuffled", *small, f"outputs={tmp_path}"]
         return subprocess.run([sys.executable, *command, *words], capture_output=True, text=True, check=False)
 
