@@ -227,6 +227,21 @@ def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(ids: list[int],
     assert [turn.is_cut for turn in turns] == [is_limits]
 
 
+def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
+    class Asked(CutWriter):
+        def submit(self, request: GenerationRequest, done: Done) -> None:
+            asked.append(request.ids)
+            super().submit(request, done)
+
+    asked: list[Sequence[int]] = []
+    engine = WritingEngine(Asked([7, 2]), Opening([[3], [4]], ["a", "b"], 2, lambda _: None), [2], SAMPLING, "1")
+    engine.begin(0, [5, 6])
+    engine.begin(1)
+    engine.go_on(0, [8])
+    assert asked == [[5, 6], [4], [5, 6, 7, 2, 8]]
+    assert engine.conversations[0].prompt_ids == [5, 6]
+
+
 def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
     engine = Engine(prompts(2), end_ids=[-1], is_stop=lambda ids: len(ids) == 3)
     engine.begin(0, 1)
