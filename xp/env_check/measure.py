@@ -136,11 +136,11 @@ def measure(
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
         _visit(provider, task, rules, found, watch)
-    is_remote = rules.provider == "openreward" and rules.target is not None
-    if found.num_opened and rules.prompt is PromptSource.PREPARED and not is_remote:
-        _start_again(rules, tasks, environ, found, watch)
     if found.num_opened == 0 or watch.is_over:
         return
+    is_remote = rules.provider == "openreward" and rules.target is not None
+    if rules.prompt is PromptSource.PREPARED and not is_remote:
+        _start_again(rules, tasks, environ, found, watch)
     found.tool_faults = tuple(fault for tool in found.tools for fault in faults_of(tool))
     play = _Player(provider, rules, found, watch)
     words = [_words(prompt) for prompt in found.prompts]
@@ -246,7 +246,7 @@ def _start_again(
     try:
         child = process.child()
         child.ask("start", 0, OWN[Kind.PROVIDER].get(rules.provider, rules.provider), limit_s, "the second start")
-        for number, (task, prompt) in enumerate(zip(tasks, found.prompts, strict=True)):
+        for number, (task, prompt) in enumerate(zip(tasks, found.prompts, strict=False)):
             if watch.is_over:
                 return
             opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")

@@ -79,7 +79,7 @@ class Episode:
     @property
     def opening(self) -> Sequence[Message]:
         """First messages of the dialogue: the prepared ones, or the session's own once it is open."""
-        return self._attempt.opening or self._prepared
+        return self._prepared if self._attempt.opening is None else self._attempt.opening
 
     @property
     def is_over(self) -> bool:

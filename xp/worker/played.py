@@ -73,7 +73,7 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
         length = chat.prompt_length(episode.opening, tools, max_tokens)
         if length is not None and length <= max_tokens:
             return chat.prompt(episode.opening, tools)
-        size = "far more" if length is None else f"{length}"
+        size = f"over {2 * max_tokens}" if length is None else length
         episode.give_up(
             f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
         )
