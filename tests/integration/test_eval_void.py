@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -101,3 +102,30 @@ def test_a_task_whose_prompt_does_not_fit_the_models_context_is_void_and_no_rewa
         command = words(server, tmp_path, "evaluation.num_tasks=20", "training.max_void_fraction=0.9")
         assert main(command) == 0
     assert result_in(tmp_path)["summary"]["num_void"] == 1
+
+
+def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The number that the dialogue's last message names."""
+    return {"content": " ".join(re.findall(r"Say (\d+)", body["messages"][-1]["content"])) or "hello"}
+
+
+def test_a_prompt_that_is_not_the_prepared_one_costs_no_request_and_a_live_one_is_what_the_model_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = "tests.envs_under_test.drawn"
+    own = ["env=graded", f"env.grader={module}:Dealt", f"env.rows={module}:rows", "env.held_out.num_tasks=9"]
+    with serving(ChatServer(write=repeats)) as server:
+        command = [*words(server, tmp_path), *own]
+        command.remove("env=multiply")
+        assert main(command) == ExitCode.UNHEALTHY
+        told = capsys.readouterr().err
+        assert told.count("the environment's prompt is not the prepared one: message 2, content: expected 'Say ") == 1
+        assert "set env.prompt=live" in told
+        assert not any("Say" in body["messages"][-1]["content"] for body in server.requests)
+        shutil.rmtree(tmp_path / "evaluations")
+        assert main([*command, "env.prompt=live"]) == ExitCode.OK
+    assert result_in(tmp_path)["summary"]["reward"]["value"] == 1.0
+    (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    requested = {json.dumps(body["messages"]) for body in server.requests}
+    assert all(json.dumps(record["messages"][:2]) in requested for record in records)

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW, FakeMix, grade
+from tests.contracts.test_agreement import DRAWN, ROW, DrawnMix, FakeMix, check_drawn, grade
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
@@ -274,3 +274,21 @@ def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same
     assert seeds(num_steps=2) == found
     assert set(seeds(step=2)) < set(found)
     assert not {*seeds("seed=7")} & {*found}
+
+
+def test_a_live_prompt_is_what_skyrls_engine_reads_and_what_its_batch_and_the_record_have() -> None:
+    config = train_config(*ROOMY_LIMITS, "training.max_prompt_tokens=400", "record_prompts=true")
+    chat, mix = ChatTokens(tokenizer_and_model()[0], config.common.chat), DrawnMix()
+    client = ScriptedClient([call("win")])
+    batch = play(client, mix, [ROW], config, len(DRAWN))
+    output, episodes = batch.output, [one.episode for one in batch.plays]
+    check_drawn(episodes, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]])
+    asked = [chat.prompt(one.opening, ROW.tools) for one in episodes if one.settle().reward is not None]
+    assert sorted(one["ids"] for one in client.asked) == sorted(asked)
+    is_void = [one.settle().reward is None for one in episodes]
+    assert [reason == "void" for reason in output["stop_reasons"]] == is_void
+    for one in batch.plays:
+        record = one.record.trajectory("r", "train", 0)
+        assert list(record.messages[:1]) == list(one.episode.opening)
+        if one.episode.settle().reward is not None:
+            assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)

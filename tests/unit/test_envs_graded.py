@@ -166,7 +166,7 @@ def test_what_a_row_holds_beside_its_prompt_reaches_neither_the_prepared_task_no
     provider = GradedProvider(config, {})
     one = provider.tasks("train", [0])[0]
     selection = Selection(("train",))
-    member = MemberConfig(config, selection, None, 1.0, "Think. {tools}")
+    member = MemberConfig(replace(config, system_prompt="Think. {tools}"), selection, None, 1.0)
     entry = entry_of(one, "hash", *described(provider, one), member)
     assert "canary" not in f"{entry} {one!r}"
 

@@ -38,9 +38,8 @@ def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Traject
     episode.step("<tool_call>{</tool_call>")
     episode.step(call("win") + call("look"))
     episode.settle()
-    opening = FakeSession(steady).prompt()
     tokens = Tokens(9, 8, 7)
-    return trajectory(episode, opening, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens)
+    return trajectory(episode, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens)
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:

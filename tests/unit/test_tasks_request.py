@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
+from xp.envs.config import (
+    Dialect,
+    EnvConfig,
+    OnNoToolCall,
+    PromptSource,
+    Reduction,
+    RewardRule,
+    SandboxKind,
+    WeightedFn,
+)
 from xp.errors import XpError
 from xp.launchers.files import copy_modules
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
@@ -28,11 +37,10 @@ from xp.tasks.request import (
 )
 
 MEMBER = MemberConfig(
-    env=replace(RULES, name="a", provider="openreward", target="Org/Name"),
+    env=replace(RULES, name="a", provider="openreward", target="Org/Name", system_prompt="Think."),
     train=Selection(("train",), num_tasks=10),
     held_out=HeldOut("test", num_tasks=5),
     weight=1.0,
-    system_prompt="Think.",
 )
 CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
@@ -48,6 +56,7 @@ MATTERS: dict[str, Any] = {
     "num_seeds": 2,
     "options": {"largest": 9},
     "dialect": Dialect.ACTION,
+    "system_prompt": None,
 }
 DOES_NOT_MATTER: dict[str, Any] = {
     "max_turns": 99,
@@ -59,6 +68,7 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "reward_fn": (WeightedFn("my_rewards:shape", 1.0),),
     "python": "/opt/env/bin/python",
     "sandbox": SandboxKind.NONE,
+    "prompt": PromptSource.LIVE,
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 
@@ -94,7 +104,6 @@ def test_every_field_of_an_environment_is_judged_here() -> None:
         {"held_out": HeldOut("test", num_tasks=5, may_overlap=True)},
         {"held_out": HeldOut(None, num_tasks=5)},
         {"train": Selection(("train", "extra"), num_tasks=10)},
-        {"system_prompt": None},
         {"source": "another"},
         {"weight": 2.0},
     ],
@@ -155,11 +164,10 @@ rules = st.builds(
 )
 members = st.builds(
     MemberConfig,
-    env=st.just(MEMBER.env),
+    env=st.builds(lambda text: replace(MEMBER.env, system_prompt=text), st.none() | texts),
     train=selections,
     held_out=st.none() | rules,
     weight=st.floats(0.1, 10),
-    system_prompt=st.none() | texts,
     source=st.none() | texts,
 )
 

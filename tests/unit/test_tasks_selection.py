@@ -37,7 +37,7 @@ class Sized:
 
 
 def choose(train: Selection, held_out: HeldOut | None, splits: Sized | None = None) -> Selected:
-    member = MemberConfig(replace(RULES, name="m"), train, held_out, 1.0, None)
+    member = MemberConfig(replace(RULES, name="m"), train, held_out, 1.0)
     return select_tasks(member, splits or Sized(SIZES))
 
 
@@ -233,7 +233,7 @@ def test_one_task_cannot_be_trained_on_and_held_out() -> None:
 
 
 def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
-    config = PrepareConfig({"m": MemberConfig(replace(RULES, name="m"), TRAIN, HeldOut("test"), 1.0, None)}, 0.0, 1)
+    config = PrepareConfig({"m": MemberConfig(replace(RULES, name="m"), TRAIN, HeldOut("test"), 1.0)}, 0.0, 1)
     train: list[Place] = [("train", index) for index in range(SHARD_TASKS + 5)]
     tasks = {Purpose.TRAIN: [*train, ("extra", 7)], Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
     blocks = cut_into_blocks(config, {"m": Selected(tasks, HeldOutRecord(Rule.SPLIT))})

@@ -160,7 +160,8 @@ def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
             void, total = found["num_void"], found["num_episodes"]
             raise XpError(
                 f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
-                f" training.max_void_fraction={most}: environment or endpoint is failing; --again plays them again",
+                f" training.max_void_fraction={most}: environment or endpoint is failing"
+                f" ({found.get('void_reasons')}); --again plays them again",
                 ExitCode.UNHEALTHY,
             )
     return ExitCode.OK

@@ -41,6 +41,15 @@ class ToolCallsPerTurn(StrEnum):
     ALL = "all"
 
 
+class PromptSource(StrEnum):
+    """Source of the prompt that the model reads."""
+
+    PREPARED = "prepared"
+    """The task set; a session with another prompt makes its episode void."""
+    LIVE = "live"
+    """The episode's own session, whose prompt may be drawn anew."""
+
+
 class SandboxKind(StrEnum):
     """Sandbox of the model's commands."""
 
@@ -183,6 +192,9 @@ class EnvConfig:
     """Tasks, as `package:file.jsonl` or `module:function`; None: the grader's own."""
     num_seeds: int = 1
     """Number of reset seeds for each row."""
+    system_prompt: str | None = None
+    """System message before the environment's own prompt, with `{tools}` and `{tool_names}`; None: no message."""
+    prompt: PromptSource = PromptSource.PREPARED
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the provider's own schema."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
-from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
 from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
@@ -32,7 +32,7 @@ class Episode:
         open_session: opens a new session on it; called again for each retry.
         rules: rules of turns, limits and rewards.
         shapes: the user's reward functions, from the rules' `reward_fn`.
-        opening: the first messages of the dialogue, for those functions.
+        prepared: the prepared first messages of the dialogue; none: they are the session's.
         describe: fetches the environment's own description of the task, for those functions; None: not needed.
     """
 
@@ -42,16 +42,19 @@ class Episode:
         open_session: Callable[[], Session],
         rules: EnvConfig,
         shapes: Sequence[Shape] = (),
-        opening: Sequence[Message] = (),
+        prepared: Sequence[Message] = (),
         describe: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.task = task
         self._rules = rules
         self._shapes = shapes
-        self._opening = opening
+        self._prepared = prepared
+        self.is_live = rules.prompt is PromptSource.LIVE
+        """True if the model must read the session's own prompt, after `start`."""
         self._describe = describe
         self._metadata: Mapping[str, Any] = {}
-        self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
+        expected = None if self.is_live or not prepared else prepared
+        self._attempt = Attempt(open_session, rules.limits.retries_per_episode, rules.system_prompt, expected)
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
         self._is_finished = False
@@ -73,6 +76,15 @@ class Episode:
     @property
     def turns(self) -> tuple[Turn, ...]:
         return tuple(self._turns)
+
+    @property
+    def opening(self) -> Sequence[Message]:
+        """First messages of the dialogue: the prepared ones, or the session's own once it is open."""
+        return self._prepared if self._attempt.opening is None else self._attempt.opening
+
+    @property
+    def is_over(self) -> bool:
+        return self._status is not EpisodeStatus.ONGOING
 
     def start(self) -> None:
         """Opens the session before the first step, from any thread; a fault is reported by `step` or `settle`."""
@@ -105,7 +117,7 @@ class Episode:
             return Reply(() if is_over else turn.messages, self._status)
 
     def give_up(self, reason: str) -> None:
-        """Makes an episode void because its model is unavailable; does nothing after the episode's end."""
+        """Makes an episode void that the model cannot play (on); does nothing after the episode's end."""
         with self._lock:
             if self._status is EpisodeStatus.ONGOING:
                 self._status, self._void_reason = EpisodeStatus.VOID, reason
@@ -243,7 +255,7 @@ class Episode:
 
     def _about(self) -> dict[str, Any]:
         """Arguments that a reward function's parameters may name, in addition to the outcome."""
-        messages = list(self._opening)
+        messages = list(self.opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
             messages += [Message(role="assistant", content=turn.text), *turn.messages]

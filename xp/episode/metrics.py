@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -49,12 +49,17 @@ def check_health(played: Sequence[Played], max_void_fraction: float) -> None:
     played = [one for one in played if not one.is_lost]
     void = [one.outcome for one in played if one.outcome.status is EpisodeStatus.VOID]
     if len(void) > max_void_fraction * len(played):
-        reasons = sorted({outcome.void_reason for outcome in void if outcome.void_reason})
         raise XpError(
             f"{len(void)} of {len(played)} episodes are void, more than training.max_void_fraction={max_void_fraction}:"
-            f" the environment is failing ({'; '.join(reasons[:3])})",
+            f" the environment is failing ({void_reasons(one.void_reason for one in void)})",
             ExitCode.UNHEALTHY,
         )
+
+
+def void_reasons(reasons: Iterable[str | None]) -> str:
+    """Up to three reasons of void episodes, each of another type of fault."""
+    of_type = {reason.partition(":")[0]: reason for reason in sorted(filter(None, reasons), reverse=True)}
+    return "; ".join(sorted(of_type.values())[:3])
 
 
 def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:

@@ -99,7 +99,6 @@ def canonical_tools(tools: str) -> str:
 
 def trajectory(
     episode: Episode,
-    opening: Sequence[Message],
     *,
     run: str,
     phase: str,
@@ -113,11 +112,10 @@ def trajectory(
     """The record of a settled episode.
 
     Args:
-        opening: first messages of the dialogue.
         tools: JSON list of the tools' schemas.
-        prompt: both as text, if the run keeps prompts.
+        prompt: first messages and tools as text, if the run keeps prompts.
     """
-    messages = list(opening)
+    messages = list(episode.opening)
     tool_calls: list[Mapping[str, Any]] = []
     for number, turn in enumerate(episode.turns):
         messages.append(Message(role="assistant", content=turn.text))

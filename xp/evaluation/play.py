@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
 from xp.envs.messages import with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
@@ -153,7 +152,7 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
     usage = Usage()
     episode.start()
     try:
-        while True:
+        while not episode.is_over:
             try:
                 answer = ask(dialogue)
             except TooLong as fault:
@@ -169,17 +168,15 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
             if reply.is_done:
                 return usage
             dialogue.add(answer.message, reply)
+        return usage
     finally:
         episode.settle()
 
 
-def record(
-    episode: Episode, opening: Sequence[Message], tools: str, usage: Usage, *, run: str, sample: int
-) -> Trajectory:
+def record(episode: Episode, tools: str, usage: Usage, *, run: str, sample: int) -> Trajectory:
     """The trajectory of a settled episode."""
     return trajectory(
         episode,
-        opening,
         run=run,
         phase="eval",
         step=0,

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from xp import __version__
+from xp.episode.metrics import void_reasons
 from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, rewards_of
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, mix_of, summarize
 from xp.spec import RunSpec
@@ -142,6 +143,7 @@ def _episodes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "malformed_mean": _mean([one["num_malformed"] for one in outcomes]),
         "tokens_mean": _mean(written) if len(written) == len(records) else None,
         "seconds_mean": _mean([one["elapsed_s"] for one in records]),
+        "void_reasons": void_reasons(one["void_reason"] for one in outcomes),
     }
 
 

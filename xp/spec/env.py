@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from xp.envs.config import OnMalformedCall, OnNoToolCall, Reduction, SandboxKind, ToolCallsPerTurn
+from xp.envs.config import OnMalformedCall, OnNoToolCall, PromptSource, Reduction, SandboxKind, ToolCallsPerTurn
 from xp.plugins import Kind
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
@@ -151,6 +151,9 @@ class EnvMember(Section):
     """Form of tool calls in this environment; None: the model's."""
     system_prompt: str | None
     """System message before the environment's own prompt; None: no system message."""
+    prompt: PromptSource
+    """Prompt that the model reads: `prepared` is the task set's, which each session must repeat; `live` is that of the
+    episode's own session, for environments that draw it anew."""
     limits: EnvLimits
     secrets: dict[EnvVarName, SecretSource | None]
     """Secrets of each session, by name; null: the variable of the same name (in upper case)."""

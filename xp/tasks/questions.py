@@ -100,7 +100,7 @@ def entry_of(
     task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
 ) -> ShardEntry:
     """Stored form of a task; raises ValueError if it has no prompt, or one that no chat template reads."""
-    messages = opening_messages(member.system_prompt, prompt, tools)
+    messages = opening_messages(member.env.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
     chat_messages(messages)

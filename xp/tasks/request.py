@@ -76,7 +76,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "serve": env.serve,
         "variant": env.variant,
         "source": member.source,
-        "system_prompt": member.system_prompt,
+        "system_prompt": env.system_prompt,
         "weight": float(member.weight),
         "train": _canonical_selection(member.train),
         "held_out": None if member.held_out is None else _canonical_rule(member.held_out, member.train.splits),

@@ -44,6 +44,8 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         env_class=member.env_class,
         rows=member.rows,
         num_seeds=member.num_seeds,
+        system_prompt=member.system_prompt,
+        prompt=member.prompt,
         options=member.options,
     )
 

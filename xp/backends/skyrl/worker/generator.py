@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
@@ -21,6 +22,7 @@ from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
+from xp.worker.played import live_prompt
 from xp.worker.stage import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -107,8 +109,11 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         running = self._begin(env_extras, trajectory_id)
         CURRENT.set(running)
         async with self._slots, nullcontext() if self.kept is None else self.kept.episode():
-            start = asyncio.ensure_future(self._run_in_executor_if_available(running.episode.start))
+            open_session = partial(self._open_live, running) if running.episode.is_live else running.episode.start
+            start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
             try:
+                if running.episode.is_live:
+                    await start
                 extras = {**env_extras, RUNNING: running, CHAT: self._chat}
                 return await super().agent_loop(prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs)
             finally:
@@ -137,6 +142,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         if outcome.status is EpisodeStatus.VOID or (self._mask_truncated and outcome.status is EpisodeStatus.TRUNCATED):
             output.loss_mask = [0] * len(output.loss_mask)
         return output
+
+    def _open_live(self, running: RunningEpisode) -> None:
+        """Opens the session of an episode with `prompt: live`; its prompt replaces the prepared one."""
+        limit = self._sampling.max_prompt_tokens
+        ids = live_prompt(running.episode, running.row.tools, self._chat, limit)
+        if ids is not None:
+            running.prompt_ids, running.prompt = ids, self._chat.kept(ids)
 
     def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
         row = ViewRow.of(env_extras)
@@ -184,6 +196,8 @@ class TurnClient:
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
             "seed": running.next_seed(),
         }
+        if running.episode.is_live and running.episode.is_over:  # Its session has no prompt that can be played.
+            return self._no_turn(limited)
         try:
             output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
         except Exception as error:

@@ -18,7 +18,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
 from xp.worker.lost_engine import EngineLost
-from xp.worker.played import PlayedEpisode
+from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import is_cut, reply_ids
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     episode = own.mix.episode(task)
     lost = ""
     try:
-        is_whole = await _converse(own, args, sample, sampling, episode, chat)
+        is_whole = await _converse(own, args, sample, sampling, episode, chat, task.tools)
     except EngineLost as fault:
         is_whole, lost = not _is_stopping(args), str(fault)
         await _threaded(own, lambda: episode.give_up(lost))
@@ -90,14 +90,20 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
 
 
 async def _converse(
-    own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens
+    own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens, tools: str
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     limits = own.config.common.limits
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
-    opening = _threaded(own, episode.start)
+    live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
+    opening = _threaded(own, live if episode.is_live else episode.start)
     try:
         sample.tokens = own.prompt(chat, sample)
+        if episode.is_live:
+            ids = await opening
+            if ids is None:
+                return True
+            sample.tokens = ids
         while True:
             length = limits.next_turn(sample.response_length)
             written = await write_turn(args, sample, sampling, length, chat.end_ids, is_engine_lost=own.num_lost() > 0)

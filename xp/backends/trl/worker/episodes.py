@@ -17,7 +17,7 @@ from xp.episode.trajectory import Tokens
 from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 from xp.worker.lost_engine import EngineLost
-from xp.worker.played import PlayedEpisode
+from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import reply_ids
 
 
@@ -97,6 +97,14 @@ def sample_numbers(task_ids: Sequence[str]) -> list[int]:
     return numbers
 
 
+class Opened(NamedTuple):
+    """Event: an episode with `prompt: live` is open, and its prompt read."""
+
+    number: int
+    prompt: list[int] | None
+    """Token ids; None: the episode is void."""
+
+
 class Answered(NamedTuple):
     """Event: the environment has answered a turn."""
 
@@ -136,9 +144,9 @@ class EpisodePlay:
         """Reason why the engine was lost; empty: it was not."""
         self.void: set[int] = set()
         """Numbers of episodes that became void for this reason."""
-        self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[RolloutTurn | Opened | Answered | Settled | BaseException] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
-        self._starts: dict[int, Future[None]] = {}
+        self._starts: dict[int, Future[Any]] = {}
         self._outcomes: dict[int, EpisodeResult] = {}
         self._waiting = iter(range(len(rows)))
         prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
@@ -203,15 +211,25 @@ class EpisodePlay:
                 continue  # The episode is being ended.
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
+            elif isinstance(event, Opened) and event.prompt is None:
+                self._start(self._settle, event.number)
+            elif isinstance(event, Opened):
+                self.engine.begin(event.number, event.prompt)
             else:
                 self._go_on(event)
 
     def _begin_next(self) -> None:
-        """Begins the next episode; its session opens while the model generates its first turn."""
+        """Begins the next episode; a prepared one's session opens while the model generates its first turn."""
         number = None if self.fault else next(self._waiting, None)
-        if number is not None:
+        if number is not None and self._episodes[number].is_live:
+            self._starts[number] = self._start(self._open, number)
+        elif number is not None:
             self._starts[number] = self._pool.submit(self._episodes[number].start)
             self.engine.begin(number)
+
+    def _open(self, number: int) -> Opened:
+        episode, (row, _) = self._episodes[number], self._numbered[number]
+        return Opened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
 
     def _go_on(self, answered: Answered) -> None:
         turn, reply = answered
@@ -251,11 +269,13 @@ class EpisodePlay:
     def _settle(self, number: int) -> Settled:
         return Settled(number, self._episodes[number].settle())
 
-    def _start(self, work: Callable[[Any], Answered | Settled], about: Any) -> None:
+    def _start(self, work: Callable[[Any], Opened | Answered | Settled], about: Any) -> Future[Any]:
         """Runs work in another thread; its result or exception goes into the queue."""
 
-        def ended(future: Future[Answered | Settled]) -> None:
+        def ended(future: Future[Opened | Answered | Settled]) -> None:
             if not future.cancelled():
                 self._inbox.put(future.exception() or future.result())
 
-        self._pool.submit(work, about).add_done_callback(ended)
+        future = self._pool.submit(work, about)
+        future.add_done_callback(ended)
+        return future
