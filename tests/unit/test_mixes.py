@@ -91,3 +91,29 @@ def test_cfg_prints_the_mix(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "    whodunit:\n" in out
     assert "    ctf:\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["env=openreward", "env.serve=guess:Guess"], "guess"),
+        (["env=openreward", "env.serve=my.envs:LabBench"], "lab_bench"),
+        (["env.serve=guess:Guess"], "guess"),
+        (["env=openreward", "env.target=Org/WordGame"], "word_game"),
+        (["env=openreward", "env.target=http://127.0.0.1:8000"], "openreward"),
+        (["env=whodunit", "env.target=http://127.0.0.1:8000"], "whodunit"),
+        (["env=openreward", "env.provider=my.envs:Mine"], "mine"),
+        (["env=graded", "env.grader=sums:grade"], "sums"),
+        (["env=graded", "env.grader=my.sums:Hard"], "hard"),
+        (["env=gsm8k_mini", "env.grader=sums:grade"], "gsm8k_mini"),
+        (["env=graded", "env.env_class=sums", "env.rows=my_data:riddles.jsonl"], "riddles"),
+        (["env=gsm8k_mini", "env.rows=my_data:riddles.jsonl"], "riddles"),
+        (["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"], "echo-env"),
+        (["env=verifiers", "env.target=wordle"], "wordle"),
+        (["env=inspect", "env.target=/my/tasks.py@sums"], "sums"),
+        (["env=harbor", "env.target=/my/terminal-tasks"], "terminal-tasks"),
+        (["env=reasoning_gym"], "reasoning_gym"),
+    ],
+)
+def test_an_environment_has_the_name_of_its_option_or_of_what_the_user_gives(words: list[str], name: str) -> None:
+    assert list(compose(words).env.members) == [name]

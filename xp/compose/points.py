@@ -17,6 +17,7 @@ from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault
 from xp.compose.groups import Composed, compose_groups, with_plugins
 from xp.compose.invalid import explain_invalid
+from xp.compose.mixes import env_name
 from xp.compose.model import complete_model
 from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
@@ -90,7 +91,7 @@ def from_container(container: dict[str, Any]) -> RunSpec:
     return found
 
 
-def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]:
+def _validate(container: dict[str, Any], name: str) -> RunSpec | list[Fault]:
     from pydantic import ValidationError
 
     from xp.spec import RunSpec
@@ -99,7 +100,7 @@ def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]
     env = container.get("env")
     is_mix = isinstance(env, dict) and "members" in env
     if isinstance(env, dict) and not is_mix:
-        container["env"] = {"members": {env_name: env}}
+        container["env"] = {"members": {name: env}}
     # Half of what is read back, since YAML indents.
     if (fault := excess(container, MAX_BYTES // 2)) is not None:
         return [Fault("", f"the configuration is too large: {fault}; put long texts and lists into files")]
@@ -167,7 +168,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     if "model" not in composed.undecided:
         faults += complete_model(container, composed.container["model"])
         faults += complete_checkpoint(container)
-    spec = _validate(container, composed.env_name)
+    env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
+    spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
         if "model.path" in known:  # these would be read from the model

@@ -180,7 +180,8 @@ def _env_words(env: str | None) -> list[str]:
 
 
 def _env_name(env: str | None, spec: RunSpec) -> str:
-    return env if env is not None and is_name(env) else "+".join(spec.env.members)
+    members = list(spec.env.members)
+    return env if env is not None and is_name(env) and len(members) > 1 else "+".join(members)
 
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
