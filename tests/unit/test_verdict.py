@@ -128,7 +128,9 @@ def test_calls_that_cannot_be_read_come_before_calls_that_are_missing(
         "messages": [{"role": "assistant", "content": text} for _, text in answers],
         "outcome": {"num_turns": 2},
         "tool_calls": [{"turn": 0, "message": 2, "malformed": "no JSON"}, {"turn": 1, "malformed": "no JSON"}],
-        **{"tools": digest, "env_s": [0.1, 0.1], "elapsed_s": 1.0},
+        "tools": digest,
+        "env_s": [0.1, 0.1],
+        "elapsed_s": 1.0,
     }
     (place / "train.jsonl").write_text((json.dumps(record) + "\n") * 64)
     code, text = diagnosed(tmp_path, capsys)

@@ -166,7 +166,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     give_way(container, with_value([(o.key_or_group, o.value()) for o in values]))
     faults += resolve_values(container)
     if "model" not in composed.undecided:
-        faults += complete_model(container, composed.container["model"])
+        faults += complete_model(container, composed.container)
         faults += complete_checkpoint(container)
     env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
     spec = _validate(container, env_name(composed.env_name, env, default))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xp.doctor.finding import Finding, Verdict, fault_of, ok
 from xp.doctor.functions import functions
-from xp.doctor.machine import accelerators, disk, host, versions
+from xp.doctor.machine import accelerators, disk, host, memory, versions
 from xp.doctor.reach import environments, launcher, secrets, trackers
 from xp.doctor.template import chat_template
 from xp.errors import ExitCode, XpError
@@ -32,6 +32,7 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
     name = spec.launcher.name
     if not (isinstance(name, LauncherName) and name.is_elsewhere):
         yield from accelerators(spec)
+        yield from memory(spec, outputs)
         yield from host(spec)
         yield from disk(spec, outputs)
         yield from versions(spec, stages)
