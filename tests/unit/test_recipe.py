@@ -132,6 +132,8 @@ def test_a_model_of_no_option_comes_back_by_its_path(tmp_path: Path) -> None:
     model.mkdir()
     layers = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16, "head_dim": 4}
     more = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e4}
+    for part in ("tokenizer.json", "model.safetensors"):
+        (model / part).touch()
     (model / "config.json").write_text(json.dumps(MODEL | layers | more | {"tie_word_embeddings": True}))
     spec = compose(["model=hf", f"model.path={model}", "hardware=a100x1"])
     text = recipe_of(spec, "x")

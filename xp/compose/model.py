@@ -55,13 +55,13 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         yield Fault(_KEY, f"{_KEY}={path}: no such directory with a config.json; a hub's model is ORG/NAME")
         return
     model["path"] = path = found
-    if _is_local(container) and (Path(path) / "config.json").is_file():
-        for what in missing_parts(Path(path)):
-            yield Fault(_KEY, f"{_KEY}={path}: the directory holds no {what}; give a whole Hugging Face directory")
     config = config_of(path, outputs)
     if config is not None and (why := not_causal(config)):
         yield Fault(_KEY, f"{_KEY}={path}: no causal language model: {why}")
         return
+    if _is_local(container) and (Path(path) / "config.json").is_file():
+        for what in missing_parts(Path(path)):
+            yield Fault(_KEY, f"{_KEY}={path}: the directory holds no {what}; give a whole Hugging Face directory")
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
     elif isinstance(written := model.get("architecture"), dict) and config is not None:

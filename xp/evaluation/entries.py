@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from xp.backends.stages.model import start_place
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
-from xp.runs.record import no_such_run
+from xp.runs.named import run_directory
 from xp.security.names import is_name
 from xp.spec import RunSpec
 
@@ -88,7 +87,8 @@ def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
     from xp.runs.origin import check_ours
 
     run, _, step = name.partition("@")
-    directory = _run_directory(run, asked.overrides)
+    given = next((word.partition("=")[2] for word in asked.overrides if word.startswith("outputs=")), "outputs")
+    directory = run_directory(Path(given), run)
     check_ours(directory)
     spec = _spec_of_run(directory, asked, env, tell=tell)
     outputs = directory.parent.parent
@@ -148,16 +148,6 @@ def _in_mix(key: str, env: Mapping[str, Any]) -> str:
     if key.startswith("env.") and not key.startswith("env.members.") and len(members) == 1:
         return f"env.members.{members[0]}.{key.removeprefix('env.')}"
     return key
-
-
-def _run_directory(run: str, overrides: Sequence[str]) -> Path:
-    outputs = next((word.partition("=")[2] for word in overrides if word.startswith("outputs=")), "outputs")
-    directory = Path(run) if "/" in run else Path(outputs) / "runs" / run
-    is_run = is_name(directory.name) and Path(os.path.abspath(directory)).parent.name == "runs"
-    if not is_run or not (directory / "spec.yaml").is_file():
-        known = [file.parent.name for file in directory.parent.glob("*/spec.yaml")]
-        raise no_such_run(run, known, directory.parent.parent)
-    return directory
 
 
 def _steps(directory: Path) -> str:

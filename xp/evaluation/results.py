@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from xp.counted import counted
-from xp.errors import ExitCode, XpError, nearest
+from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, Paired, compare, holm
-from xp.evaluation.records import ROOM, SUMMARY, evaluation_place, read_summary
+from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
 from xp.runs.held_out import evaluation_files, read_rewards, rewards_by_task
-from xp.runs.record import FILE, directory_of
+from xp.runs.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 
 @dataclass(frozen=True)
@@ -56,28 +55,14 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     Raises:
         XpError: (RUN_DIR) a word matches no name, or is the beginning of several.
     """
-    evaluations = [path.parent.name for path in (outputs / ROOM).glob(f"*/{SUMMARY}")]
-    runs = [path.parent.name for path in (outputs / "runs").glob(f"*/{FILE}")]
-    known = sorted({*evaluations, *runs})
-    return list(dict.fromkeys(name for word in words for name in _of_word(outputs, word, known)))
-
-
-def _of_word(outputs: Path, word: str, known: Sequence[str]) -> list[str]:
-    own, at, step = word.partition("@")
-    if own in known or evaluation_place(outputs, word) is not None:
-        return [word]
-    is_pattern = any(character in own for character in "*?[")
-    found = [name for name in known if (fnmatchcase(name, own) if is_pattern else name.startswith(own))]
-    if len(found) > 1 and not is_pattern:
-        few = ", ".join(found[:3])
-        raise XpError(f"{own} is the beginning of {len(found)} names: {few}, ...; '{own}*' takes all", ExitCode.RUN_DIR)
-    if not found:
-        raise XpError(
-            f"no such run or evaluation: {own}{nearest(own, known)}; python -m xp runs list and"
-            " python -m xp eval list name them",
-            ExitCode.RUN_DIR,
-        )
-    return [f"{name}{at}{step}" for name in found]
+    rooms = (RUNS, EVALUATIONS)
+    known = known_names(outputs, rooms)
+    found: list[str] = []
+    for word in words:
+        own, at, step = word.partition("@")
+        is_place = "/" in own and evaluation_place(outputs, word) is not None
+        found += [word] if is_place else [f"{name}{at}{step}" for name in chosen(outputs, own, known, rooms)]
+    return list(dict.fromkeys(found))
 
 
 def named(outputs: Path, name: str) -> NamedResult:
@@ -93,7 +78,7 @@ def named(outputs: Path, name: str) -> NamedResult:
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
-    return _of_run(directory_of(outputs, run), name, "before" if step else "after")
+    return _of_run(run_directory(outputs, run), name, "before" if step else "after")
 
 
 def _of_run(directory: Path, name: str, which: str) -> NamedResult:
