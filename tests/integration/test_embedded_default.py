@@ -98,7 +98,10 @@ def test_there_is_one_line_of_metrics_a_step_under_the_common_names(outputs: Pat
 
 def test_the_evaluation_after_training_has_the_last_rollout_step(outputs: Path) -> None:
     lines = metrics(the_run(outputs), "evaluate")
-    assert [(line["step"], "evaluation/after/reward/avg_raw_reward" in line) for line in lines] == [(0, False), (2, True)]
+    assert [(line["step"], "evaluation/after/reward/avg_raw_reward" in line) for line in lines] == [
+        (0, False),
+        (2, True),
+    ]
 
 
 def test_every_episode_is_on_record(outputs: Path) -> None:

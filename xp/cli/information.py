@@ -88,17 +88,16 @@ def explain(asked: Namespace) -> int:
     if not asked.json:
         for metric in metrics:
             print("\n".join(map(wrapped, explain_metric(metric))))
-    spec = compose(overrides, asked.config_dir) if keys else None
-    specs = specs_of(overrides, asked.config_dir) if keys else {}
+    found = [row for metric in metrics for row in metric_json(metric)]
+    if keys:
+        spec, specs = compose(overrides, asked.config_dir), specs_of(overrides, asked.config_dir)
+        for key in keys:
+            if asked.json:
+                found += key_json(key, spec, specs, overrides, asked.config_dir)
+            else:
+                print("\n".join(map(wrapped, explained(key, spec, specs, overrides, asked.config_dir))))
     if asked.json:
-        found = [row for metric in metrics for row in metric_json(metric)]
-        found += [
-            row for key in keys if spec is not None for row in key_json(key, spec, specs, overrides, asked.config_dir)
-        ]
         print(json.dumps(found, indent=2, ensure_ascii=False, default=str))
-        return ExitCode.OK
-    for key in keys if spec is not None else ():
-        print("\n".join(map(wrapped, explained(key, spec, specs, overrides, asked.config_dir))))
     return ExitCode.OK
 
 

@@ -11,7 +11,14 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, Paired, compare, holm
 from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
-from xp.runs.held_out import evaluation_files, read_rewards, rewards_by_task
+from xp.runs.held_out import (
+    Scoring,
+    evaluation_files,
+    read_rewards,
+    rewards_by_task,
+    scoring_differences,
+    scoring_of,
+)
 from xp.runs.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 
@@ -24,6 +31,7 @@ class NamedResult:
     hashes: Mapping[str, str]
     """Task -> digest of its content; tasks without a record of it are absent."""
     pass_threshold: float
+    scoring: Scoring | None
     file: Path
     """File of the evaluation."""
 
@@ -44,7 +52,15 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
 
 
 def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Paired:
-    """Compares two evaluations; raises XpError(PLAN) if the tasks or their contents differ."""
+    """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
+    differ."""
+    if differences := scoring_differences([first.scoring, other.scoring]):
+        raise XpError(
+            f"{first.name} and {other.name}: their rewards are not on one scale, so that nothing is compared: these"
+            f" differ: {', '.join(differences.values())}\nevaluate both with one reward: python -m xp eval run=RUN,RUN"
+            " env.reward_fn=null, or with the same env.reward and code",
+            ExitCode.PLAN,
+        )
     found = compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
     return replace(found, num_unchecked=_check_content(first, other))
 
@@ -74,7 +90,8 @@ def named(outputs: Path, name: str) -> NamedResult:
         value = read_summary(place / SUMMARY)
         rewards = rewards_by_task({task: one["rewards"] for task, one in value["tasks"].items()})
         hashes = {task: str(one["hash"]) for task, one in value["tasks"].items()}
-        return NamedResult(name, rewards, hashes, float(value["summary"]["pass_threshold"]), place / SUMMARY)
+        threshold, scoring = float(value["summary"]["pass_threshold"]), scoring_of(value.get("scoring"))
+        return NamedResult(name, rewards, hashes, threshold, scoring, place / SUMMARY)
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
@@ -86,7 +103,7 @@ def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     for file in reversed(evaluation_files(directory)):
         found = read_rewards(file, which)
         if found is not None:
-            return NamedResult(name, found.rewards, found.hashes, found.pass_threshold, file)
+            return NamedResult(name, found.rewards, found.hashes, found.pass_threshold, found.scoring, file)
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile, last_step
 from xp.tasks.evaluated import evaluation_metrics, held_out_hashes, held_out_on_record
+from xp.tasks.request import scoring
 from xp.worker.best import METRIC, STAGE
 from xp.worker.stage import EvaluateConfig, StageConfig
 
@@ -27,6 +29,7 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
     common, tasks = config.common, Path(config.common.tasks)
     metrics = MetricsFile(Path(common.metrics), "evaluate", common.attempt)
     results = {}
+    scored_by = scoring(EpisodeConfig.from_json((stage / "episode.json").read_text(encoding="utf-8")))
     hashes = held_out_hashes(tasks)  # before the episodes, which a damaged table must not lose
     on_record: dict[str, str] = {}
     trained = last_step(Path(common.metrics))
@@ -38,7 +41,7 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
         # A checkpoint's step is not known here; what the run trained has that of the last update.
         step = trained if trained is not None and model == f"{common.run}/model" else 0
         metrics.write(step, evaluation_metrics(name, played, common.pass_threshold, tasks))
-    write_evaluation(stage / "evaluation.json", config.models, results, held_out_on_record(tasks), on_record)
+    write_evaluation(stage / "evaluation.json", config.models, results, held_out_on_record(tasks), on_record, scored_by)
 
 
 def evaluated_while_training(
