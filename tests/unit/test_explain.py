@@ -96,7 +96,7 @@ def test_explain_of_a_name_that_is_a_metric_and_a_key_tells_both(capsys: pytest.
     assert text.startswith("training/learning_rate\n")
     assert "\ntraining.learning_rate = 0.0007\n" in text
     assert main(["explain", "learning_rate", "--json"]) == 0
-    assert [list(one)[0] for one in json.loads(capsys.readouterr().out)] == ["metric", "key"]
+    assert [next(iter(one)) for one in json.loads(capsys.readouterr().out)] == ["metric", "key"]
 
 
 def test_explain_of_a_section_lists_its_fields(capsys: pytest.CaptureFixture[str]) -> None:

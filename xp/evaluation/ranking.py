@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Final
 
-from xp.episode.clusters import within
+from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
 from xp.evaluation.paired import Paired, compare, holm, verdict
 from xp.evaluation.results import compare_all
@@ -43,7 +42,7 @@ class Setting:
     @property
     def stderr(self) -> float | None:
         """Standard error over seeds; None: there is one seed."""
-        return stdev(self.seeds) / math.sqrt(len(self.seeds)) if len(self.seeds) > 1 else None
+        return clustered_stderr([[one] for one in self.seeds])
 
 
 def settings_of(rows: Sequence[RunRow]) -> list[Setting]:
@@ -84,7 +83,8 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
         return f"{order}, without a verdict: the rewards are not on one scale, since {reason}"
     best, *others = settings_of(scored)
     if not others:
-        return f"{len(scored)} seeds of one spec: mean held-out reward {best.mean:.3f}, {_over_seeds(best)}"
+        limits = scored[0].result.limits if scored[0].result else (None, None)
+        return f"{len(scored)} seeds of one spec: mean held-out reward {best.mean:.3f}, {_over_seeds(best, limits)}"
     told = f"{best.label} is highest with {best.mean:.3f}"
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
@@ -94,12 +94,10 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     return f"{told}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
-def _over_seeds(one: Setting) -> str:
+def _over_seeds(one: Setting, limits: Limits) -> str:
     if not one.stderr:
         return "the same for each"
-    result = one.runs[0].result
-    found = interval(one.mean, one.stderr, len(one.seeds))
-    low, high = (value if result is None else within(value, result.limits) for value in found)
+    low, high = (within(value, limits) for value in interval(one.mean, one.stderr, len(one.seeds)))
     return f"95 % {low:.3f} to {high:.3f} over seeds"
 
 
