@@ -108,8 +108,8 @@ def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "line",
     [
-        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "episode", "watch")),
-        *("report nope", "evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
+        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "watch", "recipe")),
+        *("evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
     ],
 )
 def test_a_run_that_does_not_exist_is_always_told_alike(

@@ -145,7 +145,7 @@ def test_a_changed_reward_function_is_ranked_by_passes_of_the_environments_own_r
     assert head.split("\t")[:2] == ["run", "passes"]
     assert [line.split("\t")[:2] for line in lines] == [["plain", "0.600"], ["again", "0.500"], ["twice", "0.400"]]
     assert verdict.startswith("ranked by passes of the environment's own reward, without a verdict: ")
-    assert "env.reward_fn (null or {" in verdict
+    assert 'env.reward_fn ({"rewards:twice": 1.0} or null) and code of rewards:twice differ' in verdict
     assert "code of rewards:twice" in verdict
 
 

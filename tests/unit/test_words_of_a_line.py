@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,30 @@ def test_every_action_finds_a_directory(
     found = main(["runs", action, str(run)]), capsys.readouterr()
     assert found == by_name
     assert "no such run" not in found[1].err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"runs {action} {{}}" for action in ("show", "diagnose", "logs", "recipe", "trust", "episode", "compare")),
+        *("report {}", "plan resume={}", "eval run={} eval.python=/nowhere eval.engine=vllm"),
+    ],
+)
+def test_a_beginning_of_a_name_is_enough_everywhere_and_several_are_listed(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progressing(tmp_path)
+    name = next((tmp_path / "runs").iterdir()).name
+    code = main([*words.format(name[:-1]).split(), f"outputs={tmp_path}"])
+    assert "no such run" not in capsys.readouterr().err
+    assert main([*words.format(name).split(), f"outputs={tmp_path}"]) == code
+    capsys.readouterr()
+    shutil.copytree(tmp_path / "runs" / name, tmp_path / "runs" / f"{name}-2")
+    (tmp_path / "runs" / name).rename(tmp_path / "runs" / f"{name}-1")
+    code = main([*words.format(name).split(), f"outputs={tmp_path}"])
+    if words != "runs compare {}":  # which takes several
+        assert code == ExitCode.RUN_DIR
+        assert f"{name} is the beginning of 2 names: {name}-1, {name}-2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", ["show", "resume"])

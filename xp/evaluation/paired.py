@@ -68,7 +68,7 @@ class Paired:
     verdict: str
     """The verdict, as one sentence."""
     unit: str = "task"
-    """What is paired: tasks, or the seeds of two settings."""
+    """Noun of the paired samples: `task`, or `seed` of two settings."""
     num_unchecked: int = 0
     """Tasks whose content was not compared, since an evaluation by an earlier version has no record of it."""
 

@@ -142,10 +142,10 @@ def _tasks(played: TaskRewards | None) -> str | None:
 
 
 def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
-    """What decides the rewards and is not the same in all of several evaluations: key -> the key with its values.
+    """Parts of several evaluations' scoring that are not the same in all: key -> the key with its values.
 
     Args:
-        records: what each evaluation recorded; None, nothing, differs from none.
+        records: scoring of each evaluation; None: not recorded, which is no difference.
     """
     known = [one for one in records if one is not None]
     found = {}

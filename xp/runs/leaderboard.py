@@ -99,7 +99,7 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
 
 
 def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
-    """What the runs of one environment can be ranked by, and why not by their rewards."""
+    """The `ranked_by` of the runs of one environment, and their `incomparable`."""
     results = [row.result for row in rows if row.result is not None]
     differences = scoring_differences([one.scoring for one in results])
     reasons = list(differences.values())

@@ -52,7 +52,7 @@ def known_names(outputs: Path, rooms: Sequence[str]) -> dict[str, Path]:
 def chosen(
     outputs: Path, word: str, known: Collection[str], rooms: Sequence[str], *, takes_several: bool = False
 ) -> list[str]:
-    """Those of the known names that a word means: itself, all that match a pattern, or the one that begins with it.
+    """Known names that a word means: itself, all that match a pattern, or the one that begins with it.
 
     Raises:
         XpError: RUN_DIR for none, and for the beginning of several, unless it may mean several.
@@ -69,7 +69,8 @@ def chosen(
     if not found:
         what = " or ".join(room.removesuffix("s") for room in rooms)
         lists = " and ".join(xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms)
-        raise XpError(f"no such {what}: {word}{nearest(word, known)}; see {lists}", ExitCode.RUN_DIR)
+        name = "names the runs" if len(rooms) == 1 else "name them"
+        raise XpError(f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR)
     return found
 
 
@@ -91,5 +92,5 @@ def run_directory(outputs: Path, word: str) -> Path:
         return known[found[0]]
     place = Path(os.path.abspath(word))
     if not is_name(place.name) or place.parent.name != RUNS or not place.is_dir():
-        raise XpError(f"{word}: not the name of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
+        raise XpError(f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
     return place if ".." in Path(word).parts else Path(word)
