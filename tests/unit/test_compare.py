@@ -219,18 +219,6 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert not any("content" in line for line in lines)
 
 
-@pytest.mark.parametrize(("contents", "told"), [("", "6 of 6"), ("abcde", "1 of 6")])
-def test_runs_without_their_tasks_content_on_record_are_compared_with_one_line_about_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], contents: str, told: str
-) -> None:
-    with_tasks(leave(tmp_path, "old", 0.5), [1.0, 0.0] * 3, contents)
-    with_tasks(leave(tmp_path, "new", 0.6), [0.0, 1.0] * 3, "abcdef")
-    words = ("old", "new", "--paired", f"outputs={tmp_path}")
-    (line,) = [line for line in shown(capsys, *words) if "content" in line]
-    assert f"content of {told} tasks could not be compared: an evaluation by an earlier xp has no record of it" in line
-    assert [one["num_unchecked"] for one in json.loads("\n".join(shown(capsys, *words, "--json")))] == [int(told[0])]
-
-
 def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rate, rewards in (("1e-4", (0.2, 0.25, 0.21)), ("1e-3", (0.7, 0.8, 0.75))):
         for seed, after in enumerate(rewards):

@@ -77,18 +77,16 @@ def test_every_action_finds_a_directory(
 def test_a_beginning_of_a_name_is_enough_everywhere_and_several_are_listed(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progressing(tmp_path)
-    name = next((tmp_path / "runs").iterdir()).name
-    code = main([*words.format(name[:-1]).split(), f"outputs={tmp_path}"])
+    run = progressing(tmp_path)
+    run.rename(run.with_name("run-one"))
+    codes = [main([*words.format(name).split(), f"outputs={tmp_path}"]) for name in ("run-one", "run-o")]
+    assert codes[0] == codes[1]
     assert "no such run" not in capsys.readouterr().err
-    assert main([*words.format(name).split(), f"outputs={tmp_path}"]) == code
-    capsys.readouterr()
-    shutil.copytree(tmp_path / "runs" / name, tmp_path / "runs" / f"{name}-2")
-    (tmp_path / "runs" / name).rename(tmp_path / "runs" / f"{name}-1")
-    code = main([*words.format(name).split(), f"outputs={tmp_path}"])
+    shutil.copytree(run.with_name("run-one"), run.with_name("run-only"))
+    code = main([*words.format("run-o").split(), f"outputs={tmp_path}"])
     if words != "runs compare {}":  # which takes several
         assert code == ExitCode.RUN_DIR
-        assert f"{name} is the beginning of 2 names: {name}-1, {name}-2" in capsys.readouterr().err
+        assert "run-o is the beginning of 2 names: run-one, run-only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", ["show", "resume"])

@@ -98,12 +98,6 @@ def paired_lines(one: Paired) -> list[str]:
         found.append(
             f"  smallest difference that {one.num_tasks} tasks show with a probability of 80 %: {one.smallest:.3f}"
         )
-    if one.num_unchecked:
-        all_tasks = counted(one.num_tasks + one.num_left_out, "task")
-        found.append(
-            f"  content of {one.num_unchecked} of {all_tasks} could not be compared: an evaluation by an earlier xp has"
-            " no record of it"
-        )
     return [*found, f"  {one.verdict}"]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from xp.backends.base import Meaning
 from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
 from xp.compose.faults import nearest_key
@@ -85,33 +86,31 @@ def key_json(
     if not found:
         raise _unknown(path, fields)
     meanings, reasons = {row.field: row.meanings for row in rows(specs)}, refused(specs)
-    keys = []
-    for field in found:
-        other = other_of(field.path) if field.value is None else None
-        keys.append(
-            {
-                "key": field.path,
-                "value": field.value,
-                "null_because": None if other is None else f"{other} = {shown(fields[other].value)}",
-                "from": _places(field.path, overrides, config_dirs),
-                "means": field.meaning or comment_of(origin_of(field.path, overrides, config_dirs)),
-                "legal": field.legal,
-                "backends": {
-                    name: {
-                        "support": meaning.support,
-                        "receives": meaning.receives,
-                        "note": meaning.note,
-                        "refused": [
-                            reason.partition(": ")[2]
-                            for reason in reasons.get(name, [])
-                            if reason.partition(": ")[0] == field.path
-                        ],
-                    }
-                    for name, meaning in meanings.get(field.path, {}).items()
-                },
-            }
-        )
-    return keys
+    return [_facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in found]
+
+
+def _facts(
+    field: Field,
+    fields: Mapping[str, Field],
+    meanings: Mapping[str, Meaning],
+    reasons: Mapping[str, Sequence[str]],
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+) -> dict[str, Any]:
+    path, other = field.path, other_of(field.path) if field.value is None else None
+    own = {
+        name: [text.removeprefix(f"{path}: ") for text in texts if text.startswith(f"{path}: ")]
+        for name, texts in reasons.items()
+    }
+    return {
+        "key": path,
+        "value": field.value,
+        "null_because": None if other is None else f"{other} = {shown(fields[other].value)}",
+        "from": _places(path, overrides, config_dirs),
+        "means": field.meaning or comment_of(origin_of(path, overrides, config_dirs)),
+        "legal": field.legal,
+        "backends": {name: asdict(one) | {"refused": own.get(name, [])} for name, one in meanings.items()},
+    }
 
 
 def _unknown(path: str, fields: Mapping[str, Field]) -> XpError:

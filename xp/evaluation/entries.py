@@ -13,7 +13,6 @@ from xp.compose import compose, from_container, give_way, parse_assignments, wit
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
 from xp.runs.named import run_directory
-from xp.security.names import is_name
 from xp.spec import RunSpec
 
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -70,7 +69,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
                 raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
             url = asked.settings.model.url
             for name in asked.endpoint_names:
-                yield Entry(name, _env_name(env, spec), spec, {"kind": "endpoint", "name": name, "url": url})
+                yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})
             continue
         is_own = is_option(model, asked.config_dirs)
         chosen = [f"model={model}"] if is_own else _hugging_face(model, asked.config_dirs)
@@ -78,7 +77,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
-        yield Entry(name, _env_name(env, spec), spec, _identity(name, where, directory), directory)
+        yield Entry(name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory)
 
 
 def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
@@ -105,7 +104,7 @@ def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
     ):
         raise XpError(f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR)
     label = f"{directory.name}@{step}" if step else directory.name
-    return Entry(label, _env_name(env, spec), spec, _identity(label, where, place), place, directory.name)
+    return Entry(label, "+".join(spec.env.members), spec, _identity(label, where, place), place, directory.name)
 
 
 def _spec_of_run(directory: Path, asked: Asked, env: str | None, *, tell: bool) -> RunSpec:
@@ -167,11 +166,6 @@ def _env_words(env: str | None) -> list[str]:
     if _CLASS.fullmatch(env):
         return ["env=openreward", f"env.serve='{env}'"]
     return ["env=openreward", f"env.target='{env}'"] if "/" in env else [f"env={env}"]
-
-
-def _env_name(env: str | None, spec: RunSpec) -> str:
-    members = list(spec.env.members)
-    return env if env is not None and is_name(env) and len(members) > 1 else "+".join(members)
 
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:

@@ -69,8 +69,6 @@ class Paired:
     """The verdict, as one sentence."""
     unit: str = "task"
     """Noun of the paired samples: `task`, or `seed` of two settings."""
-    num_unchecked: int = 0
-    """Tasks whose content was not compared, since an evaluation by an earlier version has no record of it."""
 
 
 def compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from xp.counted import counted
@@ -62,7 +62,8 @@ def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Pair
             ExitCode.PLAN,
         )
     found = compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
-    return replace(found, num_unchecked=_check_content(first, other))
+    _check_content(first, other)
+    return found
 
 
 def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
@@ -107,10 +108,8 @@ def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 
-def _check_content(first: NamedResult, other: NamedResult) -> int:
-    """Number of tasks whose content cannot be compared. Raises XpError(PLAN) if the content of others differs."""
-    if first.file == other.file:  # one evaluate stage plays one task set
-        return 0
+def _check_content(first: NamedResult, other: NamedResult) -> None:
+    """Raises XpError(PLAN) if the content of a task differs."""
     tasks = [task for task in first.rewards if task in first.hashes and task in other.hashes]
     changed = sorted(task for task in tasks if first.hashes[task] != other.hashes[task])
     if changed:
@@ -124,4 +123,3 @@ def _check_content(first: NamedResult, other: NamedResult) -> int:
             f" evaluations{again}",
             ExitCode.PLAN,
         )
-    return len(first.rewards) - len(tasks)

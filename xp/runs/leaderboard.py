@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,43 +22,39 @@ from xp.security.cells import csv_cell, markdown_cell
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run."""
+    """One run. Numbers are None and texts empty if the run cannot be read."""
 
     run: str
-    env: str
-    model: str
-    algorithm: str
-    backend: str
-    seed: int | None
-    """Seed; None: the run cannot be read."""
-    steps: int | None
+    env: str = ""
+    model: str = ""
+    algorithm: str = ""
+    backend: str = ""
+    seed: int | None = None
+    steps: int | None = None
     """Rollout steps; None: they follow from the epochs, and the run ended before it computed them."""
-    before: float | None
+    before: float | None = None
     """Held-out reward of the untrained model; None: not evaluated."""
-    after: float | None
-    stderr: float | None
+    after: float | None = None
+    stderr: float | None = None
     """Standard error of `after`."""
-    minutes: float | None
-    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts.
-
-    None: the run cannot be read.
-    """
-    status: str
-    note: str
-    """Remark if the tasks of `before` and `after` are trained on as well; else empty."""
-    passes: float | None
+    minutes: float | None = None
+    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts."""
+    status: str = "unreadable"
+    note: str = ""
+    """Remark if the tasks of `before` and `after` are trained on as well; for an unreadable run, the reason."""
+    passes: float | None = None
     """Share of the held-out episodes of `after` that pass by the environment's own reward."""
-    ranked_by: str
+    ranked_by: str = "reward"
     """`reward`; `passes`, if only `env.reward_fn` differs among the runs of an environment; else `nothing`."""
-    incomparable: str
+    incomparable: str = ""
     """Reason why the rewards of these runs are not on one scale; empty: they are."""
-    result: HeldOutResult | None
+    result: HeldOutResult | None = None
     """Result of the trained model; None: it was not evaluated."""
-    differs: Mapping[str, Any]
+    differs: Mapping[str, Any] = field(default_factory=dict)
     """Key in which the runs on this environment differ -> this run's value."""
 
 
-PLAIN: Final = tuple(field.name for field in fields(RunRow) if field.name not in ("differs", "result"))
+PLAIN: Final = tuple(one.name for one in fields(RunRow) if one.name not in ("differs", "result"))
 """Columns of every table."""
 
 
@@ -80,7 +76,7 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
         except XpError as error:
             if names:
                 raise
-            broken.append(_broken(run, error))
+            broken.append(RunRow(run.name, note=str(error)))
             continue
         groups.setdefault(found.row.env, []).append(found)
         if found.filled:
@@ -117,30 +113,6 @@ def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
 def _place(row: RunRow) -> tuple[bool, float, str]:
     value = {"reward": row.after, "passes": row.passes}.get(row.ranked_by)
     return row.after is None, -(value or 0.0), row.run
-
-
-def _broken(run: Path, error: XpError) -> RunRow:
-    """Row of a run that cannot be read, with the reason."""
-    return RunRow(
-        run=run.name,
-        env="",
-        model="",
-        algorithm="",
-        backend="",
-        seed=None,
-        steps=None,
-        before=None,
-        after=None,
-        stderr=None,
-        minutes=None,
-        status="unreadable",
-        note=str(error),
-        passes=None,
-        ranked_by="nothing",
-        incomparable="",
-        result=None,
-        differs={},
-    )
 
 
 def as_csv(lines: Sequence[RunRow]) -> str:
@@ -245,10 +217,7 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         status=record.status.value,
         note=next((result.label for result in results.values() if result.label), ""),
         passes=None if after is None else after.env_pass_share,
-        ranked_by="reward",
-        incomparable="",
         result=after,
-        differs={},
     )
 
 
