@@ -283,3 +283,16 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
 )
 def test_numbers_stay_numbers_in_csv(text: str, cell: str) -> None:
     assert csv_cell(text) == cell
+
+
+@pytest.mark.parametrize("scoring", ["[]", '{"a": 3}', '{"a": {"env.reward_fn": 3, "code of x": [1]}}', '{"a": {}}'])
+def test_a_record_of_the_scoring_that_somebody_else_wrote_costs_no_more_than_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scoring: str
+) -> None:
+    for name, text in (("one", scoring), ("other", '{"a": {"env.reward_fn": {"x:y": 1}}}')):
+        run = leave(tmp_path, name, 0.5)
+        with_tasks(run, [1.0, 0.0, 0.5], "abc")
+        file = run / "attempt_1/evaluate/evaluation.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"scoring": json.loads(text)}))
+    assert len(shown(capsys, f"outputs={tmp_path}")) >= 3
+    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) in (3, 5)

@@ -44,7 +44,8 @@ def env_name(option: str, env: Mapping[str, Any], default: Mapping[str, Any]) ->
     values = [given.get(key) for key in NAMING if is_general or (key != "grader" and env.get(key) != default.get(key))]
     values = [next(iter(value.values()), None) if isinstance(value, dict) else value for value in values]
     names = (_short(value) for value in values if isinstance(value, str))
-    return next((name for name in names if is_name(name)), option)
+    name = next((name for name in names if is_name(name)), option)
+    return option if name.replace("_", "") == option.replace("_", "") else name  # WhoDunit is `whodunit`
 
 
 def general_option(env: Mapping[str, Any]) -> str:
@@ -59,8 +60,9 @@ def _short(value: str) -> str:
         return ""
     module, _, word = value.rpartition(":") if "/" not in value else ("", "", value)
     path = PurePosixPath(word.rpartition(".py@")[2])
-    short = path.parent.name if path.stem in SPLITS else path.stem.partition(":")[0]
-    if module and not path.suffix:
+    stem = re.sub(r"\.(jsonl?|csv|parquet|py)$", "", path.name)
+    short = path.parent.name if stem in SPLITS else stem.partition(":")[0]
+    if module and stem == path.name:
         short = word if word[:1].isupper() else module.rpartition(".")[2]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()
 

@@ -162,8 +162,8 @@ def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
 
 def is_of_reward_fn(key: str, record: Scoring | None) -> bool:
     """Returns whether a key of `scoring_differences` is about the user's reward functions alone."""
-    functions = [name for member in (record or {}).values() for name in member.get("env.reward_fn") or ()]
-    return key == "env.reward_fn" or key.removeprefix(CODE) in functions
+    functions = [member.get("env.reward_fn") for member in (record or {}).values()]
+    return key == "env.reward_fn" or any(isinstance(one, dict) and key.removeprefix(CODE) in one for one in functions)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
