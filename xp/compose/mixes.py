@@ -39,8 +39,7 @@ def env_name(option: str, env: Mapping[str, Any], default: Mapping[str, Any]) ->
         default: the section before these. Another grader of its tasks leaves an option's name.
     """
     is_general = option == general_option(env)
-    provider = str(env.get("provider"))
-    given = {**env, "provider": provider if ":" in provider else None}
+    given = {**env, **{key: None for key in ("provider", "grader") if ":" not in str(env.get(key))}}  # xp's own
     values = [given.get(key) for key in NAMING if is_general or (key != "grader" and env.get(key) != default.get(key))]
     values = [next(iter(value.values()), None) if isinstance(value, dict) else value for value in values]
     names = (_short(value) for value in values if isinstance(value, str))

@@ -27,12 +27,12 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
         yield ok("plan", f"{' -> '.join(stage.name for stage in stages)}")
     except XpError as error:
         yield fault_of("plan", error)
+    yield from memory(spec, outputs)
     yield from secrets(spec, stages)
     yield from trackers(spec)
     name = spec.launcher.name
     if not (isinstance(name, LauncherName) and name.is_elsewhere):
         yield from accelerators(spec)
-        yield from memory(spec, outputs)
         yield from host(spec)
         yield from disk(spec, outputs)
         yield from versions(spec, stages)
