@@ -280,7 +280,7 @@ def test_code_with_a_version_of_its_tasks_is_told_apart_for_a_comparison(tmp_pat
         ({"reward_fn": (WeightedFn("mine:twice", 1.0),)}, "env.reward_fn"),
         ({"reward_fn": (WeightedFn("mine:twice", 2.0),)}, "env.reward_fn"),
         ({"grader": "mine:twice"}, "env.grader"),
-        ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options.roles"),
+        ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options"),
         ({"options": {"prices": {"m": [1.0, 2.0]}}}, None),
         ({"max_turns": 99}, None),
         ({"limits": replace(RULES.limits, call_timeout_s=9.0)}, None),

@@ -152,10 +152,9 @@ def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
     for member in dict.fromkeys(member for one in known for member in one):
         own = [one.get(member, {}) for one in known]
         for key in dict.fromkeys(key for one in own for key in one):
-            is_code = key.startswith(CODE)  # of a module that another key names
-            values = list(dict.fromkeys(json.dumps(one.get(key)) for one in own if key in one or not is_code))
+            values = list(dict.fromkeys(json.dumps(one[key]) for one in own if key in one))
             if len(values) > 1:
-                shown = "" if is_code else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
+                shown = "" if key.startswith(CODE) else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
                 found[key] = f"{key}{shown}"
     return found
 

@@ -175,10 +175,10 @@ def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
     code = {f"code of {one}": code_digest(one, path) for one in named if is_found(one, path)}
     if env.provider in ("harbor", "inspect", "verifiers"):
         code[f"code of {env.target}"] = source_digest(env, path) or ""
-    judges = {f"env.options.{key}": value for key, value in env.options.items() if key != "prices"}
     keys = {"serve": env.serve, "grader": env.grader, "env_class": env.env_class, "reward_fn": functions or None}
-    rule = {f"env.reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
-    return {f"env.{key}": value for key, value in keys.items()} | rule | judges | code
+    keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
+    keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
+    return {f"env.{key}": value for key, value in keys.items()} | code
 
 
 def _named(env: EnvConfig, path: Sequence[str] | None) -> list[str]:
