@@ -32,6 +32,8 @@ def _guarded(argv: Sequence[str] | None) -> int:
         except SystemExit as end:  # --help or --version, which are printed
             raise SystemExit(_with_output(int(end.code or 0), is_product=True)) from None
         _check_directory()
+        if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # `python -m xp` has it there; the program `xp` has not
         return _with_output(HANDLERS[asked.command](asked), is_product=is_product(asked))
     except XpError as error:
         if "--debug" in arguments:

@@ -107,7 +107,7 @@ def test_other_tasks_of_the_runs_environment_and_another_environment_are_a_word_
         (["run=R@last"], ExitCode.CONFIG, "after @ write a rollout step"),
         (["run=R", "training.learning_rate=1.0"], ExitCode.CONFIG, "an evaluation of a run sets"),
         (["run=R", "env.held_out.sed=7"], ExitCode.CONFIG, "unknown key"),
-        (["run=../x"], ExitCode.RUN_DIR, "no such run"),
+        (["run=../x"], ExitCode.RUN_DIR, "not the id of a run"),
     ],
 )
 def test_what_a_run_does_not_have_is_refused_with_what_it_has(

@@ -107,8 +107,8 @@ def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "line",
     [
-        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "episode", "watch")),
-        *("report nope", "evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
+        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "watch", "recipe")),
+        *("evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
     ],
 )
 def test_a_run_that_does_not_exist_is_always_told_alike(
@@ -340,3 +340,15 @@ def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> 
 def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
     for word in ('outputs="/a b/c"', "outputs='/a b/c'", "outputs=/a b/c"):
         assert outputs_of([word]) == Path("/a b/c")
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("xp").is_file(), reason="xp is not installed as a program")
+def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp_path: Path) -> None:
+    (tmp_path / "guess.py").write_text("class Guess:\n    pass\n")
+    words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
+    plans = []
+    for program in ([str(Path(sys.executable).with_name("xp"))], [sys.executable, "-m", "xp"]):
+        ended = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        plans.append(json.loads(ended.stdout)["spec"])
+    assert plans[0] == plans[1]

@@ -360,6 +360,7 @@ def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], wri
         (["model=tiny", "--bogus"], "not understood"),
         (["model=tiny", "bogus"], "not understood"),
         (["model=tiny", "eval.tasks=some"], "eval.tasks"),
+        (["model=tiny", "eval.tasks=32"], "evaluation.num_tasks=32"),
         (["model=endpoint", "model.url=ftp://h", "model.name=a"], "an address is expected, such as http"),
         (["model=tiny", "backend.engine.name=vllm"], "an evaluation has eval.engine"),
         (["model=endpoint", "model.url=http://h/v1", "model.name=a", "eval.engine=vllm"], "models of this machine"),

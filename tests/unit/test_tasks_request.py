@@ -16,6 +16,7 @@ from tests.fake_session import LIMITS, RULES
 from xp.envs.config import (
     Dialect,
     EnvConfig,
+    EpisodeConfig,
     OnNoToolCall,
     PromptSource,
     Reduction,
@@ -31,8 +32,8 @@ from xp.tasks.request import (
     code_digest,
     differing_fields,
     request_key,
+    scoring,
     source_digest,
-    versioned_code,
     with_sources,
 )
 
@@ -261,16 +262,41 @@ def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     assert code_digest("mine:reward", [str(tmp_path)]) != before
 
 
-def test_code_with_a_version_of_its_tasks_is_told_apart_for_an_evaluation(tmp_path: Path) -> None:
+def test_code_with_a_version_of_its_tasks_is_told_apart_for_a_comparison(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
-    module.write_text("def grade(): return 1.0")
-    assert versioned_code(env, [str(tmp_path)]) == {}, "source_digest has it"
     found = []
     for reward in ("1.0", "0.0"):
         module.write_text(f'TASKS_VERSION = "1"\ndef grade(): return {reward}')
-        found.append((source_digest(env, [str(tmp_path)]), versioned_code(env, [str(tmp_path)])["mine:grade"]))
+        (scored_by,) = scoring(EpisodeConfig({"a": env}), [str(tmp_path)]).values()
+        found.append((source_digest(env, [str(tmp_path)]), scored_by["code of mine:grade"]))
     assert (found[0][0] == found[1][0], found[0][1] == found[1][1]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"reward": replace(RULES.reward, maximum=1.0)}, "env.reward.maximum"),
+        ({"reward_fn": (WeightedFn("mine:twice", 1.0),)}, "env.reward_fn"),
+        ({"reward_fn": (WeightedFn("mine:twice", 2.0),)}, "env.reward_fn"),
+        ({"grader": "mine:twice"}, "env.grader"),
+        ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options"),
+        ({"options": {"prices": {"m": [1.0, 2.0]}}}, None),
+        ({"max_turns": 99}, None),
+        ({"limits": replace(RULES.limits, call_timeout_s=9.0)}, None),
+        ({"target": "http://127.0.0.1:9"}, None),
+    ],
+)
+def test_a_comparison_knows_what_decides_the_reward_and_nothing_else(
+    tmp_path: Path, changes: dict[str, Any], key: str | None
+) -> None:
+    (tmp_path / "mine.py").write_text("def grade(): return 1.0\ndef twice(): return 2.0\n")
+    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
+    (before,), (after,) = (
+        scoring(EpisodeConfig({"a": one}), [str(tmp_path)]).values() for one in (env, replace(env, **changes))
+    )
+    differing = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert {name for name in differing if not name.startswith("code of ")} == ({key} if key else set())
 
 
 @pytest.mark.parametrize("has_init", [True, False])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
 from xp.counted import counted
+from xp.episode.clusters import within
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
@@ -238,7 +239,8 @@ def _interval(result: HeldOutResult) -> str:
         return ""
     if result.num_tasks is None or result.num_tasks < 2:
         return f" ± {result.reward_stderr:.3f}"
-    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    found = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    low, high = (within(one, result.limits) for one in found)
     return f" (95 %: {low:.3f} to {high:.3f})"
 
 

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
 """Directory below the outputs root for pages of several runs."""
-NAMES_OF_RUNS: Final = "name of a run, a prefix, a pattern such as 'sweep-*', or a directory"
+NAMES_OF_RUNS: Final = "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +62,10 @@ def view_command(asked: Namespace) -> int:
 
 
 def _named(asked: Namespace) -> list[Path]:
-    """The runs of a command line."""
-    from xp.runs.named import named_runs
+    """The runs and evaluations of a command line."""
+    from xp.runs.named import EVALUATIONS, RUNS, named_runs
 
-    return named_runs(asked.outputs, asked.runs)
+    return named_runs(asked.outputs, asked.runs, rooms=(RUNS, EVALUATIONS))
 
 
 def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:

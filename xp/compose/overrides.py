@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.faults import Fault, all_paths, explain_unknown_key
+from xp.compose.faults import Fault, all_paths, every_key, explain_unknown_key, same_key
 from xp.compose.groups import GROUPS, options
 from xp.compose.mixes import MIXED
 from xp.compose.native_names import hint
@@ -65,7 +65,8 @@ def _unread(text: str) -> str:
     if known := _elsewhere(text):
         return f"{key}: {known}"
     if text.startswith("-"):
-        return f"{key}: no such flag; see python -m xp --help"
+        same = same_key(key.lstrip("-").replace("-", "_"), every_key())
+        return f"{key}: no such flag; {f'a key is set as {same}=VALUE' if same else 'see python -m xp --help'}"
     if not equals:
         return f"{text}: an override is written key=value or group=option; this word has no `=`"
     if not KEY.fullmatch(key):

@@ -62,5 +62,7 @@ class EpisodeResult:
     void_reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the user's reward function returned in addition to the reward."""
+    unshaped: float | None = None
+    """Reward before the user's reward functions; None: there are none, or the episode is void."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""

@@ -36,7 +36,7 @@ from xp.security.secrets import resolve
 from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
-from xp.tasks.request import code_digest, request_key, versioned_code
+from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
 from xp.tasks.unchanged import check_unchanged
@@ -196,10 +196,8 @@ class EvaluationRun:
             playing |= {"chat_template": dict(chat.arguments), "tools_prompt": chat.tools_prompt.value}
             if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
                 playing["engine"] = engine.value
-        code = {one.fn: code_digest(one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()}
-        for member in episode_config(spec).members.values():
-            code |= versioned_code(member)
-        rules = digest_of([asdict(episode_config(spec)), code] if code else asdict(episode_config(spec)))
+        config = episode_config(spec)
+        rules = digest_of([asdict(config), scoring(config)])
         return Requested(self._entry.env, self._entry.model, self._entry.run, task_set, rules, playing)
 
 

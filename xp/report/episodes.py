@@ -1,4 +1,4 @@
-"""Index of a run's episodes: numbers in memory, texts read from disk on demand."""
+"""Index of the episodes of a run or an evaluation: numbers in memory, texts read from disk on demand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EpisodeIndex:
     """The episodes below a run's directory, in the order of reading; `refresh` adds new ones.
 
     Args:
-        run: directory of the run.
+        run: directory of the run, or of an evaluation.
     """
 
     def __init__(self, run: Path) -> None:
@@ -65,7 +65,7 @@ class EpisodeIndex:
         Raises:
             XpError: (RUN_DIR) a link leads out of the run.
         """
-        files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
+        files = (*self._run.glob("attempt_*/*/trajectories/*.jsonl"), *self._run.glob("trajectories/*.jsonl"))
         for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
             check_below(file, self._run, ExitCode.RUN_DIR)
             if not file.is_symlink() and file.is_file():

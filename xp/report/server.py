@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from xp.errors import ExitCode, XpError
 from xp.report.comparison import comparison
-from xp.report.data import RunPage, frame, title_of_page
+from xp.report.data import RunPage, frame, page_of, title_of_page
 from xp.report.detail import detail, said_in
 from xp.report.foreign import page_text
 from xp.report.web import page, policy
@@ -52,7 +52,7 @@ class View:
     def __init__(self, runs: Sequence[Path], token: str) -> None:
         self._runs = list(runs)
         self._token = token
-        self._pages = [RunPage(run) for run in runs]
+        self._pages = [page_of(run) for run in runs]
         self._lock = Lock()
 
     def app(self) -> App:

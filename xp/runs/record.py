@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.counted import counted
-from xp.errors import ExitCode, XpError, nearest
+from xp.errors import ExitCode, XpError
 from xp.reading import json_of
 from xp.runs.attempts import (
     AttemptRecord,
@@ -29,9 +29,7 @@ from xp.runs.attempts import (
     update_stage,
     with_last,
 )
-from xp.runs.commands import xp_command
 from xp.runs.record_check import length_of, record_of
-from xp.security.names import is_name
 from xp.security.terminal import guarded, shown
 from xp.tasks.length import FILE as LENGTH_FILE
 
@@ -44,10 +42,7 @@ __all__ = [
     "begin_attempt",
     "check_ours",
     "close_attempt",
-    "directory_of",
     "is_held",
-    "is_ours",
-    "no_such_run",
     "number_of",
     "read_record",
     "table",
@@ -69,31 +64,6 @@ def write_record(directory: Path, record: RunRecord) -> None:
         user, place = begun_here(directory)
         record = replace(record, user=user, directory=place)
     write_atomically(directory / FILE, _with_length(directory, record).to_json())
-
-
-def directory_of(outputs: Path, run_id: str) -> Path:
-    """Directory of a run below the outputs root; raises XpError(RUN_DIR) if there is no such run."""
-    if not is_name(run_id):
-        raise XpError(
-            f"{run_id!r} is not the id of a run; {xp_command('runs list', outputs)} names the runs", ExitCode.RUN_DIR
-        )
-    directory = outputs / "runs" / run_id
-    if not directory.is_dir():
-        known = [file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}")]
-        raise no_such_run(run_id, known, outputs)
-    return directory
-
-
-def no_such_run(name: str, known: Iterable[str], outputs: Path) -> XpError:
-    """Makes the error for a name that no run has.
-
-    Args:
-        name: the name that was given.
-        known: names of runs; the message suggests the nearest.
-        outputs: the outputs root.
-    """
-    text = f"no such run: {name}{nearest(name, known)}; {xp_command('runs list', outputs)} names the runs"
-    return XpError(text, ExitCode.RUN_DIR)
 
 
 def read_record(directory: Path) -> RunRecord:

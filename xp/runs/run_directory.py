@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from xp.atomic import TEMPORARY
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.runs.commands import resume_command
 from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
@@ -134,5 +136,10 @@ def resource_errors(place: Path) -> Iterator[None]:
     """Converts errors that the user can fix (disk full, quota, permission) to XpError(RESOURCE)."""
     try:
         yield
+    except shutil.Error as error:  # copytree's: source, copy and reason of each file
+        failed = error.args[0]
+        raise XpError(
+            f"{place}: {counted(len(failed), 'file')} could not be copied: {failed[0][2]}", ExitCode.RESOURCE
+        ) from error
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from xp.code_files import code_files, code_places
 from xp.digest import digest_of, file_digest
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig, EpisodeConfig
 from xp.envs.packages.names import module_of
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
@@ -164,13 +164,21 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
 
 
-def versioned_code(env: EnvConfig, path: Sequence[str] | None = None) -> dict[str, str]:
-    """Digests of the code that `source_digest` knows by a declared version alone: `module:name` -> digest.
+def scoring(config: EpisodeConfig, path: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Member -> what decides its rewards, by key: rewards are on one scale only where all of it is equal."""
+    return {name: _scoring(env, path) for name, env in config.members.items()}
 
-    The version says that the tasks are the same, not that they are graded the same way.
-    """
-    named = {name: _origin(name.partition(":")[0], path) for name in _named(env, path)}
-    return {name: _files_digest(origin) for name, origin in named.items() if _declared_version(origin.file) is not None}
+
+def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
+    functions = {one.fn: one.weight for one in env.reward_fn or ()}
+    named = [one for one in (env.serve, env.grader, env.provider, *functions) if one is not None and ":" in one]
+    code = {f"code of {one}": code_digest(one, path) for one in named if is_found(one, path)}
+    if env.provider in ("harbor", "inspect", "verifiers"):
+        code[f"code of {env.target}"] = source_digest(env, path) or ""
+    keys = {"serve": env.serve, "grader": env.grader, "env_class": env.env_class, "reward_fn": functions or None}
+    keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
+    keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
+    return {f"env.{key}": value for key, value in keys.items()} | code
 
 
 def _named(env: EnvConfig, path: Sequence[str] | None) -> list[str]:
