@@ -83,7 +83,7 @@ class Script:
 
 
 def row(env: str, split: str, index: int) -> TaskRow:
-    opening = (Message(role="user", content="play"),)
+    opening = (Message(role="user", content=f"a task of {split}"),)
     return TaskRow(f"{env}/{split}/{index}", env, Purpose.TRAIN, split, index, "h", opening, "[]", 1.0)
 
 

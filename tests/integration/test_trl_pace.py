@@ -124,7 +124,10 @@ def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_tim
             play_each(
                 lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
                 chat,
-                [(replace(row, env=name), 0) for row in rows(TOGETHER)],
+                [
+                    (replace(row, env=name, messages=(Message(role="user", content=f"Say {row.index}."),)), 0)
+                    for row in rows(TOGETHER)
+                ],
                 mix,
             )
         )

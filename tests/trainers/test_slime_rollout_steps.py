@@ -25,7 +25,7 @@ from tests.trainers.slime_setup import (
     worker_config,
 )
 from xp.backends.slime.worker.rollout_process import read_played
-from xp.envs.base import Task, ToolResult
+from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.metrics import check_health
 from xp.episode.outcome import EpisodeStatus
@@ -130,6 +130,9 @@ class Slow(FakeMix):
 
         class Session:
             takes_answer = False
+
+            def prompt(self) -> list[Message]:
+                return list(ROW.messages)
 
             def call(self, name: str, arguments: Any) -> ToolResult:
                 del name, arguments
