@@ -178,7 +178,7 @@ def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(na
             "set the whole section: 'model.lora={rank: ...",
         ),
         (["env=graded", "env.grader=my_env"], "should be module:name, such as my_env:grade"),
-        (["outputs="], "an empty text is none"),
+        (["outputs="], "an empty text is not allowed"),
         (["outputs='~/x'"], "~ is not expanded"),
         (["outputs=~/x"], "a shell expands ~ only at the beginning of a word"),
         (["model=qwen2.5-3b"], "(did you mean qwen2.5-3b-instruct?)"),

@@ -83,7 +83,7 @@ def test_the_resolved_spec_survives_yaml() -> None:
         (["+training.foo=1"], ["neither added"]),
         (["~seed"], ["neither added"]),
         (["seed=1,2"], ["add -m"]),
-        (["name=${oc.env:HOME}"], ["interpolation is not taken"]),
+        (["name=${oc.env:HOME}"], ["interpolation is not supported"]),
         (["trainer.epochs=3"], ["in xp: training.epochs"]),
         (["MODEL=Qwen/Qwen2.5-7B"], ["in xp: model=NAME"]),
         (["--n-samples"], ["in xp: training.group_size"]),
@@ -116,7 +116,7 @@ def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:
 def test_a_users_option_of_a_taken_name_is_refused_not_ignored(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "echo.yaml").write_text("serve: a.b:C\n")
-    assert "offered twice" in message("env=echo", config_dirs=(tmp_path,))
+    assert "defined twice" in message("env=echo", config_dirs=(tmp_path,))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
         ([*SKYRL, "launcher=modal"], "launcher=modal gives a stage one container"),
         (
             ["recipes=whodunit-trl", "launcher=slurm", "launcher.container=pyxis"],
-            "launcher.container: pyxis starts a stage",
+            "launcher.container: pyxis needs an image",
         ),
         (["backend.runtime.image=/images/trl.sif"], "is a file, which only batch jobs can use"),
         (["recipes=whodunit-skyrl", "launcher=modal", "backend.runtime.python=/x"], "name an image"),

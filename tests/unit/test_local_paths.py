@@ -34,7 +34,7 @@ def test_an_address_where_a_path_belongs_is_refused(
 )
 def test_an_address_of_runs_is_refused_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) != 0
-    assert "address" in capsys.readouterr().err
+    assert "is a URL" in capsys.readouterr().err
 
 
 def test_an_id_of_the_hub_and_a_directory_are_still_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,15 +65,15 @@ def test_the_planner_agrees_but_where_it_says_that_it_does_not(entry: dict[str, 
 def page() -> str:
     """Text of docs/memory.md."""
     lines = [
-        "# Memory beside public runs",
+        "# Memory and public runs",
         "",
-        "`plan`'s [memory](configuration.md#memory) for public configurations that are known to run, or to run out of"
-        " memory. Made from `tests/recorded/public_memory.yaml`,",
-        "which holds the settings of each in xp's words, by `XP_GOLDEN=write .venv/bin/python -m pytest -q"
-        " tests/unit/test_public_memory.py`; a test holds each verdict.",
-        "Lengths are assumed (a quarter of the limits), since no source states them all. What runs must fit in the"
-        " expected case; what runs out of memory must not be called safe.",
-        "No constant is tuned to this table.",
+        "The verdict of `plan` ([memory](configuration.md#memory)) for public configurations that are known to run, or"
+        " to run out of memory.",
+        "`XP_GOLDEN=write .venv/bin/python -m pytest -q tests/unit/test_public_memory.py` makes this page from"
+        " `tests/recorded/public_memory.yaml`; a test checks each verdict.",
+        "Lengths are assumed (a quarter of the limits), since no source states them all. No constant is tuned to this"
+        " table.",
+        "A configuration that runs must fit in the expected case; one that runs out of memory must not be called safe.",
         "",
         "| configuration | source says | plan: larger phase, expected to worst | verdict |",
         "|---|---|---|---|",

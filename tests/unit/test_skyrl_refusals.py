@@ -77,7 +77,10 @@ CASES = [
     ([*MEGATRON, "backend.parallel.offload_optimizer=false"], "set true"),
     ([*MEGATRON, "backend.parallel.expert=3"], "must be divisible by expert x pipeline"),
     ([*SKYRL, "model.dtype=float32"], "set bfloat16"),
-    ([*SKYRL, "training.max_response_tokens=32768"], "more than the 32768 tokens that model=qwen2.5-3b-instruct"),
+    (
+        [*SKYRL, "training.max_response_tokens=32768"],
+        "more than the 32768 tokens of the context of model=qwen2.5-3b-instruct",
+    ),
     ([*SKYRL, LORA, "backend.engine.eager=true"], "silently enables CUDA graphs"),
     ([*SKYRL, LORA.replace("64.0", "64.5")], "needs a whole number"),
     ([*SKYRL, LORA.replace("rank: 32", "rank: 24")], "256, 320, 512, not 24; set 16"),

@@ -189,7 +189,7 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
             "the policy itself generates; set colocated, or engine.name=vllm",
         ),
         ([*GPUS, "training.top_p=0.9"], "training.max_logprob_gap: vLLM's log-probabilities are those after top_p"),
-        (["training.max_response_tokens=800"], "more than the 1024 tokens that model=tiny can take"),
+        (["training.max_response_tokens=800"], "more than the 1024 tokens of the context of model=tiny"),
         ([*GPUS, "backend.engine.name=sglang"], "set vllm"),
         ([*GPUS, "backend.engine.name=transformers"], "set vllm"),
         ([*SEPARATE, "hardware.num_nodes=2"], "a vLLM server of TRL's is on one machine"),
