@@ -217,7 +217,9 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
     assert provider.tasks("train", [0])[0].spec["reward_spec"]["ground_truth"] == "1"
 
 
-@pytest.mark.parametrize(("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "row 0"), ('{"prompt": []}', "row 0")])
+@pytest.mark.parametrize(
+    ("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 0")]
+)
 def test_a_bad_file_of_rows_is_named_with_its_place(package: Path, text: str, fault: str) -> None:
     (package / "rows.jsonl").write_text(text)
     with pytest.raises(XpError, match=fault):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
+from xp.envs.config import Dialect, EnvConfig, GraderForm, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
 from xp.errors import XpError
 from xp.launchers.files import copy_modules
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
@@ -44,7 +44,10 @@ MATTERS: dict[str, Any] = {
     "image": "echo-env:latest",
     "grader": "m:grade",
     "env_class": "gsm8k",
+    "grader_form": GraderForm.VERL,
+    "grader_args": {"tolerance": 0.1},
     "rows": "m:rows.jsonl",
+    "columns": {"prompt": "question"},
     "num_seeds": 2,
     "options": {"largest": 9},
     "dialect": Dialect.ACTION,

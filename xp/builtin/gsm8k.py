@@ -1,30 +1,21 @@
-"""Grade-school mathematics: the public GSM8K set from the Hugging Face hub, or a small made one that needs no network.
-
-Grading follows the set's own convention: the answer is the number after the last `####`; `\\boxed{}` is taken too.
-"""
+"""Grade-school mathematics: the public GSM8K set from the Hugging Face hub, or a made one that needs no network."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from xp.builtin.graders import Gsm8k
 from xp.errors import ExitCode, XpError
 
 DATASET: Final = "openai/gsm8k"
 INSTRUCTION: Final = 'Let\'s think step by step and output the final answer after "####".'
 NUM_MADE: Final = {"train": 256, "test": 64}
-_FINAL: Final = re.compile(r"(?:####\s*(?:\*\*)?|\\boxed\{\s*)\\?\$?(-?[\d.,]*\d)")
 
 Row = Mapping[str, Any]
 
-
-def grade(answer: str, row: Row) -> float:
-    """1 if the last final number equals the row's, else 0."""
-    found = _FINAL.findall(answer)
-    return float(bool(found) and _number(found[-1]) == _number(row["answer"]))
+grade: Final = Gsm8k().grade
 
 
 def hub() -> Mapping[str, Sequence[Row]]:
@@ -55,13 +46,6 @@ def _row(found: Mapping[str, str]) -> Row:
         "prompt": f"{found['question']} {INSTRUCTION}",
         "answer": found["answer"].rpartition("####")[2].strip(),
     }
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        return Decimal(text.replace(",", "").rstrip("."))
-    except InvalidOperation:
-        return None
 
 
 def _made(split: str, number: int) -> Row:

@@ -11,13 +11,31 @@ from typing import Any
 
 from math_verify import parse, verify
 
+from xp.builtin.graders import Ready, right_answers
+
+TASKS_VERSION = "1"
+"""See xp.builtin.graders."""
+
 # Its own time-outs are signals, which only a main thread may set: they are off (xp's limit is
 # env.limits.call_timeout_s), and it would warn of that at every answer.
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 
-def grade(answer: str, row: Mapping[str, Any]) -> float:
-    """1 if math-verify holds the answer for equal to the row's, else 0."""
-    gold, given = (parse(text, parsing_timeout=None) for text in (row["answer"], answer.replace("####", "")))
-    return float(bool(verify(gold, given, timeout_seconds=None)))
+class Math(Ready):
+    """An answer that math-verify holds for equal to the right one."""
+
+    def expected(self, right: Any) -> Any:
+        text = str(right)
+        # Without a box or dollar signs, it reads plain numbers alone.
+        found = parse(text, parsing_timeout=None) or parse(f"\\boxed{{{text}}}", parsing_timeout=None)
+        if not found:
+            raise ValueError(f"its answer is {right!r:.60}, which math-verify cannot read")
+        return found
+
+    def is_right(self, answer: str, expected: Any) -> bool:
+        given = parse(answer.replace("####", ""), parsing_timeout=None)
+        return bool(verify(expected, given, timeout_seconds=None))
+
+    def check(self, row: Mapping[str, Any]) -> None:
+        right_answers(row)  # Reading one takes ten milliseconds.

@@ -20,6 +20,7 @@ from xp.compose.invalid import explain_invalid
 from xp.compose.model import complete_model
 from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
+from xp.compose.rows import complete_rows
 from xp.compose.values import resolve_values
 from xp.errors import XpError
 
@@ -167,6 +168,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     if "model" not in composed.undecided:
         faults += complete_model(container, composed.container["model"])
         faults += complete_checkpoint(container)
+    if "env" not in composed.undecided:
+        faults += complete_rows(container)
     spec = _validate(container, composed.env_name)
     if isinstance(spec, list):
         known = {fault.path for fault in faults}

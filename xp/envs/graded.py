@@ -27,10 +27,10 @@ from xp.envs.base import (
 )
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig, Limits
-from xp.envs.graders import grader_of, rows_of
+from xp.envs.graders import check_answers, instance_of
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
-from xp.envs.rows import Rows, checked, load_rows
+from xp.envs.rows import Rows, checked, load_rows, name_of
 from xp.errors import ExitCode, XpError
 
 GRADER: Final = "xp.envs.grader_child"
@@ -47,7 +47,7 @@ class GradedProvider(IndexedProvider):
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
-        self._grader = grader_of(config)
+        self._grader = instance_of(config)
         self._process = ChildProcess(GRADER, config, environ)
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
@@ -80,15 +80,17 @@ class GradedProvider(IndexedProvider):
 
     def _load(self) -> Rows:
         if self._config.rows is not None:
-            return load_rows(self._config.rows)
-        own = rows_of(self._grader)
-        if own is None:
+            name, rows = name_of(self._config.rows), load_rows(self._config.rows, self._config.columns)[0]
+        elif (own := getattr(self._grader, "rows", None)) is not None:
+            name, rows = f"of {self._config.grader}", checked(own(), f"of {self._config.grader}")
+        else:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"
-                " env.rows=package:file.jsonl or package.module:function",
+                " env.rows=./FILE.jsonl or package.module:function",
                 ExitCode.CONFIG,
             )
-        return checked(own(), f"of {self._config.grader}")
+        check_answers(self._grader, rows, name)
+        return rows
 
     def _size(self, split: str) -> int:
         return len(self._rows()[split])

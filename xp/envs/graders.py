@@ -1,15 +1,20 @@
-"""The three kinds of graders, each as a conversation: a function, a class with `grade`, a class with `step`."""
+"""The kinds of graders, each as a conversation: a function of xp's, verl's or TRL's form, a class with `grade`, a class
+with `step`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from xp.data_files import Row, named_columns, value_at
 from xp.envs.base import Message, ProtocolError, ToolResult
-from xp.envs.config import EnvConfig
-from xp.envs.rows import PROMPT, Row, attribute, messages_of
+from xp.envs.config import EnvConfig, GraderForm
+from xp.envs.loop import run
+from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of
 from xp.errors import ExitCode, XpError
 
 NO_REWARD: Final = "the grader gave None as the reward; return a number in every branch"
@@ -40,6 +45,7 @@ def grader_of(config: EnvConfig) -> Any:
     grader: Any = attribute(config.grader)
     is_fit = (_has_steps(grader) or _grades(grader)) if inspect.isclass(grader) else callable(grader)
     if is_fit:
+        _check_form(grader, config)
         return grader
     raise XpError(
         f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
@@ -48,10 +54,30 @@ def grader_of(config: EnvConfig) -> Any:
     )
 
 
-def rows_of(grader: Any) -> Callable[[], Any] | None:
-    """The method of a grader that returns its tasks; None if it has none."""
-    owner = grader() if inspect.isclass(grader) and not _has_steps(grader) else grader
-    return getattr(owner, "rows", None)
+def _check_form(grader: Any, config: EnvConfig) -> None:
+    """Raises XpError for a function whose parameters are those of another form: it could run, and score nonsense."""
+    marks = {"solution_str": GraderForm.VERL, "completions": GraderForm.TRL}
+    names = () if inspect.isclass(grader) else inspect.signature(grader).parameters
+    form = next((form for mark, form in marks.items() if mark in names), config.grader_form)
+    if form is not config.grader_form or (inspect.isclass(grader) and form is not GraderForm.XP):
+        own = "a class" if inspect.isclass(grader) else f"called with {', '.join(names)}"
+        wanted = GraderForm.XP if inspect.isclass(grader) else form
+        raise XpError(f"environment {config.name}: grader {config.grader} is {own}; set env.grader_form={wanted}")
+
+
+def check_answers(grader: Any, splits: Rows, name: str) -> None:
+    """Raises XpError for a row whose right answer a ready grader cannot compare with any; others have no check."""
+    if not callable(check := getattr(grader, "check", None)):
+        return
+    for split, rows in splits.items():
+        for number, row in enumerate(rows):
+            try:
+                check(row)
+            except ValueError as error:
+                raise XpError(
+                    f"rows {name}: row {number} of split {split}: {error}\nthe columns are {named_columns([row])}; say"
+                    " which one is the right answer with env.columns.answer=COLUMN"
+                ) from None
 
 
 def conversations_of(config: EnvConfig) -> Begin:
@@ -60,11 +86,29 @@ def conversations_of(config: EnvConfig) -> Begin:
     if grader is None:
         return _stepped(lambda row: _registered(config, row))
     if not inspect.isclass(grader):
-        return _graded(grader)
+        return _graded(partial(_FORMS[config.grader_form], grader, config.grader_args), config)
     kind: Any = grader
     if _has_steps(grader):
-        return _stepped(lambda row: kind(env_config={}, extras=_without_prompt(row)))
-    return _graded(kind().grade)
+        return _stepped(lambda row: kind(env_config=dict(config.grader_args), extras=_without_prompt(row)))
+    return _graded(instance_of(config).grade, config)
+
+
+def instance_of(config: EnvConfig) -> Any:
+    """An object of a grader's class with `grade`, with its arguments; a function as it is.
+
+    Raises:
+        XpError: as `grader_of`, or the class does not take the arguments.
+    """
+    grader = grader_of(config)
+    if not inspect.isclass(grader) or _has_steps(grader):
+        return grader
+    try:
+        return grader(**config.grader_args)
+    except (TypeError, ValueError) as error:
+        names = ", ".join(inspect.signature(grader).parameters) or "none"
+        raise XpError(
+            f"environment {config.name}: grader_args: {error}; arguments of {grader.__name__}: {names}"
+        ) from None
 
 
 def _has_steps(kind: type) -> bool:
@@ -75,20 +119,92 @@ def _grades(kind: type) -> bool:
     return callable(getattr(kind, "grade", None))
 
 
-def _graded(grade: Callable[[str, Row], Any]) -> Begin:
+def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
     """Conversations with one answer and one reward."""
 
+    def take(row: Row, answer: str) -> ToolResult:
+        given = grade(answer, row)
+        if inspect.isawaitable(given):
+            given = run(_awaited(given), config.limits.call_timeout_s)
+        return _verdict(_first_of(given) if config.grader_form is GraderForm.TRL else given)
+
     def begin(row: Row) -> GraderConversation:
-        return GraderConversation(_plain(messages_of(row)), lambda answer: _verdict(grade(answer, row)), lambda: None)
+        return GraderConversation(_plain(messages_of(row)), partial(take, row), lambda: None)
 
     return begin
 
 
-def _verdict(reward: Any) -> ToolResult:
-    number = _number(reward)
+async def _awaited(given: Awaitable[Any]) -> Any:
+    return await given
+
+
+def _of_row(grade: Callable[..., Any], arguments: Mapping[str, Any], answer: str, row: Row) -> Any:
+    return grade(answer, row, **arguments)
+
+
+def _of_verl(grade: Callable[..., Any], arguments: Mapping[str, Any], answer: str, row: Row) -> Any:
+    """Calls verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`."""
+    truth = value_at(row, VERL_ANSWER)
+    given = {
+        "data_source": row.get("data_source"),
+        "solution_str": answer,
+        "ground_truth": row.get(ANSWER) if truth is None else truth,
+        "extra_info": row.get("extra_info"),
+    }
+    return grade(**_accepted(grade, given), **arguments)
+
+
+def _of_trl(grade: Callable[..., Any], arguments: Mapping[str, Any], answer: str, row: Row) -> Any:
+    """Calls TRL's `reward(prompts, completions, **columns)` with one completion: chat messages, if the prompt is."""
+    is_text = isinstance(row[PROMPT], str)
+    completion = answer if is_text else [{"role": "assistant", "content": answer}]
+    columns = {name: [value] for name, value in row.items() if name != PROMPT}
+    given = {"prompts": [row[PROMPT]], "completions": [completion], **columns}
+    return grade(**_accepted(grade, given), **arguments)
+
+
+_FORMS: Final = {GraderForm.XP: _of_row, GraderForm.VERL: _of_verl, GraderForm.TRL: _of_trl}
+
+
+def _accepted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a function has parameters for."""
+    parameters = inspect.signature(function).parameters
+    has_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in given.items() if has_any or name in parameters}
+
+
+def _first_of(rewards: Any) -> Any:
+    if not isinstance(rewards, Sequence) or isinstance(rewards, str) or len(rewards) != 1:
+        raise ProtocolError(
+            f"a grader of TRL's form returns a list with one reward for each completion; got {rewards!r:.80}"
+        )
+    return rewards[0]
+
+
+def _verdict(given: Any) -> ToolResult:
+    """The result of a reward, of a mapping with `score` or `reward`, or of a pair of a reward and a mapping."""
+    entries: dict[Any, Any] = {}
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        given, entries = given[0], dict(given[1])
+    elif isinstance(given, Mapping):
+        entries = dict(given)
+        if not (keys := [key for key in ("score", "reward") if key in entries]):
+            raise ProtocolError(f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}")
+        given = entries.pop(keys[0])
+    number = _number(given)
     if number is None:
         raise ProtocolError(NO_REWARD)
-    return ToolResult("graded", number, finished=True)
+    metrics = {str(name): value for name, entry in entries.items() if (value := _metric(entry)) is not None}
+    return ToolResult("graded", number, finished=True, metrics=metrics)
+
+
+def _metric(entry: Any) -> float | None:
+    """A grader's further value as a metric; None: it is no finite number, as verl's extracted texts are."""
+    try:
+        value = _number(entry)
+    except ProtocolError:
+        return None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:
@@ -148,7 +264,7 @@ def _number(reward: Any) -> float | None:
             raise TypeError
         return float(reward)
     except (TypeError, ValueError):
-        raise ProtocolError(f"the grader's reward is {reward!r}, not a number") from None
+        raise ProtocolError(f"the grader's reward is {reward!r:.80}, not a number") from None
 
 
 def _registered(config: EnvConfig, row: Row) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -292,6 +293,7 @@ class Episode:
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
             judges=_judges([result.judges for turn in self._turns for result in turn.results if result.judges]),
+            grader=dict(ChainMap(*(dict(one.metrics) for turn in self._turns[::-1] for one in turn.results[::-1]))),
         )
 
 

@@ -52,3 +52,5 @@ class EpisodeResult:
     """Metrics that the user's reward function returned in addition to the reward."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
+    grader: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that the environment's grader returned in addition to the reward."""

@@ -10,11 +10,15 @@ from pathlib import Path, PurePosixPath
 
 from xp.atomic import write_atomically
 from xp.code_files import code_files, code_places, left_out
+from xp.data_files import files_in, shipped_name
 from xp.errors import ExitCode, XpError
 from xp.plugins import top_modules
+from xp.spec import RunSpec
+from xp.tasks.request import data_of
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MAX_MODULE_BYTES = 50_000_000
+MAX_DATA_BYTES = 200_000_000
 
 
 def write_files(files: Mapping[str, str], outputs: Path) -> None:
@@ -57,6 +61,32 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
                 ExitCode.RESOURCE,
             )
     return places
+
+
+def locate_data(spec: RunSpec) -> tuple[Path, ...]:
+    """Files of rows and directories of data sets that a run copies, so that its jobs have them as they are now.
+
+    Raises:
+        XpError: RESOURCE for more than `MAX_DATA_BYTES`.
+    """
+    places = tuple(place for member in spec.env.members.values() for place in data_of(member.rows))
+    size = sum(file.stat().st_size for place in places for file in files_in(place))
+    if size > MAX_DATA_BYTES:
+        raise XpError(
+            f"env.rows: {', '.join(map(str, places))} would be copied into the run and have {size / 1e6:.0f} MB; give"
+            " a function that reads them where they are, env.rows=module:function",
+            ExitCode.RESOURCE,
+        )
+    return places
+
+
+def copy_data(places: Sequence[Path], target: Path) -> None:
+    """Copies files of rows beside the package, where xp.data_files looks for them."""
+    for place in dict.fromkeys(places):
+        for file in files_in(place):
+            copy = target / shipped_name(place) / file.relative_to(place)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def copy_modules(places: Sequence[Path], target: Path) -> None:

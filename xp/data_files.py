@@ -1,0 +1,217 @@
+"""Rows of data as people have it: files (JSON Lines, JSON, CSV, Parquet) and data sets of the Hugging Face hub.
+
+Every fault is an XpError that names the file and, where there is one, the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from xp.digest import text_digest
+from xp.errors import ExitCode, XpError
+from xp.load import find_module
+from xp.reading import lines_of, opened, text_of
+
+Row = Mapping[str, Any]
+
+HUB: Final = "hf:"
+SHIPPED: Final = "data-files"
+"""Directory of a run's copies of data files, beside its copy of xp; no module has such a name."""
+MAX_BYTES: Final = 2_000_000_000
+MOST_NAMED: Final = 20
+"""Largest number of columns that a message names."""
+_HUB_NAME: Final = re.compile(rf"{HUB}(?P<path>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<revision>[^:@]+))?")
+
+
+def is_data(name: str) -> bool:
+    """Returns whether a text names a file or a data set of the hub; any other is `module:name`."""
+    return name.startswith((HUB, "/", "./", "../", "~")) or ":" not in name
+
+
+def local_part(name: str) -> str | None:
+    """Path within the name of a file, or of a data set in a directory (`hf:./DIR`); None: neither."""
+    if not name.startswith(HUB):
+        return name if is_data(name) else None
+    path = name.removeprefix(HUB)
+    return path.partition(":")[0] if path.startswith(("/", ".", "~")) else None
+
+
+def place_of(name: str) -> Path | None:
+    """Path of a file or of a data set's directory, in the run's copy if there is one; None: it is neither.
+
+    Raises:
+        XpError: a file `package:file.jsonl` has no package.
+    """
+    module, _, file = name.partition(":")
+    if (path := local_part(name)) is not None:
+        place = Path(path).expanduser()
+        copy = Path(__file__).parent.parent / shipped_name(place)
+        return copy if copy.exists() else place
+    if name.startswith(HUB) or "." not in file:
+        return None
+    spec = find_module(module)
+    if spec is None or not spec.submodule_search_locations:
+        why = "is a module and no package, so that it has no files" if spec else "is no package on the Python path"
+        raise XpError(f"rows {name}: {module} {why}\nfor a file of the current directory, write ./{file}")
+    return Path(next(iter(spec.submodule_search_locations)), file)
+
+
+def files_in(place: Path) -> list[Path]:
+    """The files of a data set's directory, links included, without hidden ones; or the file itself."""
+    if not place.is_dir():
+        return [place]
+    below = (file.relative_to(place) for file in place.rglob("*") if file.is_file())
+    return [place / file for file in sorted(below) if not any(part.startswith(".") for part in file.parts)]
+
+
+def shipped_name(place: Path) -> str:
+    """Path of a file's copy, relative to the directory with the run's copy of xp."""
+    return f"{SHIPPED}/{text_digest(str(place))[:12]}/{place.name}"
+
+
+def rows_of_file(file: Path) -> list[Row]:
+    """The rows of a file, by its ending; raises XpError if it cannot be read, or has none."""
+    if file.is_dir():
+        raise XpError(f"{file} is a directory; a data set as the hub has it is hf:{file}")
+    reader = _READERS.get(file.suffix.lower())
+    if reader is None:
+        raise XpError(f"{file}: a file of rows ends with {', '.join(_READERS)}; convert it")
+    try:
+        rows = list(reader(file))
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise XpError(f"{file}: {error}") from None
+    if not rows:
+        raise XpError(f"{file} has no rows")
+    return rows
+
+
+def rows_of_hub(name: str) -> dict[str, list[Row]]:
+    """Split -> rows of `hf:ORG/NAME[:CONFIG][@REVISION]` or of `hf:DIRECTORY[:CONFIG]`, by the loader of `datasets`.
+
+    Raises:
+        XpError: the name has another form, `datasets` is not installed, or it cannot load the data set.
+    """
+    parts = _HUB_NAME.fullmatch(name)
+    if parts is None:
+        raise XpError(f"{name}: a data set of the hub is hf:ORG/NAME, hf:ORG/NAME:CONFIG or hf:ORG/NAME@REVISION")
+    check_loader(name)
+    import datasets
+
+    path = str(place_of(name) or parts["path"])
+    try:
+        found = datasets.load_dataset(path, parts["config"], revision=parts["revision"])
+        return {str(split): rows.to_list() for split, rows in found.items()}
+    except Exception as error:  # of the loader, the hub's client or a reader of files: any class
+        reason = " ".join(str(error).split())[:400]
+        raise XpError(
+            f"{name} cannot be loaded ({type(error).__name__}: {reason})\ncheck the name and the network; a"
+            " configuration is hf:ORG/NAME:CONFIG, and a data set that was downloaded to HF_HOME needs no network",
+            ExitCode.ENVIRONMENT,
+        ) from None
+
+
+def check_loader(name: str) -> None:
+    """Raises XpError if a name is a data set and this Python lacks `datasets`, its loader."""
+    spec = find_module("datasets") if name.startswith(HUB) else None
+    if name.startswith(HUB) and (spec is None or spec.origin is None):
+        raise XpError(
+            f"{name} needs the package datasets, which comes with TRL: run `pip install -e '.[trl]'` in a clone of xp,"
+            " or `pip install datasets`",
+            ExitCode.RUNTIME,
+        )
+
+
+def value_at(row: Row, column: str) -> Any:
+    """Value of a column, whose dots lead into structs (`reward_model.ground_truth`); None if there is none."""
+    if column in row:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def columns_of(row: Row, above: str = "") -> list[str]:
+    """Names of a row's columns; those in structs are written with dots."""
+    names = []
+    for name, value in row.items():
+        names += columns_of(value, f"{above}{name}.") if isinstance(value, Mapping) else [f"{above}{name}"]
+    return names
+
+
+def named_columns(rows: Sequence[Row]) -> str:
+    """Names of the columns of the first row, for a message."""
+    names = columns_of(rows[0]) if rows else []
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+
+
+def _json_lines(file: Path) -> Iterator[Row]:
+    for number, line in enumerate(lines_of(file, ExitCode.CONFIG), start=1):
+        try:
+            if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
+                yield _object(json.loads(text), f"line {number}")
+        except UnicodeDecodeError:
+            raise ValueError(f"line {number} is not UTF-8 text") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} is not JSON: {error.msg}, at column {error.colno}") from None
+
+
+def _json(file: Path) -> Iterator[Row]:
+    """Rows of a list, or of JSON Lines, which many files of this ending are."""
+    with opened(file, ExitCode.CONFIG) as start:
+        is_list = start.read(4096).decode("utf-8-sig", "replace").lstrip().startswith("[")
+    if not is_list:
+        yield from _json_lines(file)
+        return
+    for number, value in enumerate(json.loads(_text(file)), start=1):
+        yield _object(value, f"entry {number}")
+
+
+def _csv(file: Path) -> Iterator[Row]:
+    csv.field_size_limit(MAX_BYTES)
+    lines = csv.reader(io.StringIO(_text(file), newline=""), strict=True)
+    try:
+        header = next(lines, [])
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise ValueError(f"the header has the column {twice[0]!r} twice")
+        for cells in lines:
+            if cells and len(cells) != len(header):
+                raise ValueError(f"line {lines.line_num} has {len(cells)} cells; the header has {len(header)}")
+            if cells:
+                yield dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"line {lines.line_num} is not CSV: {error}") from None
+
+
+def _parquet(file: Path) -> Iterator[Row]:
+    import pyarrow.parquet as pq
+
+    with opened(file, ExitCode.CONFIG) as content:
+        try:
+            yield from pq.read_table(content).to_pylist()
+        except OSError as error:
+            raise ValueError(f"cannot be read as Parquet: {error}") from None
+
+
+def _text(file: Path) -> str:
+    return text_of(file, ExitCode.CONFIG, MAX_BYTES).removeprefix("\ufeff")
+
+
+def _object(value: Any, where: str) -> Row:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is not an object with columns; got {json.dumps(value)[:40]}")
+    return value
+
+
+_READERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
