@@ -20,7 +20,7 @@ _NUMBER: Final = re.compile(
     r"(?:(?<![\w)\].])[-+])?(?:(?<![\w.])(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\w)\.\d+)"
     r"(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+(?:\.\d+)?)?"
 )
-_MARKS: Final = re.compile(r"####\s*([^\n]*)|\\boxed\s*\{")
+_MARKS: Final = re.compile(r"####\s*(?=([^\n]*))|\\boxed\s*\{")
 _LONE_LETTER: Final = re.compile(r"\W*([A-Za-z])\W*")
 _FIRST_LETTER: Final = re.compile(r"\W*([A-Z])(?:[).:,*\]]|\s*\n)")
 _NAMED_LETTER: Final = re.compile(r"\b(?i:answer|choice|option)\b(?i:\s+is)?[\s:*_$(\[\"']*([A-Z])(?![\w'])")

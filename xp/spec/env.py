@@ -39,7 +39,7 @@ from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
 READY = {
     **{
-        name: f"xp.builtin.graders:{name.title()}"
+        name: f"xp.builtin.graders:{name.capitalize()}"
         for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k")
     },
     "math": "xp.builtin.math_verified:Math",
