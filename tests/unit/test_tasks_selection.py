@@ -114,15 +114,15 @@ def test_a_number_bounds_the_share(size: int, num_held_out: int) -> None:
 
 @given(st.integers(30, 200), st.integers(0, 200))
 def test_a_share_is_exact_and_few_tasks_change_sides_when_the_split_grows(size: int, more: int) -> None:
-    small, large = (set(select(TRAIN, HeldOut(None, fraction=0.2), n)[1]) for n in (size, size + more))
+    small, large = (set(select(TRAIN, HeldOut("train", fraction=0.2), n)[1]) for n in (size, size + more))
     assert (len(small), len(large)) == (-(-size // 5), -(-(size + more) // 5))
     remaining = {index for index in large if index < size}
     assert remaining <= small or small <= remaining  # All that change, change to the same side.
 
 
 def test_no_share_is_a_task_too_large_by_a_rounding_error() -> None:
-    assert len(select(TRAIN, HeldOut(None, fraction=0.07), 100)[1]) == 7
-    assert len(select(TRAIN, HeldOut(None, fraction=0.2), 40)[1]) == 8
+    assert len(select(TRAIN, HeldOut("train", fraction=0.07), 100)[1]) == 7
+    assert len(select(TRAIN, HeldOut("train", fraction=0.2), 40)[1]) == 8
 
 
 @given(st.permutations([f"task {number}" for number in range(60)]), st.integers(0, 59))

@@ -152,7 +152,7 @@ class EnvMember(Section):
     `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
     grader_form: Annotated[GraderForm, Field(strict=False), Former("xp")]
     """How a function is called: `xp` (answer, row), `verl` (data_source, solution_str, ground_truth, extra_info), or
-    `trl` (prompts, completions, **columns), which returns a list."""
+    `trl` (prompts, completions and the columns), which returns a list."""
     grader_args: Annotated[dict[str, Any], Former({})]
     """Keyword arguments of the grader: `tolerance` of number, `pattern` of regex, those of your own."""
     env_class: Name | None
@@ -238,7 +238,7 @@ class EnvMember(Section):
         if self.provider == "harbor" and self.sandbox is None:
             raise ValueError("provider=harbor needs sandbox: docker, or none (this machine, without isolation)")
         if self.provider == "openenv" and self.rows is None:
-            raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
+            raise ValueError("provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)")
         if self.python is not None and self.serve is None and self.provider not in HOSTED:
             raise ValueError("python says what runs the environment, and serve is null")
         if self.python is not None and "/" in self.python and not self.python.startswith(("/", "~")):
