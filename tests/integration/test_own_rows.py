@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = ("training.num_steps=1", "training.prompts_per_step=4", "training.group_size=2")
+SHORT = ("training.num_steps=1", "training.prompts_per_step=4", "training.group_size=2", "training.micro_batch_size=8")
 
 
 def xp(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
