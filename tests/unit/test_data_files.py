@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from xp import data_files
+from xp.backends.stages.episode import env_config
+from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.compose import compose
 from xp.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.envs.rows import load_rows
@@ -17,7 +19,8 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_data, locate_data
 from xp.planning.plan import build_plan
 from xp.planning.rows import row_lines
-from xp.tasks.request import source_digest
+from xp.tasks.config import PrepareConfig
+from xp.tasks.request import source_digest, with_sources
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]
 
@@ -258,8 +261,6 @@ def test_a_module_that_is_no_package_has_no_files(here: Path, monkeypatch: pytes
 
 
 def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> None:
-    from xp.backends.stages.prepare import task_set_place
-
     place = task_set_place(compose(words("sums.jsonl")))
     (here.parent / "elsewhere").mkdir()
     copy = Path("elsewhere/sums.jsonl")
@@ -267,6 +268,18 @@ def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> 
     assert task_set_place(compose(words(copy))) == place
     copy.write_bytes(here.read_bytes().replace(b"19 + 19", b"19+19"))
     assert task_set_place(compose(words(copy))) != place
+
+
+def test_files_of_one_name_are_told_apart_by_their_splits_in_whatever_order(here: Path) -> None:
+    for folder in "ab":
+        (here.parent / folder).mkdir()
+        (here.parent / folder / "sums.jsonl").write_text(json.dumps({"question": folder, "answer": 1}))
+    orders = ("{train: a/sums.jsonl, test: b/sums.jsonl}", "{test: b/sums.jsonl, train: a/sums.jsonl}")
+    swapped = "{train: b/sums.jsonl, test: a/sums.jsonl}"
+    places = [task_set_place(compose(words(files))) for files in (*orders, swapped)]
+    assert places[0] == places[1] != places[2]
+    config = prepare_config(compose(words(orders[0])))
+    assert with_sources(PrepareConfig.from_json(config.to_json())) == config
 
 
 def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,8 +313,6 @@ def test_a_data_set_that_is_too_large_for_a_copy_is_refused(monkeypatch: pytest.
 
 
 def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
-    from xp.backends.stages.episode import env_config
-
     spec = compose(words("sums.jsonl"))
     here.unlink()
     with pytest.raises(XpError, match="there is no such file"):

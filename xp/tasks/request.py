@@ -177,8 +177,8 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
 
 
 def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
-    """Files of rows, and directories of data sets, that are not part of a package."""
-    names = [] if rows is None else [rows] if isinstance(rows, str) else list(rows.values())
+    """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
+    names = [] if rows is None else [rows] if isinstance(rows, str) else [rows[split] for split in sorted(rows)]
     return [place for name in names if local_part(name) is not None and (place := place_of(name)) is not None]
 
 
