@@ -16,7 +16,7 @@ from typing import Any, Final
 from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.load import find_module
-from xp.reading import lines_of, opened, text_of
+from xp.reading import opened, text_of
 
 Row = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ SHIPPED: Final = "data-files"
 MAX_BYTES: Final = 2_000_000_000
 MOST_NAMED: Final = 20
 """Largest number of columns that a message names."""
-_HUB_NAME: Final = re.compile(rf"{HUB}(?P<path>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<revision>[^:@]+))?")
+_HUB_NAME: Final = re.compile(r"(?P<path>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<revision>[^:@]+))?")
 
 
 def is_data(name: str) -> bool:
@@ -34,22 +34,19 @@ def is_data(name: str) -> bool:
     return name.startswith((HUB, "/", "./", "../", "~")) or ":" not in name
 
 
-def local_part(name: str) -> str | None:
-    """Path within the name of a file, or of a data set in a directory (`hf:./DIR`); None: neither."""
-    if not name.startswith(HUB):
-        return name if is_data(name) else None
-    path = name.removeprefix(HUB)
-    return path.partition(":")[0] if path.startswith(("/", ".", "~")) else None
+def path_in(name: str) -> str | None:
+    """Path in the name of a file or of a data set's directory (`DIR:CONFIG`); None: it is neither."""
+    return name.partition(":")[0] if is_data(name) and not name.startswith(HUB) else None
 
 
 def place_of(name: str) -> Path | None:
-    """Path of a file or of a data set's directory, in the run's copy if there is one; None: it is neither.
+    """Place of a file or of a data set's directory, in the run's copy if there is one; None: it is neither.
 
     Raises:
         XpError: a file `package:file.jsonl` has no package.
     """
     module, _, file = name.partition(":")
-    if (path := local_part(name)) is not None:
+    if (path := path_in(name)) is not None:
         place = Path(path).expanduser()
         copy = Path(__file__).parent.parent / shipped_name(place)
         return copy if copy.exists() else place
@@ -77,8 +74,6 @@ def shipped_name(place: Path) -> str:
 
 def rows_of_file(file: Path) -> list[Row]:
     """The rows of a file, by its ending; raises XpError if it cannot be read, or has none."""
-    if file.is_dir():
-        raise XpError(f"{file} is a directory; a data set as the hub has it is hf:{file}")
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise XpError(f"{file}: a file of rows ends with {', '.join(_READERS)}; convert it")
@@ -92,20 +87,20 @@ def rows_of_file(file: Path) -> list[Row]:
 
 
 def rows_of_hub(name: str) -> dict[str, list[Row]]:
-    """Split -> rows of `hf:ORG/NAME[:CONFIG][@REVISION]` or of `hf:DIRECTORY[:CONFIG]`, by the loader of `datasets`.
+    """Split -> rows of `hf:ORG/NAME[:CONFIG][@REVISION]` or of `DIRECTORY[:CONFIG]`, by the loader of `datasets`.
 
     Raises:
         XpError: the name has another form, `datasets` is not installed, or it cannot load the data set.
     """
-    parts = _HUB_NAME.fullmatch(name)
+    place = place_of(name)
+    parts = _HUB_NAME.fullmatch(name.removeprefix(HUB) if place is None else name)
     if parts is None:
         raise XpError(f"{name}: a data set of the hub is hf:ORG/NAME, hf:ORG/NAME:CONFIG or hf:ORG/NAME@REVISION")
     check_loader(name)
     import datasets
 
-    path = str(place_of(name) or parts["path"])
     try:
-        found = datasets.load_dataset(path, parts["config"], revision=parts["revision"])
+        found = datasets.load_dataset(str(place or parts["path"]), parts["config"], revision=parts["revision"])
         return {str(split): rows.to_list() for split, rows in found.items()}
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
         reason = " ".join(str(error).split())[:400]
@@ -118,8 +113,9 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
 
 def check_loader(name: str) -> None:
     """Raises XpError if a name is a data set and this Python lacks `datasets`, its loader."""
-    spec = find_module("datasets") if name.startswith(HUB) else None
-    if name.startswith(HUB) and (spec is None or spec.origin is None):
+    spec, place = find_module("datasets"), place_of(name)
+    is_set = name.startswith(HUB) or (place is not None and place.is_dir())
+    if is_set and (spec is None or spec.origin is None):  # without an origin: a directory of this name
         raise XpError(
             f"{name} needs the package datasets, which comes with TRL: run `pip install -e '.[trl]'` in a clone of xp,"
             " or `pip install datasets`",
@@ -151,26 +147,20 @@ def named_columns(rows: Sequence[Row]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
-def _json_lines(file: Path) -> Iterator[Row]:
-    for number, line in enumerate(lines_of(file, ExitCode.CONFIG), start=1):
-        try:
-            if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
-                yield _object(json.loads(text), f"line {number}")
-        except UnicodeDecodeError:
-            raise ValueError(f"line {number} is not UTF-8 text") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {number} is not JSON: {error.msg}, at column {error.colno}") from None
-
-
 def _json(file: Path) -> Iterator[Row]:
-    """Rows of a list, or of JSON Lines, which many files of this ending are."""
-    with opened(file, ExitCode.CONFIG) as start:
-        is_list = start.read(4096).decode("utf-8-sig", "replace").lstrip().startswith("[")
-    if not is_list:
-        yield from _json_lines(file)
+    """Rows of a list, or of JSON Lines, which many files that end with .json are."""
+    text = _text(file)
+    if text.lstrip().startswith("["):
+        for number, value in enumerate(json.loads(text), start=1):
+            yield _object(value, f"entry {number}")
         return
-    for number, value in enumerate(json.loads(_text(file)), start=1):
-        yield _object(value, f"entry {number}")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number} is not JSON: {error.msg}, at column {error.colno}") from None
+            yield _object(value, f"line {number}")
 
 
 def _csv(file: Path) -> Iterator[Row]:
@@ -210,7 +200,7 @@ def _object(value: Any, where: str) -> Row:
 
 
 _READERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
-    ".jsonl": _json_lines,
+    ".jsonl": _json,
     ".json": _json,
     ".csv": _csv,
     ".parquet": _parquet,

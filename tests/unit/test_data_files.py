@@ -88,8 +88,8 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, text: 
     assert str(tmp_path / name) in str(error.value)
 
 
-def test_text_of_another_encoding_names_the_line(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="line 2 is not UTF-8"):
+def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="is not UTF-8"):
         rows_of_file(written(tmp_path / "a.jsonl", '{"a": "b"}\n{"a": "é"}', "latin-1"))
 
 
@@ -176,11 +176,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_data_set_in_the_hubs_layout_has_its_own_splits_and_configurations(hub: Path) -> None:
-    easy, hard = rows_of_hub(f"hf:{hub}:easy"), rows_of_hub(f"hf:{hub}:hard")
+    easy, hard = rows_of_hub(f"{hub}:easy"), rows_of_hub(f"{hub}:hard")
     assert {split: len(rows) for split, rows in easy.items()} == {"train": 16, "validation": 4}
     assert hard == {"train": SUMS[:3]}
     with pytest.raises(XpError, match=r"easy.*hard.*\n.*hf:ORG/NAME:CONFIG"):
-        rows_of_hub(f"hf:{hub}")
+        rows_of_hub(str(hub))
 
 
 def test_without_its_loader_a_data_set_of_the_hub_is_refused_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,14 +229,13 @@ def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> N
         (words("sum.jsonl"), r"env\.rows=sum\.jsonl: there is no file sum\.jsonl in .*did you mean sums\.jsonl"),
         (words("openai/gsm8k"), "a data set of the hub is hf:openai/gsm8k"),
         (words("{train: sums.jsonl, test: s.jsonl}"), r"env\.rows\.test=s\.jsonl: there is no file"),
-        (words("."), "is a directory; a data set as the hub has it is hf:"),
         (words("sums:sums.jsonl"), r"sums is no package on the Python path\nfor a file .*, write \./sums\.jsonl"),
         (words("json:sums.jsonl"), r"json/sums\.jsonl cannot be read: No such file"),
         (words("s3://bucket/sums.jsonl"), "names no rows: give a file"),
         (words("sums.jsonl", "env.columns.prompt=q"), "no column q; the columns are question, answer"),
         (words("sums.jsonl", "env.columns.promt=question"), r"env\.columns\.promt=promt: should be 'prompt', 'answer'"),
         (words("sums.jsonl", "env.grader=numbers"), r"no ready grader \(did you mean number\?\)"),
-        (words("sums.jsonl", "env.grader_args.tol=1"), "'tol'; arguments of Number: tolerance"),
+        (words("sums.jsonl", "env.grader_args.tol=1"), "'tol'; xp.builtin.graders:number.*tolerance"),
         (words("sums.jsonl", "env.grader=regex", "env.grader_args.pattern='('"), "is no regular expression"),
         (
             words("sums.jsonl", "env.grader=choice", "env.columns.answer=question"),
@@ -298,7 +297,7 @@ def test_a_copy_of_a_data_set_has_the_files_behind_its_links(hub: Path, tmp_path
     (hub / "hard.parquet").symlink_to(tmp_path / "blob")
     (hub / ".cache").mkdir()
     (hub / ".cache" / "time").write_text("1")
-    spec = compose(words(f"hf:{hub}:hard"))
+    spec = compose(words(f"{hub}:hard"))
     copy_data(locate_data(spec), tmp_path / "code")
     names = sorted(file.name for file in (tmp_path / "code").rglob("*") if file.is_file())
     assert names == ["README.md", "hard.parquet", "train-0.parquet", "train-1.parquet", "validation.parquet"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from xp.builtin.graders import Boxed, Choice, Contains, Exact, Gsm8k, Number, Ready, Regex
+from xp.builtin.graders import boxed, choice, contains, exact, gsm8k, number, regex
 from xp.load import load_object
 from xp.spec.env import READY
 
+Grader = Callable[..., float]
 
-def score(grader: Ready, answer: str, right: Any) -> float:
-    return grader.grade(answer, {"answer": right})
+
+def score(grader: Grader, answer: str, right: Any, **arguments: Any) -> float:
+    return grader(answer, {"answer": right}, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +33,7 @@ def score(grader: Ready, answer: str, right: Any) -> float:
     ],
 )
 def test_exact(answer: str, right: Any, reward: float) -> None:
-    assert score(Exact(), answer, right) == reward
+    assert score(exact, answer, right) == reward
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_exact(answer: str, right: Any, reward: float) -> None:
     ],
 )
 def test_contains(answer: str, right: Any, reward: float) -> None:
-    assert score(Contains(), answer, right) == reward
+    assert score(contains, answer, right) == reward
 
 
 NUMBERS = [
@@ -81,9 +84,9 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("grader", [Number(), Gsm8k()], ids=["number", "gsm8k"])
+@pytest.mark.parametrize("grader", [number, gsm8k], ids=["number", "gsm8k"])
 @pytest.mark.parametrize(("answer", "right", "reward"), NUMBERS)
-def test_numbers_after_a_mark(grader: Ready, answer: str, right: Any, reward: float) -> None:
+def test_numbers_after_a_mark(grader: Grader, answer: str, right: Any, reward: float) -> None:
     assert score(grader, answer, right) == reward
 
 
@@ -106,12 +109,12 @@ def test_numbers_after_a_mark(grader: Ready, answer: str, right: Any, reward: fl
     ],
 )
 def test_without_a_mark_number_takes_the_last_one_and_gsm8k_none(answer: str, right: Any, reward: float) -> None:
-    assert score(Number(), answer, right) == reward
-    assert score(Gsm8k(), answer, right) == 0.0
+    assert score(number, answer, right) == reward
+    assert score(gsm8k, answer, right) == 0.0
 
 
 def test_a_tolerance_is_a_largest_difference() -> None:
-    assert [score(Number(tolerance=0.01), answer, 3.1415) for answer in ("3.14", "3.16")] == [1.0, 0.0]
+    assert [score(number, answer, 3.1415, tolerance=0.01) for answer in ("3.14", "3.16")] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_a_tolerance_is_a_largest_difference() -> None:
     ],
 )
 def test_boxed(answer: str, right: Any, reward: float) -> None:
-    assert score(Boxed(), answer, right) == reward
+    assert score(boxed, answer, right) == reward
 
 
 @pytest.mark.parametrize(
@@ -152,40 +155,40 @@ def test_boxed(answer: str, right: Any, reward: float) -> None:
     ],
 )
 def test_choice(answer: str, right: Any, reward: float) -> None:
-    assert score(Choice(), answer, right) == reward
+    assert score(choice, answer, right) == reward
 
 
 def test_a_pattern_selects_what_is_compared_or_is_the_right_answer() -> None:
     answer = "Answer: 3\nAnswer: **Four**."
-    assert score(Regex(pattern=r"Answer: (.*)"), answer, "four") == 1.0
-    assert score(Regex(pattern=r"Answer: (.*)"), answer, "3") == 0.0
-    assert score(Regex(pattern=r"\d"), answer, "3") == 1.0
-    assert score(Regex(pattern=r"Result: (.*)"), answer, "four") == 0.0
-    assert score(Regex(pattern=r"Answer(:)?(x)?"), answer, ":") == 1.0
-    assert score(Regex(), answer, r"Answer: \d$") == 0.0
-    assert score(Regex(), answer, r"(?m)Answer: \d$") == 1.0
+    assert score(regex, answer, "four", pattern=r"Answer: (.*)") == 1.0
+    assert score(regex, answer, "3", pattern=r"Answer: (.*)") == 0.0
+    assert score(regex, answer, "3", pattern=r"\d") == 1.0
+    assert score(regex, answer, "four", pattern=r"Result: (.*)") == 0.0
+    assert score(regex, answer, ":", pattern=r"Answer(:)?(x)?") == 1.0
+    assert score(regex, answer, r"Answer: \d$") == 0.0
+    assert score(regex, answer, r"(?m)Answer: \d$") == 1.0
 
 
 @pytest.mark.parametrize("name", sorted({*READY} - {"math"}))
 @pytest.mark.parametrize("right", [None, [], [None], {"value": 1}])
 def test_a_row_without_a_right_answer_is_refused(name: str, right: Any) -> None:
     with pytest.raises(ValueError, match=r"its answer is .*; expected a text, a number, or a list of them"):
-        load_object(READY[name])().check({"answer": right})
+        load_object(READY[name])("", {"answer": right})
 
 
 @pytest.mark.parametrize(
     ("grader", "right"),
     [
-        (Number(), "abc"),
-        (Gsm8k(), ""),
-        (Choice(), "Paris"),
-        (Choice(), 26),
-        (Choice(), "3"),
-        (Regex(), "("),
-        (Contains(), " "),
+        (number, "abc"),
+        (gsm8k, ""),
+        (choice, "Paris"),
+        (choice, 26),
+        (choice, "3"),
+        (regex, "("),
+        (contains, " "),
     ],
     ids=str,
 )
-def test_a_right_answer_that_no_answer_could_equal_is_refused(grader: Ready, right: Any) -> None:
+def test_a_right_answer_that_no_answer_could_equal_is_refused(grader: Grader, right: Any) -> None:
     with pytest.raises(ValueError, match=r"answer|expression"):
-        grader.check({"answer": right})
+        grader("", {"answer": right})

@@ -6,16 +6,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from xp.builtin.graders import Gsm8k
+from xp.builtin.graders import gsm8k
+from xp.data_files import rows_of_hub
 from xp.errors import ExitCode, XpError
 
-DATASET: Final = "openai/gsm8k"
+DATASET: Final = "hf:openai/gsm8k:main"
 INSTRUCTION: Final = 'Let\'s think step by step and output the final answer after "####".'
 NUM_MADE: Final = {"train": 256, "test": 64}
 
 Row = Mapping[str, Any]
 
-grade: Final = Gsm8k().grade
+grade: Final = gsm8k
 
 
 def hub() -> Mapping[str, Sequence[Row]]:
@@ -25,13 +26,10 @@ def hub() -> Mapping[str, Sequence[Row]]:
         XpError: it can be had from neither.
     """
     try:
-        from datasets import load_dataset
-
-        return {split: [_row(each) for each in load_dataset(DATASET, "main", split=split)] for split in NUM_MADE}
-    except Exception as error:
+        return {split: list(map(_row, rows)) for split, rows in rows_of_hub(DATASET).items()}
+    except XpError as error:
         raise XpError(
-            f"{DATASET} could not be loaded from the hub ({type(error).__name__}: {str(error)[:200]})\n"
-            "use env=gsm8k_mini, a small generated set, or download it with a network connection (to HF_HOME)",
+            f"{error}\nuse env=gsm8k_mini, a small generated set, or download it with a network connection",
             ExitCode.ENVIRONMENT,
         ) from error
 

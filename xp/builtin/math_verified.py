@@ -6,12 +6,11 @@ A module of its own, so that an interpreter without the package says so before t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from math_verify import parse, verify
 
-from xp.builtin.graders import Ready, right_answers
+from xp.builtin.graders import ready
 
 TASKS_VERSION = "1"
 """See xp.builtin.graders."""
@@ -22,20 +21,12 @@ for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 
-class Math(Ready):
+@ready
+def math(answer: str, right: Any) -> bool:
     """An answer that math-verify holds for equal to the right one."""
-
-    def expected(self, right: Any) -> Any:
-        text = str(right)
-        # Without a box or dollar signs, it reads plain numbers alone.
-        found = parse(text, parsing_timeout=None) or parse(f"\\boxed{{{text}}}", parsing_timeout=None)
-        if not found:
-            raise ValueError(f"its answer is {right!r:.60}, which math-verify cannot read")
-        return found
-
-    def is_right(self, answer: str, expected: Any) -> bool:
-        given = parse(answer.replace("####", ""), parsing_timeout=None)
-        return bool(verify(expected, given, timeout_seconds=None))
-
-    def check(self, row: Mapping[str, Any]) -> None:
-        right_answers(row)  # Reading one takes ten milliseconds.
+    # Without a box or dollar signs, it reads plain numbers alone.
+    expected = parse(str(right), parsing_timeout=None) or parse(f"\\boxed{{{right}}}", parsing_timeout=None)
+    if not expected:
+        raise ValueError(f"its answer is {right!r:.60}, which math-verify cannot read")
+    given = parse(answer.replace("####", ""), parsing_timeout=None)
+    return bool(verify(expected, given, timeout_seconds=None))

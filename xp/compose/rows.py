@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.compose.faults import Fault
-from xp.data_files import HUB, local_part
+from xp.data_files import HUB, path_in
 from xp.errors import nearest
 
 
@@ -28,7 +28,7 @@ def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:
 
 def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
     """Yields the fault of a name of rows; returns the name with an absolute path, if it has a path."""
-    path = local_part(name)
+    path = path_in(name)
     if path is None:
         return name
     place = Path(path).expanduser().absolute()

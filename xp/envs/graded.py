@@ -27,7 +27,7 @@ from xp.envs.base import (
 )
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig, Limits
-from xp.envs.graders import check_answers, instance_of
+from xp.envs.graders import check_answers, grader_of, rows_of
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, load_rows, name_of
@@ -47,7 +47,7 @@ class GradedProvider(IndexedProvider):
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
-        self._grader = instance_of(config)
+        self._grader = grader_of(config)
         self._process = ChildProcess(GRADER, config, environ)
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
@@ -81,7 +81,7 @@ class GradedProvider(IndexedProvider):
     def _load(self) -> Rows:
         if self._config.rows is not None:
             name, rows = name_of(self._config.rows), load_rows(self._config.rows, self._config.columns)[0]
-        elif (own := getattr(self._grader, "rows", None)) is not None:
+        elif (own := rows_of(self._grader, self._config)) is not None:
             name, rows = f"of {self._config.grader}", checked(own(), f"of {self._config.grader}")
         else:
             raise XpError(
@@ -89,7 +89,7 @@ class GradedProvider(IndexedProvider):
                 " env.rows=./FILE.jsonl or package.module:function",
                 ExitCode.CONFIG,
             )
-        check_answers(self._grader, rows, name)
+        check_answers(self._config, rows, name)
         return rows
 
     def _size(self, split: str) -> int:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, Final
 
 from xp.data_files import Row, named_columns, value_at
@@ -31,6 +32,9 @@ class GraderConversation:
     close: Callable[[], None]
 
 
+CHECKED: Final = "xp.builtin.graders:"
+"""Beginning of the names of ready graders, whose arguments and right answers are checked."""
+
 Begin = Callable[[Row], GraderConversation]
 
 
@@ -45,7 +49,7 @@ def grader_of(config: EnvConfig) -> Any:
     grader: Any = attribute(config.grader)
     is_fit = (_has_steps(grader) or _grades(grader)) if inspect.isclass(grader) else callable(grader)
     if is_fit:
-        _check_form(grader, config)
+        _check_call(grader, config)
         return grader
     raise XpError(
         f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
@@ -54,29 +58,49 @@ def grader_of(config: EnvConfig) -> Any:
     )
 
 
-def _check_form(grader: Any, config: EnvConfig) -> None:
-    """Raises XpError for a function whose parameters are those of another form: it could run, and score nonsense."""
-    marks = {"solution_str": GraderForm.VERL, "completions": GraderForm.TRL}
-    names = () if inspect.isclass(grader) else inspect.signature(grader).parameters
+def rows_of(grader: Any, config: EnvConfig) -> Callable[[], Any] | None:
+    """The method of a grader that returns its tasks; None if it has none."""
+    owner = grader(**config.grader_args) if inspect.isclass(grader) and not _has_steps(grader) else grader
+    return getattr(owner, "rows", None)
+
+
+def _check_call(grader: Any, config: EnvConfig) -> None:
+    """Raises XpError for arguments that a grader does not take, and for a function with the parameters of another form,
+    which could run and score nonsense."""
+    signature = inspect.signature(grader)
+    try:
+        signature.bind_partial(**({} if inspect.isclass(grader) and _has_steps(grader) else config.grader_args))
+    except TypeError as error:
+        raise XpError(f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}") from None
+    names = ["answer"] if inspect.isclass(grader) else list(signature.parameters)
+    marks = {"solution_str": GraderForm.VERL, "completions": GraderForm.TRL, "answer": GraderForm.XP}
     form = next((form for mark, form in marks.items() if mark in names), config.grader_form)
-    if form is not config.grader_form or (inspect.isclass(grader) and form is not GraderForm.XP):
-        own = "a class" if inspect.isclass(grader) else f"called with {', '.join(names)}"
-        wanted = GraderForm.XP if inspect.isclass(grader) else form
-        raise XpError(f"environment {config.name}: grader {config.grader} is {own}; set env.grader_form={wanted}")
+    if form is not config.grader_form:
+        raise XpError(
+            f"environment {config.name}: the parameters of grader {config.grader} are those of another form; set"
+            f" env.grader_form={form}"
+        )
 
 
-def check_answers(grader: Any, splits: Rows, name: str) -> None:
-    """Raises XpError for a row whose right answer a ready grader cannot compare with any; others have no check."""
-    if not callable(check := getattr(grader, "check", None)):
+def check_answers(config: EnvConfig, splits: Rows, name: str) -> None:
+    """Checks the right answers of a ready grader's rows, by grading an empty answer.
+
+    Math-verify, which needs ten milliseconds to read one, is not asked.
+
+    Raises:
+        XpError: there is none, or one that no answer can agree with.
+    """
+    if not (config.grader or "").startswith(CHECKED):
         return
+    grade = grader_of(config)
     for split, rows in splits.items():
         for number, row in enumerate(rows):
             try:
-                check(row)
+                grade("", row, **config.grader_args)
             except ValueError as error:
                 raise XpError(
-                    f"rows {name}: row {number} of split {split}: {error}\nthe columns are {named_columns([row])}; say"
-                    " which one is the right answer with env.columns.answer=COLUMN"
+                    f"rows {name}: row {number} of split {split}: {error}\nthe columns are {named_columns([row])};"
+                    " env.columns.answer=COLUMN says which one is the right answer"
                 ) from None
 
 
@@ -86,29 +110,11 @@ def conversations_of(config: EnvConfig) -> Begin:
     if grader is None:
         return _stepped(lambda row: _registered(config, row))
     if not inspect.isclass(grader):
-        return _graded(partial(_FORMS[config.grader_form], grader, config.grader_args), config)
+        return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
         return _stepped(lambda row: kind(env_config=dict(config.grader_args), extras=_without_prompt(row)))
-    return _graded(instance_of(config).grade, config)
-
-
-def instance_of(config: EnvConfig) -> Any:
-    """An object of a grader's class with `grade`, with its arguments; a function as it is.
-
-    Raises:
-        XpError: as `grader_of`, or the class does not take the arguments.
-    """
-    grader = grader_of(config)
-    if not inspect.isclass(grader) or _has_steps(grader):
-        return grader
-    try:
-        return grader(**config.grader_args)
-    except (TypeError, ValueError) as error:
-        names = ", ".join(inspect.signature(grader).parameters) or "none"
-        raise XpError(
-            f"environment {config.name}: grader_args: {error}; arguments of {grader.__name__}: {names}"
-        ) from None
+    return _graded(kind(**config.grader_args).grade, config)
 
 
 def _has_steps(kind: type) -> bool:
@@ -126,7 +132,9 @@ def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
         given = grade(answer, row)
         if inspect.isawaitable(given):
             given = run(_awaited(given), config.limits.call_timeout_s)
-        return _verdict(_first_of(given) if config.grader_form is GraderForm.TRL else given)
+        if config.grader_form is GraderForm.TRL:
+            (given,) = given
+        return _verdict(given)
 
     def begin(row: Row) -> GraderConversation:
         return GraderConversation(_plain(messages_of(row)), partial(take, row), lambda: None)
@@ -138,47 +146,21 @@ async def _awaited(given: Awaitable[Any]) -> Any:
     return await given
 
 
-def _of_row(grade: Callable[..., Any], arguments: Mapping[str, Any], answer: str, row: Row) -> Any:
-    return grade(answer, row, **arguments)
-
-
-def _of_verl(grade: Callable[..., Any], arguments: Mapping[str, Any], answer: str, row: Row) -> Any:
-    """Calls verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`."""
-    truth = value_at(row, VERL_ANSWER)
-    given = {
-        "data_source": row.get("data_source"),
-        "solution_str": answer,
-        "ground_truth": row.get(ANSWER) if truth is None else truth,
-        "extra_info": row.get("extra_info"),
-    }
-    return grade(**_accepted(grade, given), **arguments)
-
-
-def _of_trl(grade: Callable[..., Any], arguments: Mapping[str, Any], answer: str, row: Row) -> Any:
-    """Calls TRL's `reward(prompts, completions, **columns)` with one completion: chat messages, if the prompt is."""
-    is_text = isinstance(row[PROMPT], str)
-    completion = answer if is_text else [{"role": "assistant", "content": answer}]
-    columns = {name: [value] for name, value in row.items() if name != PROMPT}
-    given = {"prompts": [row[PROMPT]], "completions": [completion], **columns}
-    return grade(**_accepted(grade, given), **arguments)
-
-
-_FORMS: Final = {GraderForm.XP: _of_row, GraderForm.VERL: _of_verl, GraderForm.TRL: _of_trl}
-
-
-def _accepted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a function has parameters for."""
-    parameters = inspect.signature(function).parameters
+def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row) -> Any:
+    """Calls a function in its form: `(answer, row)`, or by those names of verl or TRL that it has as parameters."""
+    if config.grader_form is GraderForm.XP:
+        return grade(answer, row, **config.grader_args)
+    if config.grader_form is GraderForm.VERL:
+        truth = value_at(row, VERL_ANSWER)
+        named = {"data_source": row.get("data_source"), "solution_str": answer, "extra_info": row.get("extra_info")}
+        named["ground_truth"] = row.get(ANSWER) if truth is None else truth
+    else:  # Lists of one; a completion is a list of messages if the prompt is one.
+        completion = answer if isinstance(row[PROMPT], str) else [{"role": "assistant", "content": answer}]
+        named = {name: [value] for name, value in row.items() if name != PROMPT}
+        named |= {"prompts": [row[PROMPT]], "completions": [completion]}
+    parameters = inspect.signature(grade).parameters
     has_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    return {name: value for name, value in given.items() if has_any or name in parameters}
-
-
-def _first_of(rewards: Any) -> Any:
-    if not isinstance(rewards, Sequence) or isinstance(rewards, str) or len(rewards) != 1:
-        raise ProtocolError(
-            f"a grader of TRL's form returns a list with one reward for each completion; got {rewards!r:.80}"
-        )
-    return rewards[0]
+    return grade(**{name: named[name] for name in named if has_any or name in parameters}, **config.grader_args)
 
 
 def _verdict(given: Any) -> ToolResult:
@@ -194,17 +176,9 @@ def _verdict(given: Any) -> ToolResult:
     number = _number(given)
     if number is None:
         raise ProtocolError(NO_REWARD)
-    metrics = {str(name): value for name, entry in entries.items() if (value := _metric(entry)) is not None}
+    # verl's functions give texts as well.
+    metrics = {str(name): float(one) for name, one in entries.items() if isinstance(one, Real) and math.isfinite(one)}
     return ToolResult("graded", number, finished=True, metrics=metrics)
-
-
-def _metric(entry: Any) -> float | None:
-    """A grader's further value as a metric; None: it is no finite number, as verl's extracted texts are."""
-    try:
-        value = _number(entry)
-    except ProtocolError:
-        return None
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from xp.data_files import HUB, Row, named_columns, place_of, rows_of_file, rows_of_hub, value_at
@@ -40,17 +42,17 @@ def load_rows(source: str | Mapping[str, str], columns: Mapping[str, str]) -> tu
     Raises:
         XpError: it cannot be read, or a row has no prompt.
     """
-    name = name_of(source)
+    name, has_splits = name_of(source), True
     if isinstance(source, Mapping):
-        splits: Rows = {split: _file(file) for split, file in source.items()}
-    elif source.startswith(HUB):
+        splits: Rows = {split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()}
+    elif source.startswith(HUB) or ((place := place_of(source)) is not None and place.is_dir()):
         splits = rows_of_hub(source)
-    elif place_of(source) is not None:
-        splits = {DEFAULT_SPLIT: _file(source)}
+    elif place is not None:
+        splits, has_splits = {DEFAULT_SPLIT: rows_of_file(place)}, False
     else:
         splits = _mapping(attribute(source)(), name)
     chosen = columns_for(splits, columns, name)
-    if SPLIT in columns or (SPLIT in chosen and isinstance(source, str) and place_of(source) is not None):
+    if SPLIT in chosen and (SPLIT in columns or not has_splits):
         splits = _by_split([row for rows in splits.values() for row in rows], chosen[SPLIT])
     renamed = {column: chosen[column] for column in (PROMPT, ANSWER) if chosen.get(column, column) != column}
     if renamed:
@@ -67,7 +69,7 @@ def columns_for(splits: Rows, given: Mapping[str, str], name: str) -> dict[str, 
     Raises:
         XpError: a given column is in no row, or nothing says which column is the prompt.
     """
-    some = [row for rows in splits.values() for row in rows[:MOST_READ] if isinstance(row, Mapping)]
+    some = [row for rows in splits.values() for row in islice(rows, MOST_READ) if isinstance(row, Mapping)]
     chosen = {}
     for column, usual in USUAL.items():
         names = (given[column],) if column in given else (column, *usual)
@@ -133,13 +135,6 @@ def _is_prompt(prompt: Any) -> bool:
             for message in prompt
         )
     )
-
-
-def _file(name: str) -> list[Row]:
-    place = place_of(name)
-    if place is None:
-        raise XpError(f"rows {name}: of several files, each is a path")
-    return rows_of_file(place)
 
 
 def _mapping(rows: Any, name: str) -> Rows:

@@ -71,13 +71,13 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     """
     places = tuple(place for member in spec.env.members.values() for place in data_of(member.rows))
     size = sum(file.stat().st_size for place in places for file in files_in(place))
-    if size > MAX_DATA_BYTES:
-        raise XpError(
-            f"env.rows: {', '.join(map(str, places))} would be copied into the run and have {size / 1e6:.0f} MB; give"
-            " a function that reads them where they are, env.rows=module:function",
-            ExitCode.RESOURCE,
-        )
-    return places
+    if size <= MAX_DATA_BYTES:
+        return places
+    raise XpError(
+        f"env.rows: its files would be copied into the run and have {size / 1e6:.0f} MB; give a function that reads"
+        " them where they are, env.rows=module:function",
+        ExitCode.RESOURCE,
+    )
 
 
 def copy_data(places: Sequence[Path], target: Path) -> None:

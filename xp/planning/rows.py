@@ -10,14 +10,11 @@ from xp.backends.stages.episode import env_config
 from xp.codec import decode
 from xp.data_files import HUB, check_loader, place_of
 from xp.envs.config import EnvConfig
-from xp.envs.graders import check_answers, instance_of
+from xp.envs.graders import check_answers
 from xp.envs.rows import ANSWER, PROMPT, load_rows, name_of
 from xp.errors import ExitCode, XpError
 from xp.load import find_module
 from xp.spec import EnvMember, LauncherName, RunSpec
-
-CHECKED = "xp.builtin.graders:"
-"""Graders that are loaded while a run is planned: a user's code is not run, and math-verify takes a second."""
 
 
 def row_lines(spec: RunSpec) -> list[str]:
@@ -32,7 +29,7 @@ def row_lines(spec: RunSpec) -> list[str]:
         _check_packages(member, spec)
         names = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
         places = [None if one.startswith(HUB) else place_of(one) for one in names]
-        if files := [place for place in places if place is not None]:
+        if files := [place for place in places if place is not None and not place.is_dir()]:
             states = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists())
             lines.append(_line(json.dumps(asdict(env_config(name, member, spec))), states))
     return lines
@@ -45,8 +42,7 @@ def _line(env: str, states: tuple[tuple[int, int], ...]) -> str:
     config = decode(EnvConfig, env)
     assert config.rows is not None
     splits, columns = load_rows(config.rows, config.columns)
-    if (config.grader or "").startswith(CHECKED):
-        check_answers(instance_of(config), splits, name_of(config.rows))
+    check_answers(config, splits, name_of(config.rows))
     sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
     used = ", ".join(f"{name} from the column {columns[name]}" for name in (PROMPT, ANSWER) if name in columns)
     return f"rows of {config.name}: {sizes}; {used}"

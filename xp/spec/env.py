@@ -38,13 +38,9 @@ from xp.spec.section import (
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
 READY = {
-    **{
-        name: f"xp.builtin.graders:{name.capitalize()}"
-        for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k")
-    },
-    "math": "xp.builtin.math_verified:Math",
-}
-"""Ready graders: name -> the class."""
+    name: f"xp.builtin.graders:{name}" for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k")
+} | {"math": "xp.builtin.math_verified:math"}
+"""Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
     "openreward": ("target", "serve", "python", "variant"),
     "openenv": ("target", "serve", "image", "python", "rows", "columns"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xp.code_files import code_files, code_places
-from xp.data_files import files_in, is_data, local_part, place_of
+from xp.data_files import files_in, is_data, path_in, place_of
 from xp.digest import digest_of, file_digest
 from xp.envs.config import Dialect, EnvConfig, GraderForm
 from xp.envs.packages.names import module_of
@@ -91,7 +91,7 @@ def _canonical_rows(rows: str | Mapping[str, str] | None) -> Any:
     """The rows without directories, since the digest of a file is in `source`."""
     if isinstance(rows, Mapping):
         return {split: _canonical_rows(name) for split, name in rows.items()}
-    return rows if rows is None or local_part(rows) is None else Path(rows).name
+    return rows if rows is None or path_in(rows) is None else Path(rows).name
 
 
 def _canonical_selection(selection: Selection) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
 def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
     """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
     names = [] if rows is None else [rows] if isinstance(rows, str) else [rows[split] for split in sorted(rows)]
-    return [place for name in names if local_part(name) is not None and (place := place_of(name)) is not None]
+    return [place for name in names if path_in(name) is not None and (place := place_of(name)) is not None]
 
 
 def _data_digest(place: Path) -> str:
