@@ -59,6 +59,12 @@ def place_of(name: str) -> Path | None:
     return Path(next(iter(spec.submodule_search_locations)), file)
 
 
+def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
+    """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
+    names = [] if rows is None else [rows] if isinstance(rows, str) else [rows[split] for split in sorted(rows)]
+    return [place for name in names if path_in(name) is not None and (place := place_of(name)) is not None]
+
+
 def files_in(place: Path) -> list[Path]:
     """The files of a data set's directory, links included, without hidden ones; or the file itself."""
     if not place.is_dir():

@@ -16,7 +16,7 @@ from xp.compose import compose
 from xp.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
-from xp.launchers.files import copy_data, locate_data
+from xp.launchers.files import copy_modules, locate_data
 from xp.planning.plan import build_plan
 from xp.planning.rows import row_lines
 from xp.tasks.config import PrepareConfig
@@ -284,7 +284,7 @@ def test_files_of_one_name_are_told_apart_by_their_splits_in_whatever_order(here
 def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = compose(words("sums.jsonl"))
     code = here.parent / "code"
-    copy_data(locate_data(spec), code)
+    copy_modules((), code, locate_data(spec))
     monkeypatch.setattr(data_files, "__file__", str(code / "xp/data_files.py"))
     here.write_text('{"question": "other", "answer": 1}')
     assert len(load_rows(str(here), {})[0]["train"]) == len(SUMS)
@@ -298,7 +298,7 @@ def test_a_copy_of_a_data_set_has_the_files_behind_its_links(hub: Path, tmp_path
     (hub / ".cache").mkdir()
     (hub / ".cache" / "time").write_text("1")
     spec = compose(words(f"{hub}:hard"))
-    copy_data(locate_data(spec), tmp_path / "code")
+    copy_modules((), tmp_path / "code", locate_data(spec))
     names = sorted(file.name for file in (tmp_path / "code").rglob("*") if file.is_file())
     assert names == ["README.md", "hard.parquet", "train-0.parquet", "train-1.parquet", "validation.parquet"]
 

@@ -53,8 +53,7 @@ METRICS: Final = (
     Metric(
         "grader/<name>",
         "as the grader gives it",
-        "Mean of what a grader (`env.grader`) returned under that name beside the score, over the scored episodes that"
-        " have it.",
+        "Mean of what a grader returned under that name beside the score, over the scored episodes that have it.",
         "The parts of a score: which of them rises.",
     ),
     Metric(

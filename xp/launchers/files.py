@@ -10,11 +10,10 @@ from pathlib import Path, PurePosixPath
 
 from xp.atomic import write_atomically
 from xp.code_files import code_files, code_places, left_out
-from xp.data_files import files_in, shipped_name
+from xp.data_files import data_of, files_in, shipped_name
 from xp.errors import ExitCode, XpError
 from xp.plugins import top_modules
 from xp.spec import RunSpec
-from xp.tasks.request import data_of
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MAX_MODULE_BYTES = 50_000_000
@@ -80,22 +79,18 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     )
 
 
-def copy_data(places: Sequence[Path], target: Path) -> None:
-    """Copies files of rows beside the package, where xp.data_files looks for them."""
-    for place in dict.fromkeys(places):
-        for file in files_in(place):
-            copy = target / shipped_name(place) / file.relative_to(place)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
-
-
-def copy_modules(places: Sequence[Path], target: Path) -> None:
-    """Copies the user's own modules beside the package."""
+def copy_modules(places: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:
+    """Copies the user's own modules beside the package, and files of rows to where xp.data_files looks for them."""
     for place in places:
         if place.is_file():
             shutil.copy(place, target / place.name)
         else:
             copy_package(target, place)
+    for place in data:
+        for file in files_in(place):
+            copy = target / shipped_name(place) / file.relative_to(place)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def _origin(name: str) -> Path | None:

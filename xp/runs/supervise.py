@@ -13,7 +13,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.cluster import read_launches
-from xp.launchers.files import copy_data, copy_modules, copy_package
+from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
 from xp.launchers.node.outputs import State, missing, states
@@ -195,8 +195,7 @@ class _Attempt:
             directory.mkdir()
             write_atomically(directory / "plan.json", self._plan.to_json())
             copy_package(directory / "code")
-            copy_modules(self._ready.modules, directory / "code")
-            copy_data(self._ready.data, directory / "code")
+            copy_modules(self._ready.modules, directory / "code", self._ready.data)
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):

@@ -147,7 +147,7 @@ class EnvMember(Section):
     """provider local: a ready one (exact, contains, number, regex, boxed, choice, math, gsm8k), or
     `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
     grader_form: Annotated[GraderForm, Field(strict=False), Former("xp")]
-    """How a function is called: `xp` (answer, row), `verl` (data_source, solution_str, ground_truth, extra_info), or
+    """Form of a function's call: `xp` (answer, row), `verl` (data_source, solution_str, ground_truth, extra_info), or
     `trl` (prompts, completions and the columns), which returns a list."""
     grader_args: Annotated[dict[str, Any], Former({})]
     """Keyword arguments of the grader: `tolerance` of number, `pattern` of regex, those of your own."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xp.code_files import code_files, code_places
-from xp.data_files import files_in, is_data, path_in, place_of
+from xp.data_files import data_of, files_in, is_data, path_in
 from xp.digest import digest_of, file_digest
 from xp.envs.config import Dialect, EnvConfig, GraderForm
 from xp.envs.packages.names import module_of
@@ -174,12 +174,6 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     if not named and not data:
         return None
     return digest_of([_module_digest(name.partition(":")[0], path) for name in named] + [*map(_data_digest, data)])
-
-
-def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
-    """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
-    names = [] if rows is None else [rows] if isinstance(rows, str) else [rows[split] for split in sorted(rows)]
-    return [place for name in names if path_in(name) is not None and (place := place_of(name)) is not None]
 
 
 def _data_digest(place: Path) -> str:
