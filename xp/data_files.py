@@ -65,6 +65,11 @@ def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
     return [place for name in names if path_in(name) is not None and (place := place_of(name)) is not None]
 
 
+def is_set(name: str) -> bool:
+    """Returns whether a text names a data set of the hub or a directory with one."""
+    return name.startswith(HUB) or ((place := place_of(name)) is not None and place.is_dir())
+
+
 def files_in(place: Path) -> list[Path]:
     """The files of a data set's directory, links included, without hidden ones; or the file itself."""
     if not place.is_dir():
@@ -119,9 +124,8 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
 
 def check_loader(name: str) -> None:
     """Raises XpError if a name is a data set and this Python lacks `datasets`, its loader."""
-    spec, place = find_module("datasets"), place_of(name)
-    is_set = name.startswith(HUB) or (place is not None and place.is_dir())
-    if is_set and (spec is None or spec.origin is None):  # without an origin: a directory of this name
+    spec = find_module("datasets")
+    if is_set(name) and (spec is None or spec.origin is None):  # without an origin: a directory of this name
         raise XpError(
             f"{name} needs the package datasets, which comes with TRL: run `pip install -e '.[trl]'` in a clone of xp,"
             " or `pip install datasets`",

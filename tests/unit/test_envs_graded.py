@@ -264,7 +264,7 @@ def test_a_grader_may_return_what_other_frameworks_functions_do(
     [
         ("says_nothing_by_a_mapping", GraderForm.XP, "no score and no reward, only acc"),
         ("never", GraderForm.XP, "DeadlineExceeded"),
-        ("trl_bare_number", GraderForm.TRL, "returns a list with one reward for each completion; got 1.0"),
+        ("trl_bare_number", GraderForm.TRL, "non-iterable float"),
         ("trl_reward", GraderForm.TRL, "None as the reward"),
     ],
 )

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from xp.data_files import HUB, Row, named_columns, place_of, rows_of_file, rows_of_hub, value_at
+from xp.data_files import Row, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
 from xp.envs.base import Message
 from xp.errors import ExitCode, XpError
 from xp.load import load_object
@@ -45,9 +45,9 @@ def load_rows(source: str | Mapping[str, str], columns: Mapping[str, str]) -> tu
     name, has_splits = name_of(source), True
     if isinstance(source, Mapping):
         splits: Rows = {split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()}
-    elif source.startswith(HUB) or ((place := place_of(source)) is not None and place.is_dir()):
+    elif is_set(source):
         splits = rows_of_hub(source)
-    elif place is not None:
+    elif (place := place_of(source)) is not None:
         splits, has_splits = {DEFAULT_SPLIT: rows_of_file(place)}, False
     else:
         splits = _mapping(attribute(source)(), name)
@@ -85,6 +85,13 @@ def columns_for(splits: Rows, given: Mapping[str, str], name: str) -> dict[str, 
                 f" env.columns.prompt={(present or [one for one in some[0] if one != ANSWER] or ['COLUMN'])[0]}"
             )
     return chosen
+
+
+def line_of(env: str, splits: Rows, columns: Mapping[str, str]) -> str:
+    """Line about the sizes of an environment's splits and the columns that are used."""
+    sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
+    used = ", ".join(f"{name} from the column {columns[name]}" for name in (PROMPT, ANSWER) if name in columns)
+    return f"rows of {env}: {sizes}; {used}"
 
 
 def name_of(source: str | Mapping[str, str]) -> str:

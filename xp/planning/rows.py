@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from xp.backends.stages.episode import env_config
 from xp.codec import decode
-from xp.data_files import HUB, check_loader, place_of
+from xp.data_files import check_loader, is_set, place_of
 from xp.envs.config import EnvConfig
 from xp.envs.graders import check_answers
-from xp.envs.rows import ANSWER, PROMPT, load_rows, name_of
+from xp.envs.rows import line_of, load_rows, name_of
 from xp.errors import ExitCode, XpError
 from xp.load import find_module
 from xp.spec import EnvMember, LauncherName, RunSpec
@@ -28,8 +28,7 @@ def row_lines(spec: RunSpec) -> list[str]:
     for name, member in spec.env.members.items():
         _check_packages(member, spec)
         names = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
-        places = [None if one.startswith(HUB) else place_of(one) for one in names]
-        if files := [place for place in places if place is not None and not place.is_dir()]:
+        if files := [place for one in names if not is_set(one) and (place := place_of(one)) is not None]:
             states = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists())
             lines.append(_line(json.dumps(asdict(env_config(name, member, spec))), states))
     return lines
@@ -43,9 +42,7 @@ def _line(env: str, states: tuple[tuple[int, int], ...]) -> str:
     assert config.rows is not None
     splits, columns = load_rows(config.rows, config.columns)
     check_answers(config, splits, name_of(config.rows))
-    sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
-    used = ", ".join(f"{name} from the column {columns[name]}" for name in (PROMPT, ANSWER) if name in columns)
-    return f"rows of {config.name}: {sizes}; {used}"
+    return line_of(config.name, splits, columns)
 
 
 def _check_packages(member: EnvMember, spec: RunSpec) -> None:
