@@ -316,3 +316,16 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
     here.unlink()
     with pytest.raises(XpError, match="there is no such file"):
         source_digest(env_config("graded", spec.env.members["graded"], spec))
+
+
+def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(XpError, match=r"there is no file s\.jsonl in"):
+        compose(words(here.parent / "hidden" / "s.jsonl"))
+
+
+@pytest.mark.parametrize("rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"])
+def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> None:
+    with pytest.raises(XpError, match="user or a password") as error:
+        compose(words(f"'{rows}'"))
+    assert "XPCANARY" not in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,9 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
     if path is None:
         return name
     place = Path(path).expanduser().absolute()
-    if not place.exists():
+    if not os.path.exists(place):
         folder = place.parent
-        files = [file.name for file in sorted(folder.iterdir())] if folder.is_dir() else []
+        files = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) and folder.is_dir() else []
         hub = f"; a data set of the hub is {HUB}{name}" if "." not in name and name.count("/") == 1 else ""
         yield Fault(key, f"{key}={name}: there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}")
     return name.replace(path, str(place), 1)

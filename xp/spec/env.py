@@ -190,7 +190,7 @@ class EnvMember(Section):
     def _is_there(cls, provider: str) -> str:
         return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
 
-    @field_validator("options", "secrets", "grader_args", mode="before")
+    @field_validator("options", "secrets", "grader_args", "rows", "columns", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
         return check_numbers_below(check_no_secret_below(options))
