@@ -17,6 +17,8 @@ from xp.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_data
+from xp.load import find_module
+from xp.planning import rows as planned_rows
 from xp.planning.plan import build_plan
 from xp.planning.rows import row_lines
 from xp.tasks.config import PrepareConfig
@@ -189,6 +191,14 @@ def test_without_its_loader_a_data_set_of_the_hub_is_refused_before_a_run(monkey
     spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
     with pytest.raises(XpError, match=r"datasets, which comes with TRL: run `pip install") as error:
         build_plan(spec, "r")
+    assert error.value.code is ExitCode.RUNTIME
+
+
+def test_without_math_verify_its_grader_is_refused_before_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned_rows, "find_module", lambda name: None if name == "math_verify" else find_module(name))
+    assert build_plan(compose(words(here.name)), "r").stages
+    with pytest.raises(XpError, match=r"needs the package math-verify: run `pip install math-verify==") as error:
+        build_plan(compose(words(here.name, "env.grader=math")), "r")
     assert error.value.code is ExitCode.RUNTIME
 
 

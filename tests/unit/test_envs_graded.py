@@ -215,6 +215,7 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
     pq.write_table(pa.Table.from_pylist([row]), package / "rows.parquet")
     provider = GradedProvider(graded("equals", rows="lent_rows:rows.parquet"), {})
     assert provider.tasks("train", [0])[0].spec["reward_spec"]["ground_truth"] == "1"
+    assert provider.tasks("train", [0])[0].spec["answer"] == "1"
 
 
 @pytest.mark.parametrize(
