@@ -76,11 +76,17 @@ class Trainer:
 
 
 @dataclass(frozen=True)
+class NoEnvironments:
+    members: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class FakeSpec:
     launcher: Any = Limits()
     backend: Trainer = Trainer()
     tracking: tuple[str, ...] = ()
     project: str = "tests"
+    env: NoEnvironments = NoEnvironments()
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         assert mode == "json"

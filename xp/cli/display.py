@@ -60,6 +60,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.backends.base import render_module
     from xp.planning.memory import memory_lines
+    from xp.planning.rows import row_lines
     from xp.planning.splits import held_out_lines, profile_lines
 
     out = console()
@@ -68,7 +69,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
-    for line in (*held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
+    for line in (*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
         out.print(f"  {line}")
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""

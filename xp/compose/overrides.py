@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 FREE_FORM = re.compile(
-    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options)|launcher\.options"
+    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options|columns|grader_args)|launcher\.options"
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""

@@ -20,6 +20,7 @@ from xp.compose.mixes import env_name
 from xp.compose.model import complete_model
 from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
+from xp.compose.rows import complete_rows
 from xp.compose.values import resolve_values
 from xp.errors import XpError
 
@@ -164,6 +165,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     if "model" not in composed.undecided:
         faults += complete_model(container, composed.container)
         faults += complete_checkpoint(container)
+    if "env" not in composed.undecided:
+        faults += complete_rows(container)
     env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
     spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):

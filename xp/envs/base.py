@@ -68,6 +68,8 @@ class ToolResult:
     """True if a plain message was answered and the conversation goes on; only in sessions with plain messages."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers of the scorer, beside the reward."""
 
 
 class Session(Protocol):

@@ -274,7 +274,9 @@ class Episode:
         }
 
     def _score(self) -> EpisodeResult:
-        rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)
+        results = [result for turn in self._turns for result in turn.results]
+        rewards = tuple(result.reward for result in results if result.reward is not None)
+        judged = [result.judges for result in results if result.judges] or [{}]
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
@@ -289,10 +291,6 @@ class Episode:
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
-            judges=_judges([result.judges for turn in self._turns for result in turn.results if result.judges]),
+            judges={name: sum(one[name] for one in judged) for name in judged[0] if all(name in one for one in judged)},
+            grader={name: value for result in results for name, value in result.metrics.items()},
         )
-
-
-def _judges(used: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    """Sums over the results, by name."""
-    return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}

@@ -51,6 +51,12 @@ METRICS: Final = (
         "The parts of a reward: which of them rises.",
     ),
     Metric(
+        "grader/<name>",
+        "as the grader gives it",
+        "Mean of what a grader returned under that name beside the score, over the scored episodes that have it.",
+        "The parts of a score: which of them rises.",
+    ),
+    Metric(
         "judges/<name>",
         "tokens; US dollars",
         "Sum over this step's scored episodes of what judge models and simulated users read (`prompt_tokens`), wrote"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -78,7 +78,8 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         "environment/total_reward": sum((sum(one.outcome.step_rewards) for one in scored), 0.0),
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
-    metrics |= _of_reward_fn(scored) | _of_judges(scored)
+    metrics |= _means("reward_fn", [one.outcome.metrics for one in scored]) | _of_judges(scored)
+    metrics |= _means("grader", [one.outcome.grader for one in scored])
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
@@ -95,12 +96,12 @@ def pass_name(group_size: int, pass_threshold: float) -> str:
     return name if pass_threshold == FULL_REWARD else f"{name}_from_{pass_threshold:g}"
 
 
-def _of_reward_fn(scored: Sequence[Played]) -> dict[str, float]:
-    """Mean of each further metric of reward functions, over the episodes that have it."""
+def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each further metric of reward functions or graders, over the episodes that have it."""
     given: dict[str, list[float]] = {}
-    for one in scored:
-        for name, value in one.outcome.metrics.items():
-            given.setdefault(f"reward_fn/{name}", []).append(value)
+    for one in entries:
+        for name, value in one.items():
+            given.setdefault(f"{source}/{name}", []).append(value)
     return {name: fmean(values) for name, values in sorted(given.items())}
 
 

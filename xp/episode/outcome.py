@@ -66,3 +66,5 @@ class EpisodeResult:
     """Reward before the user's reward functions; None: there are none, or the episode is void."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
+    grader: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that the environment's grader returned in addition to the reward."""

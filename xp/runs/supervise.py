@@ -195,7 +195,7 @@ class _Attempt:
             directory.mkdir()
             write_atomically(directory / "plan.json", self._plan.to_json())
             copy_package(directory / "code")
-            copy_modules(self._ready.modules, directory / "code")
+            copy_modules(self._ready.modules, directory / "code", self._ready.data)
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+from xp.data_files import HUB, is_data
 from xp.security.secret_shapes import holds_token
 from xp.security.terminal import shown
 
@@ -74,7 +75,19 @@ FORMS = {
     MODULE_PATH: "should be module:name, such as my_env:grade",
 }
 """Pattern -> what a text of it looks like, for messages."""
-RowsPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w-]*(\.(jsonl|parquet))?$")]
+
+
+def _rows_name(name: str) -> str:
+    """Returns the name of rows; raises ValueError for a text that can be neither a path, nor `hf:...`, nor
+    `module:name`."""
+    if not is_data(name) and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.-]*", name):
+        raise ValueError(
+            f"{name!r} names no rows: give a file (./x.jsonl, .json, .csv, .parquet), hf:ORG/NAME, or module:function"
+        )
+    return name if name.startswith(HUB) else local_path(name)
+
+
+RowsName = Annotated[str, AfterValidator(_rows_name)]
 
 
 def _image_name(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 from xp.envs.base import ProtocolError, Provider, Task
 from xp.envs.config import PromptSource
 from xp.envs.load import load_provider
+from xp.envs.rows import name_of
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig, PrepareConfig
 from xp.tasks.questions import KNOWN_AGAIN, ask, described, entry_of, hash_task
@@ -68,7 +69,8 @@ def check_unchanged(
 
 
 def _place(member: MemberConfig) -> str:
-    return member.env.target or member.env.rows or member.env.grader or member.env.provider
+    rows = member.env.rows
+    return member.env.target or (name_of(rows) if rows else None) or member.env.grader or member.env.provider
 
 
 def _differing(
