@@ -54,7 +54,7 @@ def check_ends(served: Served, log: Path) -> None:
     ("caching", "sent", "told"),
     [
         ("true", signal.SIGKILL, "the vLLM server ended with -9"),
-        ("false", signal.SIGSTOP, "did not answer for 30 s and was stopped"),
+        ("false", signal.SIGSTOP, "did not answer for 30 s and was killed"),
     ],
     ids=["with a prefix cache, and it dies", "without one, and it hangs"],
 )

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 from tests.strangers import Stranger, stranger
-from xp.backends.slime.worker import guarded, kept_engines
+from xp.backends.slime.worker import guarded
 from xp.security import loopback, own_ray
 
 
@@ -60,7 +60,7 @@ def own() -> Iterator[Any]:
 
 
 def slimes_engine() -> Any:
-    """Slime's module of an engine, guarded, with the deadlines of its requests."""
+    """Slime's module of an engine, guarded."""
     module: Any = ModuleType("sglang_engine")
     module.requests = requests
 
@@ -77,7 +77,6 @@ def slimes_engine() -> Any:
                     raise ChildProcessError
 
     module._wait_server_healthy = _wait_server_healthy
-    kept_engines._set_deadlines(module)
     guarded._guard_engine(module)
     return module
 

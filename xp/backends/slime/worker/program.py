@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker import processes
@@ -24,6 +24,7 @@ from xp.errors import ExitCode, XpError
 from xp.lost_signals import repeated
 from xp.security import loopback, own_ray
 from xp.worker.best import EarlyStop
+from xp.worker.engine_probe import is_lost_process
 
 OWN: Final = (XpError, EarlyStop)
 """Classes of xp's own errors. Ray wraps an actor's exception in a class derived from both, which is none of these."""
@@ -161,20 +162,18 @@ def _own_fault(error: BaseException | None) -> XpError | None:
 
 
 def _engine_fault(error: BaseException) -> XpError | None:
-    """XpError(ENGINE) if an engine did not answer Slime: only its calls of engines use the package `requests`."""
-    requests: Any = sys.modules.get("requests")
-    if requests is None:
-        return None
-    faults = [one for one in _causes(error) if isinstance(one, requests.RequestException)]
-    if not faults:
-        return None
-    fault = faults[-1]
-    why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
-    return XpError(
-        f"an engine did not answer when it was to take weights or to give memory back ({why}); resume=RUN goes on from"
-        " the last checkpoint, and launcher.max_restarts=N does so by itself",
-        ExitCode.ENGINE,
-    )
+    """XpError(ENGINE) if an engine did not answer, or one of Ray's processes has ended.
+
+    Slime calls only its engines by the package `requests`, and waits for nothing else with a deadline.
+    """
+    import requests
+
+    for fault in reversed([*_causes(error)]):
+        is_silent = isinstance(fault, requests.RequestException | TimeoutError)
+        if is_silent or is_lost_process(fault):
+            what = "an engine did not answer" if is_silent else "a process of Slime's has ended"
+            return XpError(f"{what}: {fault}; SGLang's output is in this log", ExitCode.ENGINE)
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

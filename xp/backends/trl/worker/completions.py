@@ -17,7 +17,6 @@ from xp.envs.retry import RetryRule, retried
 from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
 from xp.exchange import direct_opener
-from xp.worker.lost_engine import EngineLost
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""
@@ -93,8 +92,8 @@ class ServerWriter:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
-        """Sends the request and waits for the turn; raises XpError(STAGE_FAILED), EngineLost if the server does not
-        answer."""
+        """Sends the request and waits for the turn; raises XpError: (ENGINE) the server does not answer; (STAGE_FAILED)
+        it refuses."""
         answer = self._post(request)
         try:
             written = self._turn(answer)
@@ -137,8 +136,8 @@ class ServerWriter:
             raise self._lost(str(fault)) from None
 
     def _sent(self, sent: urllib.request.Request, request: GenerationRequest) -> Any:
-        """The answer to one attempt; raises _Hiccup if another attempt may help, EngineLost if another user has taken
-        the port, who gets neither prompt nor key."""
+        """The answer to one attempt; raises _Hiccup if another attempt may help, XpError(ENGINE) if another user has
+        taken the port, who gets neither prompt nor key."""
         limit = MAX_BYTES + TOKEN_BYTES * (len(request.ids) + request.max_tokens)
         if self._is_own and is_taken(self._url):
             raise self._lost(f"a process of another user listens on {self._url}")
@@ -159,8 +158,8 @@ class ServerWriter:
     def _failed(self, fault: str) -> XpError:
         return XpError(self._words(fault), ExitCode.STAGE_FAILED)
 
-    def _lost(self, fault: str) -> EngineLost:
-        return EngineLost(self._words(fault), ExitCode.STAGE_FAILED)
+    def _lost(self, fault: str) -> XpError:
+        return XpError(self._words(fault), ExitCode.ENGINE)
 
     def _words(self, fault: str) -> str:
         return f"the {self.engine} server failed: {fault}; its log is {self._log}"

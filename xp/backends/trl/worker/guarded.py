@@ -7,11 +7,9 @@ vLLM's own key guards `/v1` only (0.22 to 0.31), while VLLM_SERVER_DEV_MODE adds
 
 from __future__ import annotations
 
-import hmac
 import os
 import runpy
 from typing import Any
-from urllib.parse import urlsplit
 
 from xp.envs.bounds import die_with
 from xp.envs.target import is_taken, origin
@@ -20,7 +18,7 @@ from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
 from xp.security.with_key import WantsKey
 
 KEY = "VLLM_API_KEY"
-"""Variable with the key in the server (vLLM's own name); in the trainer, the secret from which each key is derived."""
+"""Variable with the key, in the server (vLLM's own name) and in the trainer."""
 
 
 class WithKey:
@@ -33,17 +31,8 @@ class WithKey:
         await self._own(scope, receive, send)
 
 
-def key_at(secret: str, url: str) -> str:
-    """Key of one server of a stage; another user who takes the port of an ended server learns no other server's key."""
-    return hmac.new(secret.encode(), url.encode(), "sha256").hexdigest()
-
-
-def let_trl_say(secret: str) -> None:
-    """Makes TRL's client of such a server send its key: the client has no argument for it, and connects at once.
-
-    Args:
-        secret: secret of the stage, from which each server's key is derived.
-    """
+def let_trl_say(key: str) -> None:
+    """Makes TRL's client of such a server send its key: the client has no argument for it, and connects at once."""
     import requests
     from trl.generation import vllm_generation
 
@@ -52,8 +41,7 @@ def let_trl_say(secret: str) -> None:
     def say_key(request: Any) -> Any:
         if is_taken(request.url):
             raise requests.ConnectionError(f"a process of another user listens on {origin(request.url)}")
-        parts = urlsplit(request.url)
-        request.headers["Authorization"] = f"Bearer {key_at(secret, f'{parts.scheme}://{parts.netloc}')}"
+        request.headers["Authorization"] = f"Bearer {key}"
         return request
 
     class GuardedClient(base):  # type: ignore[misc]
