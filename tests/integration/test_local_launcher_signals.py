@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
@@ -192,25 +191,6 @@ def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     ended, output = Supervisor(tmp_path, ["print('again')"], attempt=2).end()
     assert (ended, "again" in output) == (0, True)
     assert statuses(tmp_path) == {"s0": "succeeded"}
-
-
-@pytest.mark.scorecard(8)
-def test_a_guard_that_is_killed_takes_its_job_with_it_and_no_run_of_the_same_name(tmp_path: Path) -> None:
-    """Two runs of one name: an `outputs/` that was copied, and both resumed."""
-    other = Supervisor(tmp_path / "copy", [POLITE], grace_s=600.0)
-    eventually(lambda: (tmp_path / "copy/up").exists() and statuses(tmp_path / "copy") == {"s0": "running"})
-    supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
-    tree = supervisor.tree()
-    guard = next(p for p in psutil.Process(supervisor.process.pid).children() if "guard.py" in " ".join(p.cmdline()))
-    os.kill(guard.pid, signal.SIGKILL)
-    ended, _ = supervisor.end()
-    assert statuses(tmp_path / "copy") == {"s0": "running"}
-    other.send(signal.SIGTERM)
-    code, output = other.end()
-    assert (code, "tidied up" in output) == (ExitCode.TERMINATED, True)
-    assert ended == ExitCode.STAGE_FAILED
-    eventually(lambda: not any(map(is_alive, tree)))
-    assert statuses(tmp_path) == {"s0": "failed"}
 
 
 def test_a_run_can_be_cancelled_from_another_process(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from tests.strangers import NOBODY
 from xp.security import stores
-from xp.security.loopback import free_port
-from xp.security.start_ray import free_ports
+from xp.security.loopback import free_port, free_ports
 from xp.testing.jobs import PATIENCE_S
 
 GROUP = """

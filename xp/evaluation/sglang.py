@@ -11,8 +11,7 @@ from xp.backends.common_rows import longest_episode
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.server import Program, Served, serving
 from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
-from xp.security.loopback import HOST
-from xp.security.start_ray import free_ports
+from xp.security.loopback import HOST, free_ports
 from xp.spec import RunSpec
 from xp.worker import sglang_server
 

@@ -12,14 +12,12 @@ from contextlib import suppress
 
 from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import GUARD_S, START_RAY, behind_guard, end_guarded
+from xp.launchers.node.guarded import RAY, RAY_GRACE_S, behind_guard, end_guarded
 from xp.security import own_directory, own_ray
-from xp.security.loopback import HOST
-from xp.security.start_ray import free_ports
+from xp.security.loopback import HOST, free_ports
 
-START_S = 900.0
-"""Seconds until the dashboard must answer, on a busy machine too; a head that ends earlier is told at once."""
-GRACE_S = 10.0
+START_S = 300.0
+"""Seconds until the dashboard must answer; a head that ends earlier is told at once."""
 
 
 class RayHead:
@@ -31,7 +29,7 @@ class RayHead:
         dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, *START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
+            *(sys.executable, *RAY, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
             *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
@@ -46,7 +44,7 @@ class RayHead:
         self._log = self._directory / "head.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                behind_guard(command, GRACE_S),
+                behind_guard(command, RAY_GRACE_S),
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -67,7 +65,7 @@ class RayHead:
 
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
-        end_guarded(self._process, GRACE_S + GUARD_S)
+        end_guarded(self._process)
         own_directory.remove(self._directory)
 
     def check_port(self) -> None:

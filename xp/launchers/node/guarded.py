@@ -8,21 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from xp.security import start_ray
-from xp.security.own_ray import NICENESS
-
 GUARD: Final = Path(__file__).parent / "guard.py"
-GUARD_S: Final = 60.0
-"""Seconds beyond the grace period that a guard may need on a busy machine; without it, processes of the job remain."""
-START_RAY: Final = ("-P", str(Path(start_ray.__file__)))
-"""Words after a Python that run `ray ...`; the program stays."""
-START_RAY_ENV: Final = {
-    **start_ray.PATIENCE,
-    "RAY_NUM_REDIS_GET_RETRIES": "150",
-    NICENESS: "0",
-}
-"""Environment variables of `ray start`: Ray's own limits; number of requests, every 2 s, of a worker to a head that is
-starting; niceness of the workers, in addition to the job's."""
+RAY: Final = ("-m", "ray.scripts.scripts")
+"""Words after a Python that run Ray's command line."""
+RAY_GRACE_S: Final = 10.0
+"""Seconds between TERM and KILL for a cluster of Ray's."""
 
 
 def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:
@@ -34,11 +24,8 @@ def behind_guard(command: Sequence[str], grace_s: float) -> list[str]:
     return [sys.executable, "-E", "-P", str(GUARD), str(grace_s), *command]
 
 
-def end_guarded(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ends a guard and all its processes; after `patience_s` seconds the guard itself is killed."""
+def end_guarded(process: subprocess.Popen[bytes]) -> None:
+    """Ends a guard and all its processes, within the guard's grace period."""
     assert process.stdin is not None
     process.stdin.close()
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    process.wait()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -60,26 +59,21 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
     """
     import ray
 
-    terminate = signal.getsignal(signal.SIGTERM)
-    is_asked = threading.Event()
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         _start(cfg, num_workers)
-        # Ray's own handler kills its processes at once, and exceptions in a handler are lost while Ray waits.
-        signal.signal(signal.SIGTERM, lambda *_: is_asked.set())
+        signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
         with EngineWatch(Path(cfg.trainer.log_path)) as watch:
             running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
-            return _result(running, is_asked, watch)
+            return _result(running, watch)
     except ray.exceptions.RayError as error:
         raise _fault(error) from None
     finally:
         ray.shutdown()
-        signal.signal(signal.SIGTERM, terminate)
-        if is_asked.is_set():
-            signal.raise_signal(signal.SIGTERM)
 
 
-def _result(running: Any, is_asked: threading.Event, watch: EngineWatch) -> Any:
-    """Result of the task; None if the job is stopped first, after the task has closed its sessions.
+def _result(running: Any, watch: EngineWatch) -> Any:
+    """Result of the task; if the job is stopped first, the task closes its sessions.
 
     Raises:
         XpError: (ENGINE) an engine hangs.
@@ -87,7 +81,7 @@ def _result(running: Any, is_asked: threading.Event, watch: EngineWatch) -> Any:
     import ray
 
     try:
-        while not is_asked.is_set() and not watch.fault:
+        while not watch.fault:
             ready, _ = ray.wait([running], timeout=POLL_S)
             if ready:
                 return ray.get(running)
@@ -95,9 +89,7 @@ def _result(running: Any, is_asked: threading.Event, watch: EngineWatch) -> Any:
         _cancel(running)
         raise
     _cancel(running)
-    if watch.fault:
-        raise _lost(watch.fault)
-    return None
+    raise _lost(watch.fault)
 
 
 def _start(cfg: Any, num_workers: int | None) -> None:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from xp.atomic import write_atomically
@@ -21,7 +20,6 @@ from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.lost_signals import repeated
 from xp.security import loopback, own_ray
 from xp.worker.best import EarlyStop
 from xp.worker.engine_probe import is_lost_process
@@ -129,31 +127,11 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
         own_ray.start(runtime_env=hook)
-    # Ray handles TERM itself, and while it waits ignores every exception of a handler but KeyboardInterrupt.
-    ending = _Ending()
-    signal.signal(signal.SIGTERM, ending)
+    signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
     try:
-        with repeated(KeyboardInterrupt, lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            yield
-    except KeyboardInterrupt:
-        if ending.is_asked:
-            raise SystemExit(int(ExitCode.TERMINATED)) from None
-        raise
+        yield
     finally:
-        signal.signal(signal.SIGTERM, handler)
         ray.shutdown()
-
-
-class _Ending:
-    """Handler of TERM: raises KeyboardInterrupt and records that TERM was its cause."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        del signum, frame
-        self.is_asked = True
-        raise KeyboardInterrupt
 
 
 def _own_fault(error: BaseException | None) -> XpError | None:

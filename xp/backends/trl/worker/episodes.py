@@ -14,7 +14,6 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
-from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode
 
@@ -162,7 +161,7 @@ class EpisodePlay:
         """Processes all events; waits for one if this thread is idle."""
         must_wait = not self.engine.is_writing and self._is_live
         while must_wait or not self._inbox.empty():
-            event = next_of(self._inbox)
+            event = self._inbox.get()
             must_wait = False
             if isinstance(event, Settled):
                 self._outcomes[event.number] = event.outcome
