@@ -152,7 +152,7 @@ SERVED = (
 def test_a_run_resumes_after_its_server_was_killed(tmp_path: Path) -> None:
     loss = lose_once(tmp_path, lambda tree: process_with("xp.backends.trl.worker.guarded", tree).kill(), *SERVED)
     assert loss.exit_code == ExitCode.ENGINE
-    assert "xp: the vLLM server ended with -9; the end of " in loss.log
+    assert "xp: the vLLM server ended with 137; the end of " in loss.log
 
 
 IMPATIENT = """

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.listeners import Listener, listeners
-from xp.backends.skyrl.worker.engine_watch import Engines
+from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.errors import ExitCode, XpError
 from xp.security import stores
 from xp.testing.jobs import PATIENCE_S
@@ -71,7 +71,8 @@ def ask_engine(cfg: Any, port: int, status: int) -> None:
         finally:
             await client.teardown()
 
-    asyncio.run(ask())
+    with engine_faults():
+        asyncio.run(ask())
 
 
 def linger_with_engine(cfg: Any, url: str, diary: Path) -> None:

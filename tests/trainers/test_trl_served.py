@@ -56,7 +56,7 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
 @pytest.mark.parametrize(
     ("sent", "patience_s", "told"),
     [
-        (signal.SIGKILL, 600.0, "the vLLM server ended with -9"),
+        (signal.SIGKILL, 600.0, "the vLLM server ended with 137"),
         (signal.SIGSTOP, 2.0, "did not answer for 2 s and was killed"),
     ],
     ids=["dies", "hangs"],
@@ -86,8 +86,9 @@ from xp.backends.trl.worker import server
 from xp.backends.trl.worker.config import VLLMServer
 server.LEAVE_S = 1.0
 with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.argv[1])) as served:
-    (child,) = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
-    os.kill(int(child), signal.SIGKILL)
+    guard = Path("/proc/self/task", str(os.getpid()), "children").read_text().strip()
+    server = Path("/proc", guard, "task", guard, "children").read_text()
+    os.kill(int(server), signal.SIGKILL)
     time.sleep(600)  # a broadcast of weights that never returns
 """
 
@@ -98,13 +99,13 @@ def test_a_stage_that_waits_for_a_lost_server_is_ended_with_the_engines_code(tmp
         [sys.executable, "-c", STAGE, str(tmp_path / "vllm.log")], env=environ, capture_output=True, text=True
     )
     assert ended.returncode == ExitCode.ENGINE, ended.stderr
-    assert "xp: the vLLM server ended with -9; the end of " in ended.stderr
+    assert "xp: the vLLM server ended with 137; the end of " in ended.stderr
 
 
 def servers() -> list[psutil.Process]:
-    """Servers that this process runs."""
-    children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == os.getpid())
-    return [one for one in children if "some/model" in (one.info["cmdline"] or ())]
+    """Servers that this process runs, each under its guard."""
+    guards = [one for one in psutil.Process().children() if "some/model" in one.cmdline()]
+    return [server for guard in guards for server in guard.children()]
 
 
 @pytest.mark.scorecard(49)

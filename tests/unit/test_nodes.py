@@ -15,7 +15,6 @@ from tests.launching import stage
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
-from xp.launchers.node.guarded import START_RAY
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
 from xp.launchers.node.own_cluster import WAIT
 from xp.launchers.node.spread import command, first_failure
@@ -134,36 +133,3 @@ def test_a_head_whose_own_node_is_slow_is_asked_again(patience_s: str, code: int
     assert run.returncode == code, run.stderr
     if code:
         assert run.stderr == "Failed to connect to Ray cluster at 10.77.0.1:6379\n"
-
-
-SERVICES = """
-asked = []
-def get_node(gcs_address, node_id):
-    asked.append(node_id)
-    if len(asked) < 3:
-        raise RuntimeError("no such node yet")
-    return {"node_id": node_id}
-"""
-SCRIPTS = """
-from ray._private import services
-def cli(standalone_mode):
-    print(services.get_node("10.77.0.1:6379", node_id="mine"))
-    raise SystemExit
-"""
-
-
-def test_ray_is_given_more_than_half_a_minute_for_its_own_node(tmp_path: Path) -> None:
-    for name in ("", "_private", "scripts"):
-        (tmp_path / "ray" / name).mkdir()
-        (tmp_path / "ray" / name / "__init__.py").touch()
-    (tmp_path / "ray/_private/services.py").write_text(SERVICES)
-    (tmp_path / "ray/_private/node.py").touch()
-    (tmp_path / "ray/scripts/scripts.py").write_text(SCRIPTS)
-    run = subprocess.run(
-        [sys.executable, *START_RAY, "start"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert run.stdout == "{'node_id': 'mine'}\n", run.stderr

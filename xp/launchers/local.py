@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from xp import guard
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
@@ -20,7 +21,6 @@ from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.limits import needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.guarded import behind_guard
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
@@ -88,14 +88,13 @@ class LocalLauncher:
         python = interpreter(stage.job.runtime)
         argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
         hold = self._hold_tree(context)
-        process = subprocess.Popen(
-            behind_guard(argv, self._grace_s),
+        process = guard.start(
+            argv,
+            self._grace_s,
             cwd=context.outputs,
             env=self._environment(stage, context),
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             pass_fds=(hold,),
         )
         os.close(hold)
@@ -121,10 +120,7 @@ class LocalLauncher:
         return code if code >= 0 else 128 - code
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        process = self._running[launch.key].process
-        assert process.stdin is not None
-        with suppress(OSError):
-            os.write(process.stdin.fileno(), b"K" if now else b"T")
+        guard.ask(self._running[launch.key].process, now=now)
 
     def close(self, context: Context) -> None:
         """Does nothing: no process outlives a stage, and accelerators are kept for the next attempt."""

@@ -3,16 +3,14 @@ supervisor."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
+from xp import guard
 from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import RAY, RAY_GRACE_S, behind_guard, end_guarded
 from xp.security import own_directory, own_ray
 from xp.security.loopback import HOST, free_ports
 
@@ -29,7 +27,7 @@ class RayHead:
         dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, *RAY, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
+            *(sys.executable, *own_ray.COMMAND, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
             *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
@@ -43,14 +41,7 @@ class RayHead:
         }
         self._log = self._directory / "head.log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                behind_guard(command, RAY_GRACE_S),
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = guard.start(command, env=variables, stdout=log, stderr=subprocess.STDOUT)
         self._wait()
 
     @property
@@ -59,13 +50,11 @@ class RayHead:
 
     def kill(self) -> None:
         """Kills all its processes without waiting; `stop` must still be called."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            os.write(self._process.stdin.fileno(), b"K")
+        guard.ask(self._process, now=True)
 
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
-        end_guarded(self._process)
+        guard.end(self._process)
         own_directory.remove(self._directory)
 
     def check_port(self) -> None:

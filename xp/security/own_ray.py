@@ -21,6 +21,8 @@ from xp.security.loopback import HOST, ONE_MACHINE
 from xp.security.stores import DIRECTORY as STORES
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
+COMMAND = ("-m", "ray.scripts.scripts")
+"""Words after a Python that run Ray's command line."""
 DIRECTORY = "XP_OWN_RAY"
 """Variable with the directory of this process's own cluster."""
 PRETENDED_GPUS = "XP_PRETENDED_GPUS"

@@ -1,4 +1,4 @@
-"""SGLang's HTTP server on 127.0.0.1, for requests with its key only. It ends with its parent.
+"""SGLang's HTTP server on 127.0.0.1, for requests with its key only.
 
     python -m xp.worker.sglang_server --model-path MODEL --port PORT ...
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 
-from xp.envs.bounds import die_with
 from xp.security import loopback
 from xp.security.web_origin import OwnOrigin
 from xp.security.with_key import WantsKey
@@ -36,5 +35,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     loopback.stay()
-    die_with(os.getppid())
     main(sys.argv[1:])

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from xp import guard
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import RAY, RAY_GRACE_S, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
@@ -99,16 +99,15 @@ class _NodePart:
         environ = own_ray.joining(variables(spec), self.told)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
-            *(interpreter(spec.runtime), *RAY, "start", *place, "--block", "--disable-usage-stats"),
+            *(interpreter(spec.runtime), *own_ray.COMMAND, "start", *place, "--block", "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
         ]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                behind_guard(command, RAY_GRACE_S),
+            self._process = guard.start(
+                command,
                 cwd=spec.root,
                 env={**RETRIES, **environ},
-                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 preexec_fn=deaf_to_usr2,
@@ -122,7 +121,7 @@ class _NodePart:
 
     def stop(self) -> None:
         """Ends all processes of this node's part and removes its files."""
-        end_guarded(self._process)
+        guard.end(self._process)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from xp.backends.skyrl.worker.engine_watch import EngineWatch
+from xp.backends.skyrl.worker.engine_watch import EngineWatch, lost
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.security import own_ray
-from xp.worker.engine_probe import is_lost_process, tail
+from xp.worker.engine_probe import is_lost_process
 
 UPSTREAM_SECRETS = (
     "WANDB_API_KEY",
@@ -89,7 +89,7 @@ def _result(running: Any, watch: EngineWatch) -> Any:
         _cancel(running)
         raise
     _cancel(running)
-    raise _lost(watch.fault)
+    raise lost(watch.fault)
 
 
 def _start(cfg: Any, num_workers: int | None) -> None:
@@ -139,25 +139,14 @@ def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
 
 def _fault(error: BaseException) -> XpError:
     """The task's XpError; for other errors a general one, since SkyRL has printed the traceback."""
-    import aiohttp
-
     cause = error
     while (wrapped := getattr(cause, "cause", None)) is not None:
         cause = wrapped
     if isinstance(cause, XpError):
         return XpError(str(cause), ExitCode(cause.code))
     if is_lost_process(cause):
-        return _lost(f"a process of SkyRL's has ended: {cause}")
-    # In this task only SkyRL's client of its engines raises them.
-    is_refused = isinstance(cause, aiohttp.ClientResponseError) and cause.status < 500
-    if isinstance(cause, aiohttp.ClientError) and not is_refused:
-        return _lost(f"an engine did not answer: {type(cause).__name__}: {cause}")
+        return lost(f"a process of SkyRL's has ended: {cause}")
     return XpError(f"SkyRL failed: {type(cause).__name__}: {cause}\n{error}", ExitCode.STAGE_FAILED)
-
-
-def _lost(fault: str) -> XpError:
-    log = Path(os.environ["SKYRL_LOG_FILE"])
-    return XpError(f"{fault}; {tail(log)}", ExitCode.ENGINE)
 
 
 def _cancel(running: Any) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+import aiohttp
+
 from xp.atomic import write_atomically
 from xp.codec import JsonFile
+from xp.errors import ExitCode, XpError
 from xp.security import own_ray
-from xp.worker.engine_probe import PATIENCE_S, PROBE_S, VLLM_PROBE, is_answering
+from xp.worker.engine_probe import PATIENCE_S, PROBE_S, VLLM_PROBE, is_answering, tail
 
 FILE: Final = "engines.json"
 """File in SkyRL's log directory that names the engines once they are up."""
@@ -64,3 +70,23 @@ class EngineWatch:
                     answered[url] = time.monotonic()
                 elif time.monotonic() - answered[url] > PATIENCE_S:
                     self.fault = f"the engine at {url} did not answer for {PATIENCE_S:g} s"
+
+
+@contextmanager
+def engine_faults() -> Iterator[None]:
+    """Context manager of a task: converts a fault of an engine to XpError(ENGINE), since Ray cannot pass on aiohttp's.
+
+    In such a task only SkyRL's client of its engines raises aiohttp's exceptions.
+    """
+    try:
+        yield
+    except aiohttp.ClientError as error:
+        # A refused request is no engine's fault.
+        if isinstance(error, aiohttp.ClientResponseError) and error.status < 500:
+            raise
+        raise lost(f"an engine did not answer: {type(error).__name__}: {error}") from error
+
+
+def lost(fault: str) -> XpError:
+    """XpError(ENGINE) with the end of the log of SkyRL's workers and engines."""
+    return XpError(f"{fault}; {tail(Path(os.environ['SKYRL_LOG_FILE']))}", ExitCode.ENGINE)

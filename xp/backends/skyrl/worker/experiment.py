@@ -12,7 +12,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.engine_watch import Engines
+from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import XpGenerator
 from xp.backends.skyrl.worker.publish import publish_model
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
@@ -43,6 +43,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     with (
         EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
+        engine_faults(),
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))

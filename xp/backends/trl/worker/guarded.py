@@ -1,4 +1,4 @@
-"""vLLM's server for one stage: on 127.0.0.1, for requests with the stage's key only. It ends with its parent.
+"""vLLM's server for one stage: on 127.0.0.1, for requests with the stage's key only.
 
     python -m xp.backends.trl.worker.guarded serve <model> ... --middleware xp.backends.trl.worker.guarded.WithKey
 
@@ -11,7 +11,6 @@ import os
 import runpy
 from typing import Any
 
-from xp.envs.bounds import die_with
 from xp.envs.target import is_taken, origin
 from xp.security import loopback
 from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
@@ -54,5 +53,4 @@ def let_trl_say(key: str) -> None:
 
 if __name__ == "__main__":
     loopback.stay()
-    die_with(os.getppid())
     runpy.run_module("vllm.entrypoints.cli.main", run_name="__main__", alter_sys=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -17,17 +16,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from xp import guard
 from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
-from xp.envs.own_session import kill_session, wait_unreaped
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
 from xp.worker.engine_probe import PROBE_S, VLLM_PROBE, is_answering, tail
 
-STOP_S = 20.0
-"""Seconds between TERM and KILL."""
 START_POLL_S = 0.5
 POLL_S = 1.0
 SETTLE_S = 5.0
@@ -159,8 +156,7 @@ class _Watch:
                 answered = time.monotonic()
             elif self._process.poll() is None and time.monotonic() - answered > self._patience_s:
                 self._hang = f"did not answer for {self._patience_s:g} s and was killed"
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                guard.ask(self._process, now=True)
         if not self._is_over.wait(LEAVE_S):
             print(f"xp: {self.message()}", file=sys.stderr, flush=True)
             os._exit(ExitCode.ENGINE)
@@ -168,11 +164,11 @@ class _Watch:
 
 @contextmanager
 def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Context manager of a server's process, which leads its own process group; the group ends with the block."""
+    """Context manager of a server's guard; all processes of the server end with the block."""
     python = program.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        process = subprocess.Popen(
+        process = guard.start(
             program.command,
             env={
                 **os.environ,
@@ -180,15 +176,13 @@ def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen
                 **program.environ,
                 program.key: key,
             },
-            stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
     try:
         yield process
     finally:
-        _stop(process)
+        guard.end(process)
 
 
 def _wait_up(process: subprocess.Popen[bytes], name: str, served: Served, timeout_s: float, log: Path) -> None:
@@ -201,21 +195,6 @@ def _wait_up(process: subprocess.Popen[bytes], name: str, served: Served, timeou
             return
         time.sleep(START_POLL_S)
     raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the server and its workers, which are a process group.
-
-    The leader is reaped last: until then, its id names this group alone. Of a leader that was reaped before, a guard in
-    its group ends the workers (xp.envs.bounds).
-    """
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        wait_unreaped(process, STOP_S)
-        kill_session(process)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
 
 
 def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
