@@ -32,8 +32,6 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
         return _tell(str(error), error.code)
     except EnvFault as fault:
         return _tell(f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT)
-    except KeyboardInterrupt:
-        return _tell("interrupted", ExitCode.INTERRUPTED)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
             return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
