@@ -23,7 +23,6 @@ SMALL = (
     "launcher.max_restarts=1",
     "env.train.num_tasks=6",
     "env.held_out=null",
-    "model.build.warmup_steps=2",
     "training.prompts_per_step=2",
     "training.group_size=2",
     "training.micro_batch_size=4",
@@ -50,11 +49,10 @@ def lose_once(
 ) -> Loss:
     """Runs xp, with the processes of its train stage passed to `lose` after two steps; checks that it resumed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with (directory / "screen.txt").open("wb") as screen:
         command = [sys.executable, *program, *SMALL, *overrides, f"outputs={directory}"]
-        process = psutil.Popen(
-            command, cwd=directory, env={**environ, "PYTHONPATH": str(ROOT)}, stdout=screen, stderr=subprocess.STDOUT
-        )
+        process = psutil.Popen(command, cwd=directory, env=environ, stdout=screen, stderr=subprocess.STDOUT)
     try:
         metrics: list[Path] = []
 
@@ -62,7 +60,7 @@ def lose_once(
             metrics[:] = directory.glob("runs/*/metrics.jsonl")
             return process.poll() is not None or any(len(read_metrics(file, "train")) > 1 for file in metrics)
 
-        eventually(has_trained, 4 * PATIENCE_S)
+        eventually(has_trained, 6 * PATIENCE_S)
         if process.poll() is None:
             lose(process.children(recursive=True))
         code = process.wait(6 * PATIENCE_S)
