@@ -8,7 +8,6 @@ import pytest
 
 from tests.resuming import lose_once, process_with
 
-
 BUILT = "model.build.warmup_steps=2"
 """A model that the run builds first."""
 
