@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from xp.errors import ExitCode, XpError
 from xp.security.terminal import guarded, lost_output, shown
+from xp.signals import Stopped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,9 @@ def _guarded(argv: Sequence[str] | None) -> int:
         # A refused word is repeated in the message, and may be a URL with a password.
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
+    except Stopped as stopped:
+        print(f"xp: {stopped}", file=sys.stderr)
+        return int(stopped.code)
     except KeyboardInterrupt:
         print("xp: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.listeners import Listener, listeners
+from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.errors import ExitCode, XpError
 from xp.testing.jobs import PATIENCE_S
 
@@ -36,6 +38,45 @@ def fail(cfg: Any) -> None:
 def crash(cfg: Any) -> None:
     del cfg
     raise ValueError("a fault of SkyRL's")
+
+
+def kill_itself(cfg: Any) -> None:
+    del cfg
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ask_engine(cfg: Any, port: int, status: int) -> None:
+    """Ask an engine that has ended (status 0) or answers with this status, by SkyRL's own client."""
+    from aiohttp import web
+    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+    del cfg
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({}, status=status)
+
+    async def ask() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        if status:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        url = f"http://127.0.0.1:{port}"
+        client = RemoteInferenceClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        try:
+            await client.sleep()
+        finally:
+            await client.teardown()
+
+    with engine_faults():
+        asyncio.run(ask())
+
+
+def linger_with_engine(cfg: Any, url: str, diary: Path) -> None:
+    """Name an engine, then wait for it."""
+    Engines((url,), has_key=False).write(Path(cfg.trainer.log_path))
+    linger(cfg, diary)
 
 
 def linger(cfg: Any, diary: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,15 +16,12 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from tests.launching import eventually, is_alive
+from tests.launching import is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
-from xp.backends.trl.worker import server_link
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.generation import let_trl_send_key
-from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.server import running, split_devices
-from xp.backends.trl.worker.server_link import ServerLink, ServerState
 from xp.backends.trl.worker.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
@@ -53,8 +52,8 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
 @pytest.mark.parametrize(
     ("sent", "patience_s", "told"),
     [
-        (signal.SIGKILL, 600.0, "the vLLM server ended with -9"),
-        (signal.SIGSTOP, 2.0, "did not answer for 2 s and was stopped"),
+        (signal.SIGKILL, 600.0, "the vLLM server ended with 137"),
+        (signal.SIGSTOP, 2.0, "did not answer for 2 s and was killed"),
     ],
     ids=["dies", "hangs"],
 )
@@ -72,70 +71,37 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
     with pytest.raises(XpError, match=told) as caught:
         lose()
     assert caught.value.code is ExitCode.ENGINE
+    assert f"the end of {log}: " in str(caught.value)
     assert not is_alive(lost[0].pid)
 
 
+STAGE = """
+import os, signal, sys, time
+from pathlib import Path
+from xp.backends.trl.worker import server
+from xp.backends.trl.worker.config import VLLMServer
+server.LEAVE_S = 1.0
+with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.argv[1])) as served:
+    guard = Path("/proc/self/task", str(os.getpid()), "children").read_text().strip()
+    server = Path("/proc", guard, "task", guard, "children").read_text()
+    os.kill(int(server), signal.SIGKILL)
+    time.sleep(600)  # a broadcast of weights that never returns
+"""
+
+
+def test_a_stage_that_waits_for_a_lost_server_is_ended_with_the_engines_code(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
+    ended = subprocess.run(
+        [sys.executable, "-c", STAGE, str(tmp_path / "vllm.log")], env=environ, capture_output=True, text=True
+    )
+    assert ended.returncode == ExitCode.ENGINE, ended.stderr
+    assert "xp: the vLLM server ended with 137; the end of " in ended.stderr
+
+
 def servers() -> list[psutil.Process]:
-    """Servers that this process runs."""
-    children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == os.getpid())
-    return [one for one in children if "some/model" in (one.info["cmdline"] or ())]
-
-
-def kept_process(start: int, link: ServerLink) -> psutil.Process:
-    """The process of this start, when it answers."""
-    eventually(lambda: (state := link.state()).start == start and state.url)
-    (found,) = servers()
-    return found
-
-
-@pytest.mark.timeout(1500)
-def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It dies, it hangs, and it dies once more often than it may."""
-    monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
-    losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
-    urls = []
-    # Servers of other tests, which this process keeps.
-    others = set(psutil.Process().children())
-
-    def lose() -> None:
-        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as key:
-            for start, sent in enumerate(losses, 1):
-                process, url = kept_process(start, link), link.state().url
-                urls.append(url)
-                writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
-                assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
-                process.send_signal(sent)
-            link.after(len(losses), XpError("the client has lost it", ExitCode.STAGE_FAILED))
-
-    with pytest.raises(XpError, match=rf"the vLLM server ended with -9; .*after {MAX_RESTARTS} restarts") as caught:
-        lose()
-    assert caught.value.code is ExitCode.ENGINE
-    assert len(set(urls)) == MAX_RESTARTS + 1
-    told = capfd.readouterr().err
-    assert "xp: warning: the vLLM server ended with -9" in told
-    assert "did not answer for 8 s and was stopped" in told
-    assert told.count("xp: warning") == MAX_RESTARTS
-    assert set(psutil.Process().children()) <= others
-
-
-def test_a_training_whose_first_server_does_not_come_up_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    server = VLLMServer((), 2, 300.0, 600.0)
-    with pytest.raises(XpError, match=r"ended with 1; .*no kernel for this GPU") as caught:
-        kept(server, "dies", "2,3", tmp_path / "a.log", ServerLink(tmp_path)).__enter__()
-    assert caught.value.code is ExitCode.RUNTIME
-
-
-def test_a_server_that_is_still_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_link, "SETTLE_S", 0.1)
-    link = ServerLink(tmp_path)
-    link.tell(ServerState(2, "http://127.0.0.1:9"))
-    with pytest.raises(XpError, match="500: no"):
-        link.after(2, XpError("500: no", ExitCode.STAGE_FAILED))
-    assert link.after(1, XpError("", ExitCode.ENGINE)).start == 2
+    """Servers that this process runs, each under its guard."""
+    guards = [one for one in psutil.Process().children() if "some/model" in one.cmdline()]
+    return [server for guard in guards for server in guard.children()]
 
 
 @pytest.mark.scorecard(49)

@@ -18,7 +18,6 @@ from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
-from xp.evaluation.ending import OrderlyEnd
 from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.paired import Paired, p_text
@@ -26,6 +25,7 @@ from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.words import read
 from xp.security.terminal import shown
+from xp.signals import stopping
 from xp.spec import RunSpec
 from xp.tasks.report import UNLIMITED
 
@@ -43,7 +43,7 @@ def eval_command(asked: Namespace) -> int:
     for run in runs:
         run.check(again=asked.again)
     results: list[dict[str, Any]] = []
-    with OrderlyEnd():
+    with stopping():
         try:
             for run in runs:
                 with redirect_stdout(sys.stderr):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from xp.envs.bounds import die_with
+from xp import guard
 from xp.security import loopback, own_ray
 from xp.security.with_key import App, KeyCheck
 
@@ -65,5 +65,5 @@ def main(engine: str, arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     loopback.stay()
-    die_with(os.getppid())
+    guard.end_with_parent()
     main(sys.argv[1], sys.argv[2:])

@@ -16,7 +16,7 @@ from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import Dialect, EnvConfig, PromptSource
-from xp.envs.packages.hosted import GRACE_S, PROGRAM, HostedSession
+from xp.envs.packages.hosted import PROGRAM, HostedSession
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
@@ -257,7 +257,7 @@ def _start_again(
     except (EnvFault, XpError) as fault:
         found.faults.append(f"in a second process: {type(fault).__name__}: {fault}")
     finally:
-        process.close(GRACE_S)
+        process.close(now=False)
 
 
 def _first_look(session: Session, rules: EnvConfig, found: Measured) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The child process of a local server: the SDK's app on 127.0.0.1, for its parent only; it ends with its parent."""
+"""The child process of a local server: the SDK's app on 127.0.0.1, for its parent only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from xp.envs.bounds import bound_memory, die_with, stacks_within
+from xp.envs.bounds import bound_memory, stacks_within
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.load import load_object
 from xp.security.loopback import HOST, free_port
@@ -51,12 +51,11 @@ class Threads(ThreadPoolExecutor):
             self._calls -= 1
 
 
-def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_gb: float | None) -> None:
-    """Serves `module:Class` until SIGTERM or the parent's end.
+def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None) -> None:
+    """Serves `module:Class` until SIGTERM.
 
     The port is written to `report_fd` as one line of JSON; port 0 means any port.
     """
-    die_with(parent)
     bound_memory(memory_gb)
     key = os.environ.pop(KEY_VARIABLE)
     with os.fdopen(report_fd, "w") as report:
@@ -68,7 +67,7 @@ def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_g
             lacks = error.name if isinstance(error, ModuleNotFoundError) else None
             report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")
             raise SystemExit(1) from error
-        report.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
+        report.write(json.dumps({"port": listener.getsockname()[1], "pid": os.getpid()}) + "\n")
     room = BLOCKING_CALLS if memory_gb is None else stacks_within(memory_gb * STACKS)
     _run(app, listener, Threads(min(BLOCKING_CALLS, room)))
 
@@ -99,5 +98,5 @@ def _run(app: App, listener: socket.socket, threads: Threads) -> None:
 
 
 if __name__ == "__main__":
-    memory_gb = float(sys.argv[6]) if sys.argv[6] else None
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), memory_gb)
+    memory_gb = float(sys.argv[5]) if sys.argv[5] else None
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), memory_gb)

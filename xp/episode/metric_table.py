@@ -217,13 +217,6 @@ METRICS: Final = (
         f"Rare ones do no harm. In {MOST_IN_A_ROW} steps in a row they stop the run.",
     ),
     Metric(
-        "training/engine_restarts",
-        "restarts",
-        "Restarts of the engine's server since the step before, as it had ended or did not answer; written only where"
-        " there are any.",
-        "Episodes that were going on are void. The reason is in the log's warning and at the end of the server's log.",
-    ),
-    Metric(
         "training/value_loss",
         "reward squared",
         "Loss of the critic (`algorithm=ppo`).",

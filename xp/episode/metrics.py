@@ -23,8 +23,6 @@ class Played:
     outcome: EpisodeResult
     num_tokens: int
     """Tokens that the policy generated, over all turns."""
-    is_lost: bool = False
-    """True if the engine failed during the episode, which is no fault of the environment."""
 
 
 def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
@@ -45,8 +43,7 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
 
 
 def check_health(played: Sequence[Played], max_void_fraction: float) -> None:
-    """Raises XpError(UNHEALTHY) if too large a share of the episodes is void, not counting lost engines."""
-    played = [one for one in played if not one.is_lost]
+    """Raises XpError(UNHEALTHY) if too large a share of the episodes is void."""
     void = [one.outcome for one in played if one.outcome.status is EpisodeStatus.VOID]
     if len(void) > max_void_fraction * len(played):
         raise XpError(

@@ -19,7 +19,6 @@ from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board
 from xp.evaluation.records import Number
 from xp.evaluation.settings import ToolCalls
-from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 
 Todo = Sequence[tuple[TaskRow, int]]
@@ -213,7 +212,7 @@ class EndpointPlay:
         fault: BaseException | None = None
         while num_threads:
             try:
-                one = self._ended.get(timeout=STOPPING_S) if fault else next_of(self._ended)
+                one = self._ended.get(timeout=STOPPING_S if fault else None)
             except queue.Empty:
                 break
             if one is None:

@@ -12,8 +12,7 @@ from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.server import Program, Served, serving
 from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
 from xp.engines import key_check
-from xp.security.loopback import HOST
-from xp.security.start_ray import free_ports
+from xp.security.loopback import HOST, free_ports
 from xp.spec import RunSpec
 
 START_TIMEOUT_S = 1800.0

@@ -35,13 +35,11 @@ class PlayedEpisode:
     tokens: Tokens
     prompt: str | None
     """The model's exact prompt; None if the run does not keep prompts."""
-    is_lost: bool = False
-    """True if the engine failed during the episode."""
 
     def played(self) -> Played:
         """The fields that the metrics need."""
         outcome = self.episode.settle()
-        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated, self.is_lost)
+        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""

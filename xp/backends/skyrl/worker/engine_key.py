@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
 
-from xp.backends.skyrl.worker.kept_client import KeptClient
 from xp.engines.key_check import engine_key, headers
 
 
-class EngineClient(KeptClient):
+class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
     """The client, which sends the key; workers receive it pickled."""
 
     async def _get_session(self) -> Any:
@@ -25,18 +25,18 @@ class EngineClient(KeptClient):
         return session
 
 
-def use(cfg: Any) -> None:
-    """Let SkyRL use xp's client, and start its engines' router with the key if its engines have xp's middleware."""
+def use(cfg: Any) -> bool:
+    """Lets SkyRL use the client and the router with the key if its engines have xp's middleware; returns whether."""
     from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
 
-    setup.RemoteInferenceClient = KeptClient
     engine = cfg.generator.inference_engine
     is_own = engine.external_proxy_url is None and engine.external_server_urls is None
     if not is_own or "middleware" not in engine.engine_init_kwargs:
-        return
+        return False
     setup.build_router_args = _with_key(setup.build_router_args)
     setup.RemoteInferenceClient = EngineClient
     vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)
+    return True
 
 
 def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:

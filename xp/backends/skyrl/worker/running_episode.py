@@ -53,8 +53,6 @@ class RunningEpisode:
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
     """Token ids of the environment's reply, which precede the next turn."""
-    lost: str = ""
-    """Reason why its engine was lost; empty if it was not."""
     num_turns: int = 0
     """Number of turns that were requested."""
     is_cut: bool = False
@@ -72,11 +70,6 @@ class RunningEpisode:
         self.is_cut = is_cut
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
-
-    def lose(self, fault: str) -> None:
-        """Record that its engine is lost: the episode is void, unless the environment has ended it."""
-        self.lost = fault
-        self.episode.give_up(fault)
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
         """Append the environment's reply; returns False if it ends the episode (`reply_ids`)."""
@@ -101,8 +94,7 @@ class RunningEpisode:
     def record(self) -> PlayedEpisode:
         """The finished episode, in the form of metrics and trajectories."""
         tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
-        is_lost = bool(self.lost) and self.episode.settle().void_reason == self.lost
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, is_lost)
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
 
 
 CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)

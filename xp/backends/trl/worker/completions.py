@@ -16,7 +16,6 @@ from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationReques
 from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
 from xp.exchange import direct_opener
-from xp.worker.lost_engine import EngineLost
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""
@@ -91,8 +90,8 @@ class ServerWriter:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
-        """Sends the request and waits for the turn; raises XpError(STAGE_FAILED), EngineLost if the server does not
-        answer."""
+        """Sends the request and waits for the turn; raises XpError: (ENGINE) the server does not answer; (STAGE_FAILED)
+        it refuses."""
         answer = self._post(request)
         try:
             written = self._turn(answer)
@@ -154,8 +153,8 @@ class ServerWriter:
     def _failed(self, fault: str) -> XpError:
         return XpError(self._words(fault), ExitCode.STAGE_FAILED)
 
-    def _lost(self, fault: str) -> EngineLost:
-        return EngineLost(self._words(fault), ExitCode.STAGE_FAILED)
+    def _lost(self, fault: str) -> XpError:
+        return XpError(self._words(fault), ExitCode.ENGINE)
 
     def _words(self, fault: str) -> str:
         return f"the {self.engine} server failed: {fault}; its log is {self._log}"

@@ -16,13 +16,10 @@ from pathlib import Path
 
 from xp.backends.trl.worker import train
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.process import stay_here
-from xp.backends.trl.worker.server import split_devices
-from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
+from xp.backends.trl.worker.server import URL, running, split_devices
 from xp.engines.key_check import KEY
 from xp.reading import config_of
-from xp.security import own_directory
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 
@@ -46,16 +43,10 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     server = config.common.server
     assert server is not None
     is_on_cpu = server.num_accelerators == 0
-    own, served = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
+    devices, server_devices = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
-    directory = own_directory.make("server")
-    stack.callback(own_directory.remove, directory)
-    os.environ[DIRECTORY] = str(directory)
-    link = ServerLink(directory)
-    # A thread that plays ahead cannot join another server while the trainer runs the ranks' collectives.
-    restarts = 0 if config.max_staleness else MAX_RESTARTS
-    os.environ[KEY] = stack.enter_context(kept(server, config.start_model, served, log, link, restarts))
-    os.environ["CUDA_VISIBLE_DEVICES"] = own
+    os.environ[URL], os.environ[KEY] = stack.enter_context(running(server, config.start_model, server_devices, log))
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices
     # Otherwise TRL's client would use the shell's proxy for this machine.
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 

@@ -1,12 +1,12 @@
-"""Runs a job for the supervisor, so that no process of the job outlives the run, even if either process is killed.
+"""A process between a program of xp and its child (a job, a server, a Ray node): no process of the child outlives xp.
 
     guard.py GRACE_S ARGV...
 
-Standard input comes from the supervisor: T requests an orderly shutdown, K an immediate KILL; its end (the supervisor
-has ended, even by KILL) means T. An orderly shutdown is TERM to the job's first process, which may need its children to
-clean up (sessions on its own server); TERM to all others when it has ended or after half the grace period; KILL after
-the grace period. On Linux, orphans of the job become the guard's children, so the tree stays complete. The exit code is
-the job's; 128 + n if signal n killed it.
+Standard input comes from xp: T requests an orderly shutdown, K an immediate KILL; its end (xp has ended, even by KILL)
+means T. An orderly shutdown is TERM to the child, which may need its own children to clean up (sessions on its own
+server); TERM to all others when it has ended or after half the grace period; KILL after the grace period. On Linux,
+orphans become the guard's children, so the tree stays complete. The exit code is the child's; 128 + n if signal n
+killed it. This file runs by its path, without xp.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import ctypes
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
-
-import psutil
+from contextlib import suppress
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -28,6 +29,29 @@ NEVER = float("inf")
 WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL_PATIENCE_S = 5.0
 """Seconds that KILL may take; the guard does not wait longer for a process that hangs in the kernel."""
+GRACE_S = 5.0
+"""Seconds between TERM and KILL of what a stage starts; a stage itself has `launcher.grace_s`."""
+
+
+def start(command: Sequence[str], grace_s: float = GRACE_S, **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a command under a guard, whose process is returned; `options` are Popen's."""
+    words = [sys.executable, "-E", "-P", __file__, str(grace_s), *command]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **options)
+
+
+def ask(process: subprocess.Popen[bytes], *, now: bool = False) -> None:
+    """Requests the end of a guarded command: in order within the grace period, or now."""
+    assert process.stdin is not None
+    with suppress(OSError, ValueError):
+        os.write(process.stdin.fileno(), b"K" if now else b"T")
+
+
+def end(process: subprocess.Popen[bytes], *, now: bool = False) -> None:
+    """Ends a guarded command and all that it started; returns when they have ended."""
+    assert process.stdin is not None
+    ask(process, now=now)
+    process.wait()
+    process.stdin.close()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -104,7 +128,7 @@ def _start(command: list[str]) -> int:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.setsid()
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() != guard:
             os._exit(128 + signal.SIGKILL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -128,16 +152,23 @@ def _reap(job: int, status: int | None) -> int | None:
             status = code if code >= 0 else 128 - code
 
 
-def _descendants() -> list[psutil.Process]:
+def _descendants() -> list[Any]:
+    import psutil
+
     return psutil.Process().children(recursive=True)
 
 
 def _signal_all(number: int) -> None:
+    import psutil
+
     for process in _descendants():
-        try:
+        with suppress(psutil.Error):
             process.send_signal(number)
-        except psutil.Error:
-            continue
+
+
+def end_with_parent() -> None:
+    """Lets the kernel kill this process when its parent ends; for a child before its program."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:
