@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +32,7 @@ from xp.evaluation.records import Requested
 from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
+from xp.planning.rows import row_lines
 from xp.runs.run_directory import check_writable
 from xp.security.secrets import resolve
 from xp.spec import RunSpec
@@ -91,6 +93,8 @@ class EvaluationRun:
         if (done := _finished(place)) is not None:
             return done
         self.check(again=again)
+        for line in row_lines(self._entry.spec):
+            print(line, file=sys.stderr, flush=True)
         self._task_set = prepare(prepare_config(self._entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, self._settings.eval.tasks)
         with records.held(place, self.requested), self._model(place) as model:
