@@ -199,6 +199,7 @@ def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:
 def test_a_tokenizer_that_is_here_is_looked_at_in_the_trainers_python(tmp_path: Path) -> None:
     tokenizer_and_model()[0].save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (tmp_path / "model.safetensors").touch()
     finding = only(list(chat_template(compose(["model=hf", f"model.path={tmp_path}"]), tmp_path)))
     assert (finding.verdict, "only appends" in finding.text) == (Verdict.OK, True), finding
 

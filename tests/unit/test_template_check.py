@@ -246,6 +246,7 @@ def test_a_chat_survives_its_json() -> None:
 def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path: Path) -> None:
     tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "model.safetensors").touch()
     found: dict[str, Any] = {}
     for who in ("template", "system"):
         overrides = ["model=hf", f"model.path={tmp_path}", f"model.tools_prompt={who}"]
@@ -262,6 +263,7 @@ def test_a_template_that_does_not_end_is_a_fault_with_the_way_out(
     monkeypatch.setattr("xp.doctor.template.TIMEOUT_S", 0.01)
     tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "model.safetensors").touch()
     spec = compose(["model=hf", f"model.path={tmp_path}"])
     (found,) = chat_template(spec, tmp_path)
     assert (found.verdict, found.code) == (Verdict.FAULT, ExitCode.PLAN)
