@@ -139,6 +139,15 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
     assert '<|tool_response>response:list_rooms{value:<|"|>None.<|"|>}<tool_response|>' in text
 
 
+def test_keys_without_a_value_are_no_part_of_a_task() -> None:
+    given: Any = [{"role": "user", "content": "Hi.", "name": None, "tool_calls": None, "weight": 1}]
+    config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
+    entry = entry_of(
+        Task("a", "train", 0), "h", given, (), MemberConfig(config, Selection(("train",), None, 0), None, 1.0)
+    )
+    assert entry.messages == ({"role": "user", "content": "Hi."},)
+
+
 def test_two_prompts_that_differ_in_their_calls_are_two() -> None:
     one, other = (chat_messages([*GIVEN[:1], asked("look", {"room": room})]) for room in ("hall", "attic"))
     assert ShardEntry(0, "h", tuple(one)).prompt_digest != ShardEntry(0, "h", tuple(other)).prompt_digest

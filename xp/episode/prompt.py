@@ -53,8 +53,9 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
 
 
 def _clean(message: Message) -> Message:
-    """A message with valid texts and without further keys, which a provider of the user's own may give it."""
-    clean: Message = valid_value({key: value for key, value in message.items() if key in Message.__annotations__})
+    """A message with valid texts, without empty keys and others, which a provider of the user's own may give it."""
+    own = {key: value for key, value in message.items() if key in Message.__annotations__ and value is not None}
+    clean: Message = valid_value(own)
     return clean
 
 

@@ -104,8 +104,7 @@ def entry_of(
     if not messages:
         raise ValueError("the environment has no prompt for this task")
     chat_messages(messages)
-    clean: tuple[Message, ...] = tuple(valid_value(messages))
     # A chat template with tools would instruct the model to write calls in the template's own format.
     shown = () if member.env.dialect is Dialect.ACTION else tools
     schemas = json.dumps(valid_value(tool_schemas(shown)), sort_keys=True, ensure_ascii=True)
-    return ShardEntry(task.index, task_hash, clean, schemas)
+    return ShardEntry(task.index, task_hash, tuple(messages), schemas)
