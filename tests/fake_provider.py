@@ -115,11 +115,10 @@ class FakeWorld:
         known = json.loads(path.read_text()) if path.exists() else {}
         write_atomically(path, json.dumps({**known, **behaviour}))  # a process may be reading it
 
-    def member(self, **changes: Any) -> MemberConfig:
+    def member(self, system_prompt: str = "Think.", **changes: Any) -> MemberConfig:
         provider, target = "tests.fake_provider:FakeProvider", str(self.root / "behaviour.json")
-        env = replace(RULES, name="fake", provider=provider, target=target, serve=None)
-        member = MemberConfig(env, Selection(("train",)), HeldOut("test"), weight=1.0, system_prompt="Think.")
-        return replace(member, **changes)
+        env = replace(RULES, name="fake", provider=provider, target=target, serve=None, system_prompt=system_prompt)
+        return replace(MemberConfig(env, Selection(("train",)), HeldOut("test"), weight=1.0), **changes)
 
     def config(self, allow_missing_fraction: float = 0.0, concurrency: int = 16, **changes: Any) -> PrepareConfig:
         return PrepareConfig({"fake": self.member(**changes)}, allow_missing_fraction, concurrency)

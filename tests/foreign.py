@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.compose import compose, to_yaml
+from xp.runs.record import begun_here
 from xp.spec import RunSpec
 
 PROGRAMS = ("scancel", "scontrol", "squeue", "sbatch", "modal", "ray", "docker", "kill")
@@ -38,7 +39,8 @@ def record(run_id: str, *, status: str = "running", attempt: dict[str, Any] | No
         "host": None,
     }
     attempts = [whole | (attempt or {})]
-    return json.dumps({"format": 1, "run_id": run_id, "status": status, "secrets": [], "attempts": attempts})
+    whole = {"format": 1, "run_id": run_id, "status": status, "secrets": [], "attempts": attempts}
+    return json.dumps(whole | {"user": "somebody", "directory": f"/home/somebody/outputs/runs/{run_id}"})
 
 
 def leave_run(outputs: Path, name: str, text: str, spec: RunSpec | None = None) -> Path:
@@ -52,6 +54,13 @@ def leave_run(outputs: Path, name: str, text: str, spec: RunSpec | None = None) 
     section = compose(["launcher=slurm", "launcher.detach=true"]).launcher.model_dump(mode="json")
     (run / "attempt_1" / "plan.json").write_text(json.dumps({"spec": {"launcher": section}}))
     return run
+
+
+def make_ours(run: Path) -> None:
+    """Changes the record of a run that was left to one of this user in this directory."""
+    user, directory = begun_here(run)
+    value = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(value | {"user": user, "directory": directory}))
 
 
 def leave_programs(directory: Path) -> Path:

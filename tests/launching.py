@@ -19,10 +19,10 @@ from urllib.parse import quote
 
 import psutil
 
+from xp import signals
 from xp.compose import compose
 from xp.errors import XpError
 from xp.job import Runtime, Stage
-from xp.launchers import local, signals
 from xp.launchers.local import LocalLauncher
 from xp.runs.record import RunRecord, read_record
 from xp.runs.supervise import dispatch
@@ -76,11 +76,17 @@ class Trainer:
 
 
 @dataclass(frozen=True)
+class NoEnvironments:
+    members: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class FakeSpec:
     launcher: Any = Limits()
     backend: Trainer = Trainer()
     tracking: tuple[str, ...] = ()
     project: str = "tests"
+    env: NoEnvironments = NoEnvironments()
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         assert mode == "json"
@@ -225,8 +231,7 @@ _FIELDS = ("State", "PPid", "Sig", "Shd", "Threads")
 
 def _main(request: dict[str, Any]) -> int:
     faulthandler.register(signal.SIGUSR1)
-    signals.DEBOUNCE_S = request.get("debounce_s", signals.DEBOUNCE_S)
-    local.TREE_PATIENCE_S = PATIENCE_S
+    signals.DEBOUNCE_S = request.get("debounce_s", signals.DEBOUNCE_S)  # type: ignore[misc]
     stages = [stage(f"s{number}", code) for number, code in enumerate(request["codes"])]
     try:
         dispatch(

@@ -91,6 +91,16 @@ def make_run(outputs: Path, name: str, *, gain: float = 0.5, seed: int = 1, num_
     return run
 
 
+def make_evaluation(outputs: Path, name: str) -> Path:
+    """An evaluation by `xp eval` with four episodes, which is not finished."""
+    place = outputs / "evaluations" / name
+    place.mkdir(parents=True)
+    request = {"schema_version": 1, "env": ENV, "model": {"kind": "endpoint", "name": "mine"}, "run": None}
+    (place / "request.json").write_text(json.dumps(request))
+    write_episodes(place / "trajectories/episodes.jsonl", [episode("eval", 0, index, 0, 1.0) for index in range(4)])
+    return place
+
+
 def _train(run: Path, num_steps: int) -> None:
     metrics = MetricsFile(run / "metrics.jsonl", "train", 1)
     for step in range(num_steps):
@@ -111,7 +121,7 @@ def _evaluate(run: Path, gain: float) -> None:
         write_episodes(run / f"attempt_1/evaluate/trajectories/{name}.jsonl", episodes)
         played = [Played(ENV, f"{ENV}/test/{index}", outcome(reward), 5) for index, reward in rewards.items()]
         results[name] = evaluation_result(played, 1.0)
-    write_evaluation(run / "attempt_1/evaluate/evaluation.json", {"before": "m", "after": "n"}, results, {}, {})
+    write_evaluation(run / "attempt_1/evaluate/evaluation.json", {"before": "m", "after": "n"}, results, {}, {}, {})
 
 
 def data_of(page: Path) -> dict[str, Any]:

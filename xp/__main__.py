@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from xp.errors import ExitCode, XpError
 from xp.security.terminal import guarded, lost_output, shown
+from xp.signals import Stopped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +33,8 @@ def _guarded(argv: Sequence[str] | None) -> int:
         except SystemExit as end:  # --help or --version, which are printed
             raise SystemExit(_with_output(int(end.code or 0), is_product=True)) from None
         _check_directory()
+        if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # `python -m xp` has it there; the program `xp` has not
         return _with_output(HANDLERS[asked.command](asked), is_product=is_product(asked))
     except XpError as error:
         if "--debug" in arguments:
@@ -41,6 +44,9 @@ def _guarded(argv: Sequence[str] | None) -> int:
         # A refused word is repeated in the message, and may be a URL with a password.
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
+    except Stopped as stopped:
+        print(f"xp: {stopped}", file=sys.stderr)
+        return int(stopped.code)
     except KeyboardInterrupt:
         print("xp: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)

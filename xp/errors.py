@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
     """A loss or a gradient was not finite (`training.on_nonfinite`), or the engine's weights differ from the trainer's
     (`training.max_logprob_gap`)."""
     ENGINE = 13
-    """The inference engine's server ended or hung while the stage needed it."""
+    """The inference engine, or with Ray another process of the trainer, ended or hung."""
     SYMPTOM = 14
     """A training showed a symptom, and `training.on_symptom` is `stop`."""
     FLAT = 21

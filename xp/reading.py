@@ -1,4 +1,4 @@
-"""Reads files that may come from somebody else: only regular files of bounded size; every fault is an XpError."""
+"""Reads files that may come from somebody else: only regular files; every fault is an XpError."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from xp.errors import ExitCode, XpError
 
-MAX_BYTES: Final = 64_000_000
-"""Largest size, in bytes, of a JSON file that a command reads whole."""
-MAX_LINE: Final = 200_000_000
-"""Largest size of a line, in bytes."""
 LARGEST: Final = 1e100
 """Largest absolute value of a number from a file: sums and squares of such numbers stay within a float's range."""
 MAX_COUNT: Final = 2**53
@@ -57,37 +53,15 @@ def opened(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path
     return os.fdopen(descriptor, "rb")
 
 
-def lines_of(
-    file: Path,
-    code: ExitCode,
-    *,
-    max_line: int = MAX_LINE,
-    max_bytes: int | None = None,
-    follows_link: bool = True,
-    below: Path | None = None,
-) -> Iterator[bytes]:
+def lines_of(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path | None = None) -> Iterator[bytes]:
     """The lines of a regular file one by one, with their ends; the last one may be without.
 
-    Args:
-        file: to be read.
-        code: of the fault.
-        max_line: bytes of the longest line.
-        max_bytes: of the whole file; None: any size.
-        follows_link: whether it may be a link to a regular file.
-        below: as in `opened`.
-
     Raises:
-        XpError: as `opened`, or the file or a line is too large.
+        XpError: as `opened`, whose arguments these are.
     """
     with opened(file, code, follows_link=follows_link, below=below) as lines:
-        size = os.fstat(lines.fileno()).st_size
-        if max_bytes is not None and size > max_bytes:
-            raise XpError(f"{file} has {size:,} bytes; expected at most {max_bytes:,}", code)
         try:
-            while line := lines.readline(max_line + 1):
-                if len(line) > max_line:
-                    raise XpError(f"{file} has a line of more than {max_line:,} bytes", code)
-                yield line
+            yield from lines
         except OSError as error:
             raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
 
@@ -102,33 +76,20 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
 
 
-def text_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES, *, below: Path | None = None) -> str:
-    """The text of a regular file.
-
-    Args:
-        file: to be read; no pipe and no device, which could be read for ever.
-        code: of the fault.
-        max_bytes: a larger file is refused unread.
-        below: as in `opened`.
-
-    Raises:
-        XpError: as `opened`, or it is too large or not UTF-8.
-    """
+def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
+    """The text of a regular file; raises XpError as `opened`, whose arguments these are, and for what is not UTF-8."""
     try:
         with opened(file, code, below=below) as found:
-            size = os.fstat(found.fileno()).st_size
-            if size > max_bytes:
-                raise XpError(f"{file} has {size:,} bytes; expected at most {max_bytes:,}", code)
-            return found.read(max_bytes).decode("utf-8")
+            return found.read().decode("utf-8")
     except OSError as error:
         raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
     except UnicodeDecodeError:
         raise XpError(f"{file} is not UTF-8 text", code) from None
 
 
-def json_of(file: Path, code: ExitCode, max_bytes: int = MAX_BYTES, *, below: Path | None = None) -> Any:
+def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:
     """The value of a JSON file; raises XpError as `text_of` does, and for what is no JSON."""
-    text = text_of(file, code, max_bytes, below=below)
+    text = text_of(file, code, below=below)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from xp.envs.config import (
     EnvConfig,
     OnMalformedCall,
     OnNoToolCall,
+    PromptSource,
     Reduction,
     RewardRule,
     ToolCallsPerTurn,
@@ -155,6 +156,49 @@ class FakeMix:
         return 8
 
 
+class DrawnSession(FakeSession):
+    """A session with a prompt of its own."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(grade)
+        self._text = text
+
+    def prompt(self) -> list[Message]:
+        return [Message(role="user", content=self._text)]
+
+
+DRAWN = ("play the first game", "play", "play another game " * 200, "go")
+"""Prompts of the sessions of DrawnMix: one is the prepared one, one is too long for a limit of 400 tokens."""
+
+
+class DrawnMix(FakeMix):
+    """Opens a session with another prompt for each episode, of environments with `prompt: live`."""
+
+    def __init__(self) -> None:
+        super().__init__(replace(RULES, prompt=PromptSource.LIVE))
+
+    def episode(self, row: TaskRow) -> Episode:
+        session = DrawnSession(DRAWN[len(self.episodes)])
+        task = Task(row.env, row.split, row.index)
+        self.episodes.append(Episode(task, lambda: session, self._rules, prepared=row.messages))
+        return self.episodes[-1]
+
+
+def check_drawn(
+    episodes: Sequence[Episode], chat: ChatTokens, read: Sequence[Sequence[int]], is_trained: Sequence[bool]
+) -> None:
+    """Checks a group on ROW: each model has read its session's prompt, and an episode with a too long one is void."""
+    assert sorted(episode.opening[0]["content"] for episode in episodes) == sorted(DRAWN)
+    for episode, ids, trained in zip(episodes, read, is_trained, strict=True):
+        outcome = episode.settle()
+        if len(episode.opening[0]["content"]) < 100:
+            assert list(ids) == chat.prompt(episode.opening, ROW.tools)
+            assert (outcome.status is not EpisodeStatus.VOID, len(episode.turns) > 0, trained) == (True, True, True)
+        else:
+            assert (outcome.status, outcome.num_tool_calls, trained) == (EpisodeStatus.VOID, 0, False)
+            assert str(outcome.void_reason).startswith("PromptTooLong: the session's prompt has ")
+
+
 def dialogue(episode: Episode) -> list[Message]:
     messages: list[Message] = []
     for turn in episode.turns:
@@ -274,6 +318,31 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
     rollout = under_trls_engine(model, chat, mix, sampling)
     found = rollout.record.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
+
+
+@pytest.mark.parametrize("places", [4, 1])
+def test_a_live_prompt_is_what_trls_engine_reads_and_what_the_loss_and_the_record_have(places: int) -> None:
+    from xp.backends.trl.worker.config import TRLSampling
+    from xp.backends.trl.worker.engine import TransformersEngine
+    from xp.backends.trl.worker.episodes import play_each
+
+    tokenizer, model = tokenizer_and_model()
+    chat, mix = ChatTokens(tokenizer, Chat(keep_prompts=True)), DrawnMix()
+    sampling = TRLSampling(400, 8, 40, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    numbered = [(ROW, number) for number in range(len(DRAWN))]
+
+    def engine(opening: Any) -> TransformersEngine:
+        return TransformersEngine(model, opening, chat.end_ids, sampling, "1")
+
+    own: Any = mix
+    rollouts = list(play_each(engine, chat, numbered, own, places=places))
+    trained = [any(rollout.conversation.mask) for rollout in rollouts]
+    check_drawn(mix.episodes, chat, [rollout.conversation.prompt_ids for rollout in rollouts], trained)
+    for rollout in rollouts:
+        record = rollout.record.trajectory("r", "train", 0)
+        assert list(record.messages[:1]) == list(rollout.episode.opening)
+        if rollout.outcome.status is not EpisodeStatus.VOID:
+            assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
 
 
 def test_the_scripts_reach_every_status() -> None:

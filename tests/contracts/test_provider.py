@@ -43,7 +43,7 @@ class TestAtAUrl(ProviderSuite):
     @classmethod
     def provider(cls) -> Iterator[Provider]:
         server = running(COUNTER).server
-        environ = {**os.environ, "OPENREWARD_API_KEY": server.keys.client}
+        environ = {**os.environ, "OPENREWARD_API_KEY": server.key}
         yield from lent(load_provider(patient(target=server.url, allowed_origins=(server.url,)), environ))
 
     @pytest.fixture

@@ -27,6 +27,8 @@ from xp.security.after_import import after_import
 from xp.worker.program import run_stage
 
 FAULTS = "XP_TEST_FAULTS"
+TURN_S = 120.0
+"""Deadline of a turn."""
 AT_TURN = 3
 """Turn of the rollout, over all episodes, at which a fault of it comes."""
 
@@ -34,6 +36,7 @@ AT_TURN = 3
 def prepare_process() -> None:
     """Set-up hook of each of Ray's workers."""
     processes.with_key()
+    after_import("xp.backends.slime.worker.engine", _hurry)
     after_import("xp.backends.slime.worker.rollout", _break_rollout)
     after_import("slime.backends.megatron_utils.actor", _train_nothing)
 
@@ -54,6 +57,10 @@ def _lose(fault: str) -> None:
         elif "scheduler" in " ".join([process.name(), *process.cmdline()]):
             process.send_signal(signal.SIGSTOP)
     print(f"test: {fault} {engine.pid}", file=sys.stderr, flush=True)
+
+
+def _hurry(module: ModuleType) -> None:
+    module.TURN_S = TURN_S  # type: ignore[attr-defined]
 
 
 def _break_rollout(module: ModuleType) -> None:

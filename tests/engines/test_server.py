@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,8 +52,8 @@ def check_ends(served: Served, log: Path) -> None:
 @pytest.mark.parametrize(
     ("caching", "sent", "told"),
     [
-        ("true", signal.SIGKILL, "the vLLM server ended with -9"),
-        ("false", signal.SIGSTOP, "did not answer for 30 s and was stopped"),
+        ("true", signal.SIGKILL, "the vLLM server ended with 137"),
+        ("false", signal.SIGSTOP, "did not answer for 30 s and was killed"),
     ],
     ids=["with a prefix cache, and it dies", "without one, and it hangs"],
 )
@@ -77,8 +76,9 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
     def play() -> None:
         with running(server, config.base_model, "", log) as served:
             check_ends(served, log)
-            (leader,) = (one for one in psutil.Process().children() if config.base_model in one.cmdline())
-            os.killpg(leader.pid, sent)
+            (guard,) = (one for one in psutil.Process().children() if config.base_model in one.cmdline())
+            for process in guard.children(recursive=True):
+                process.send_signal(sent)
             written(served, log, [1, 2, 3], LENGTH)
 
     with pytest.raises(XpError, match=told) as caught:

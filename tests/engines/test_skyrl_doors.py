@@ -57,9 +57,10 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
     process.prepare_process()
     from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
 
-    from xp.backends.skyrl.worker import guarded
+    from xp.backends.skyrl.worker import engine_key
+    from xp.engines.key_check import EngineKeyCheck
 
-    server = uvicorn.Server(uvicorn.Config(guarded.EngineDoor(_nothing), host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(EngineKeyCheck(_nothing), host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -79,8 +80,8 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
         ):
             patch.setattr(module, name, getattr(module, name))
         patch.setattr(vllm_router, "get_node_ip", lambda: loopback.HOST)
-        guarded.use(SimpleNamespace(generator=SimpleNamespace(inference_engine=inference)))
-        assert setup.RemoteInferenceClient is guarded.EngineClient
+        engine_key.use(SimpleNamespace(generator=SimpleNamespace(inference_engine=inference)))
+        assert setup.RemoteInferenceClient is engine_key.EngineClient
         patch.setattr("skyrl.backends.skyrl_train.inference_servers.utils.get_config_as_dict", dict)
         args = setup.build_router_args(inference, server_urls=[engine])
         router = vllm_router.VLLMRouter(args, log_path=str(tmp_path_factory.mktemp("router")))

@@ -82,7 +82,9 @@ def test_a_run_rolls_out_on_sglang_while_strangers_are_refused(tmp_path: Path, m
     lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
     assert [(line["stage"], line["step"]) for line in lines] == [("train", 1), ("train", 2)]
     assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
-    assert off_loopback(heard) == set()
+    everywhere = off_loopback(heard)
+    assert not {name for name, _, _ in everywhere} & {"gcs_server", "raylet"}
+    assert not {port for _, _, port in everywhere} & {port for _, port in seen}, "torch's own stores alone"
     refused = {port for (path, port), status in seen.items() if (path, status) == ("/generate", 401)}
     assert len(refused) >= 2, (seen, "the router and the engine")
     assert 200 not in {status for (_, port), status in seen.items() if port in refused}

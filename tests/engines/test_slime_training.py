@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.engines.test_slime import needs_server
+from tests.resuming import lose_once, process_with
 from tests.trainers.slime_setup import needs_slime
-from tools.benchmarks.equivalence import sweep_words
+from tools.benchmarks.equivalence import ON_GPUS, shipped_model, sweep_words
 from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -72,3 +74,17 @@ def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path
     # The policy has changed since it sampled what it is trained on.
     gaps = [line["training/logprob_gap"] for line in lines]
     assert gaps[0] < 1e-4 < min(gaps[1:])
+
+
+def test_a_run_resumes_after_its_engine_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{ON_CPU / 'gpus'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLIME_PYTHON", sys.executable)
+    words = ("backend=slime", "env=whodunit_mini", *ON_GPUS, *shipped_model())
+    loss = lose_once(
+        tmp_path,
+        lambda tree: process_with("sglang::scheduler", tree).kill(),
+        *words,
+        f"backend.runtime.python={ON_CPU / 'python'}",
+    )
+    assert loss.exit_code == ExitCode.ENGINE
+    assert "xp: no engine answered: " in loss.log or "xp: an engine did not answer: " in loss.log

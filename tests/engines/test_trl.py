@@ -12,16 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from tests.engines import needs_vllm
+from tests.resuming import lose_once, process_with
 from tests.tiny import tokenizer_and_model
 from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.worker.logprob_gap import check_gap
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -76,20 +78,18 @@ def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tup
 
 
 @contextmanager
-def served(directory: Path, environ: dict[str, str], patience_s: float = 120.0) -> Iterator[dict[str, str]]:
-    """A training with the server that the stage starts beside it, and restarts."""
-    from xp.backends.trl.worker import guarded
-    from xp.backends.trl.worker.kept_server import kept
-    from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
+def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A training with the server that the stage starts beside it."""
+    from xp.backends.trl.worker.server import URL, running
+    from xp.engines.key_check import KEY
 
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     assert config.common.server is not None
-    server = replace(config.common.server, patience_s=patience_s)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        with kept(server, config.base_model, "", directory / "vllm.log", ServerLink(directory)) as key:
-            yield {**environ, DIRECTORY: str(directory), guarded.KEY: key, "NO_PROXY": "127.0.0.1"}
+        with running(config.common.server, config.base_model, "", directory / "vllm.log") as (url, key):
+            yield {**environ, URL: url, KEY: key, "NO_PROXY": "127.0.0.1"}
 
 
 def test_a_colocated_engine_agrees_after_every_update_and_each_broken_transfer_shows(tmp_path: Path) -> None:
@@ -143,28 +143,33 @@ def test_a_server_of_its_own_gets_the_weights_over_gloo(tmp_path: Path) -> None:
     assert gaps[3] > BAR
 
 
-@pytest.mark.parametrize("num_processes", [1, 2], ids=["one process", "sharded over two"])
-def test_a_server_that_dies_or_hangs_is_started_again_with_the_weights_of_the_moment(
-    num_processes: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Killed in a rollout, killed between two, and its engine stopped in a rollout while its HTTP process answers."""
-    environ = configured(
-        tmp_path,
-        6,
-        *("backend.engine.placement=separate", "backend.engine.accelerators=1"),
-        f"hardware.accelerators_per_node={num_processes}",
-    )
-    with served(tmp_path, environ, patience_s=30.0) as environ:
-        gaps, _ = trained(tmp_path, environ, {"2": "kill", "4": "gone", "5": "hang"})
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    restarts = [line.get("training/engine_restarts", 0.0) for line in lines]
-    void = [line["episodes/void"] * line["episodes/num"] for line in lines]
-    print([f"{gap:.1e}" for gap in gaps], restarts, void)
-    assert max(gaps) < BAR
-    assert restarts == [0, 1, 0, 1, 1, 0]
-    # What went on when the server was lost; all else of the step is scored.
-    for step, number in enumerate(void, 1):
-        assert (1 <= number <= 3 * num_processes) if step in (2, 5) else number == 0
-    told = capfd.readouterr().err
-    assert told.count("xp: warning: the vLLM server ended with -9") == 2
-    assert "did not answer for 30 s and was stopped" in told
+SERVED = (
+    *("backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"),
+    "backend.engine.memory_fraction=0.1",
+)
+
+
+def test_a_run_resumes_after_its_server_was_killed(tmp_path: Path) -> None:
+    loss = lose_once(tmp_path, lambda tree: process_with("xp.backends.trl.worker.guarded", tree).kill(), *SERVED)
+    assert loss.exit_code == ExitCode.ENGINE
+    assert "xp: the vLLM server ended with 137; the end of " in loss.log
+
+
+IMPATIENT = """
+import sys
+from xp.__main__ import main
+processes.PATIENCE_S = 20.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_resumes_after_its_engine_hung(tmp_path: Path) -> None:
+    """vLLM's HTTP process goes on to answer; the engine behind it does not."""
+
+    def stop_engine(tree: list[psutil.Process]) -> None:
+        for child in process_with("xp.backends.trl.worker.guarded", tree).children(recursive=True):
+            child.suspend()
+
+    loss = lose_once(tmp_path, stop_engine, *SERVED, program=("-c", IMPATIENT))
+    assert loss.exit_code == ExitCode.ENGINE
+    assert "did not answer for 20 s and was killed; the end of " in loss.log

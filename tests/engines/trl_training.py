@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import leave_group, quiet_trainer
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.rollout import Rollouts
-from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.envs.config import OnNoToolCall
@@ -63,54 +58,6 @@ def put_in(trainer: Any, faults: dict[str, str]) -> None:
         broken()
 
     generation.sync_weights = mended
-
-
-LOSSES = ("kill", "gone", "hang")
-"""Faults of the server's process, by the first rank."""
-
-
-def lose_server(trainer: Any, faults: dict[str, str]) -> None:
-    """Kill the server before weights are sent, or kill it or stop its engine in the middle of a step's turns."""
-    generation, submit = trainer.vllm_generation, ServerWriter.submit
-    sync, told = generation.sync_weights, dict[str, int]()
-
-    def fault_now(*kinds: str) -> str:
-        fault = faults.get(str(trainer.state.global_step + 1), "")
-        return fault if fault in kinds else ""
-
-    def synced() -> None:
-        if fault_now("gone") and not told.get("gone"):
-            told["gone"] = 1
-            os.killpg(server_of(generation.server_base_url), signal.SIGKILL)
-            # What a long update gives it: time to come up.
-            link = ServerLink(Path(os.environ[DIRECTORY]))
-            link.after(link.state().start, RuntimeError("it is still there"))
-        sync()
-
-    def submitted(writer: ServerWriter, request: Any, done: Any) -> None:
-        fault = fault_now("kill", "hang")
-        told[fault] = told.get(fault, 0) + bool(fault)
-        if fault and told[fault] == 4:
-            leader = server_of(generation.server_base_url)
-            if fault == "kill":
-                os.killpg(leader, signal.SIGKILL)
-            else:
-                for child in psutil.Process(leader).children(recursive=True):
-                    child.send_signal(signal.SIGSTOP)
-        submit(writer, request, done)
-
-    if Ranks().is_main:
-        generation.sync_weights = synced
-        ServerWriter.submit = submitted  # type: ignore[method-assign]
-
-
-def server_of(url: str) -> int:
-    """The process of this address; it leads its group."""
-    port = url.rpartition(":")[2]
-    (found,) = (
-        one.pid for one in psutil.process_iter(["cmdline"]) if {"serve", port} <= set(one.info["cmdline"] or ())
-    )
-    return found
 
 
 def head_of(generation: Any) -> Any:
@@ -153,9 +100,6 @@ def main(path: str, result: str, faults_text: str) -> None:
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
         if faults == UNTIED:
             untie(trainer)
-        elif faults != DTYPE and set(faults.values()) & set(LOSSES):
-            mix.max_sessions = lambda: 3
-            lose_server(trainer, faults)
         elif faults != DTYPE:
             put_in(trainer, faults)
         try:

@@ -195,3 +195,83 @@ def skyrl_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """A row as SkyRL's examples write it."""
     spec = {"method": "rule", "ground_truth": "18"}
     return {"train": [{"prompt": [{"role": "user", "content": "3 * 6?"}], "env_class": "gsm8k", "reward_spec": spec}]}
+
+
+def with_metrics(answer: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As verl's `compute_score` may: a score, a truth value, a text, and a number that is not finite."""
+    return {"score": 0.5, "acc": answer == row["answer"], "pred": answer, "ratio": float("nan")}
+
+
+def pair(answer: str, row: Mapping[str, Any]) -> tuple[float, Mapping[str, float]]:
+    del row
+    return 0.5, {"length": len(answer)}
+
+
+def says_nothing_by_a_mapping(answer: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    del answer, row
+    return {"acc": 1.0}
+
+
+def numpy_scalar(answer: str, row: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    del answer, row
+    return np.float32(0.25)
+
+
+def torch_scalar(answer: str, row: Mapping[str, Any]) -> Any:
+    import torch
+
+    del answer, row
+    return torch.tensor(0.25)
+
+
+async def later(answer: str, row: Mapping[str, Any]) -> float:
+    import asyncio
+
+    await asyncio.sleep(0.01)
+    return float(answer == row["answer"])
+
+
+async def never(answer: str, row: Mapping[str, Any]) -> float:
+    import asyncio
+
+    del answer, row
+    await asyncio.Event().wait()
+    return 0.0
+
+
+def scaled(answer: str, row: Mapping[str, Any], *, scale: float) -> float:
+    return scale * (answer == row["answer"])
+
+
+class Scaled:
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    async def grade(self, answer: str, row: Mapping[str, Any]) -> float:
+        return self._scale * (answer == row["answer"])
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> dict[str, Any]:
+    """verl's form."""
+    return {"score": float(solution_str == ground_truth), "known": data_source == "sums" and extra_info is not None}
+
+
+def short_score(solution_str: str, ground_truth: str) -> float:
+    """As verl's own functions of `verl.utils.reward_score` are."""
+    return float(ground_truth in solution_str)
+
+
+async def trl_reward(
+    prompts: list[Any], completions: list[Any], answer: list[str], **kwargs: Any
+) -> list[float | None]:
+    """TRL's form: None where it does not apply."""
+    del kwargs
+    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+    return [None if not text else float(text == right) for text, right, _ in zip(texts, answer, prompts, strict=True)]
+
+
+def trl_bare_number(completions: list[Any], **kwargs: Any) -> float:
+    del completions, kwargs
+    return 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -48,6 +49,14 @@ class Counter(Environment[Add, Count, State]):
     @property
     def state(self) -> State:
         return State(step_count=self.count)
+
+
+class Unseeded(Counter):
+    """Begins at a number by chance, whatever the reset's seed."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, start: int = 0, **_: Any) -> Count:
+        del seed, start
+        return super().reset(random.SystemRandom().getrandbits(64), episode_id)
 
 
 class Lonely(Counter):

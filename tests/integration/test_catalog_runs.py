@@ -51,7 +51,8 @@ def test_a_whole_run_ends_well_and_its_summary_says_what_was_held_out(
     (record,) = evaluation(tmp_path)["held_out"].values()
     assert record["num_trained_on"] == 0
     (manifest,) = (read_manifest(file.parent) for file in tmp_path.glob("tasks/*/manifest.json"))
-    assert manifest.held_out[env].num_held_out == record["num_held_out"] > 0
+    (held_out,) = manifest.held_out.values()
+    assert held_out.num_held_out == record["num_held_out"] > 0
 
 
 @pytest.mark.slow

@@ -96,6 +96,25 @@ def test_there_is_one_line_of_metrics_a_step_under_the_common_names(outputs: Pat
         assert all(name in line for line in lines), name
 
 
+def test_the_evaluation_after_training_has_the_last_rollout_step(outputs: Path) -> None:
+    lines = metrics(the_run(outputs), "evaluate")
+    assert [(line["step"], "evaluation/after/reward/avg_raw_reward" in line) for line in lines] == [
+        (0, False),
+        (2, True),
+    ]
+
+
+def test_the_evaluation_records_what_decides_its_rewards(outputs: Path) -> None:
+    evaluation = json.loads((the_run(outputs) / "attempt_1/evaluate/evaluation.json").read_text())
+    scored_by = evaluation["scoring"]["whodunit_mini"]
+    assert scored_by["env.reward_fn"] == {"my_rewards:by_length": 1.0}
+    assert scored_by["env.reward.reduction"] == "sum"
+    for name in ("my_rewards:by_length", "xp.builtin.whodunit_mini:WhodunitMini"):
+        assert len(scored_by[f"code of {name}"]) == 64
+    record = json.loads((the_run(outputs) / "attempt_1/evaluate/trajectories/after.jsonl").read_text().splitlines()[0])
+    assert record["outcome"]["unshaped"] is not None
+
+
 def test_every_episode_is_on_record(outputs: Path) -> None:
     folder = the_run(outputs) / "attempt_1"
     counts = {

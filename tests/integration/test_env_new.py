@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 import subprocess
@@ -117,3 +118,16 @@ def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str
     assert opened.splits == {"train": 2}
     assert opened.tools == ["echo"]
     del capsys
+
+
+def test_the_command_for_the_test_installs_pytest_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["env", "new", "counting_up"]) == 0
+    assert "pip install" not in capsys.readouterr().out
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pytest" else find(name))
+    assert main(["env", "new", "counting_down"]) == 0
+    commands = [line.split() for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert [command[2:4] for command in commands] == [["pip", "install"], ["pytest", "test_counting_down.py"]]

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.tiny import tokenizer_and_model
-from tests.unit.test_older_runs import without_added
 from xp.__main__ import main
 from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose, to_yaml
 from xp.errors import ExitCode
 from xp.runs.held_out import held_out
-from xp.runs.origin import mark
 from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.tasks.prepare import prepare
 
@@ -45,7 +42,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stages in (["prepare", "train", "evaluate"], ["prepare", "evaluate"]):
         record = close_attempt(begin_attempt(record, stages, HERE), RunStatus.SUCCEEDED)
     write_record(run, record)
-    mark(run)
     updates = spec.training.updates_per_step * spec.training.passes_per_step
     for place in (run / "model", run / "checkpoints" / f"checkpoint-{5 * updates}"):
         shutil.copytree(base, place)
@@ -111,7 +107,7 @@ def test_other_tasks_of_the_runs_environment_and_another_environment_are_a_word_
         (["run=R@last"], ExitCode.CONFIG, "after @ write a rollout step"),
         (["run=R", "training.learning_rate=1.0"], ExitCode.CONFIG, "an evaluation of a run sets"),
         (["run=R", "env.held_out.sed=7"], ExitCode.CONFIG, "unknown key"),
-        (["run=../x"], ExitCode.RUN_DIR, "no such run"),
+        (["run=../x"], ExitCode.RUN_DIR, "not the id of a run"),
     ],
 )
 def test_what_a_run_does_not_have_is_refused_with_what_it_has(
@@ -128,7 +124,7 @@ def test_checkpoints_are_named_in_the_order_of_their_numbers(
     for name in ("best", "checkpoint-13", "checkpoint-9"):
         (run / "checkpoints" / name).mkdir(parents=True)
     shutil.copy(outputs / "runs" / "R" / "spec.yaml", run)
-    mark(run)
+    write_record(run, RunRecord("R", RunStatus.PENDING, ()))
     assert main(["eval", "run=R@7", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     assert "; its checkpoints: best, checkpoint-9, checkpoint-13" in capsys.readouterr().err
 
@@ -141,28 +137,6 @@ def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained
     assert "python -m xp eval run=R@5 env.held_out.seed=7" in capsys.readouterr().err
     assert main(["evaluate", "run=R", "checkpoint=0", root]) == ExitCode.CONFIG
     assert "for the model before training, python -m xp eval run=R@0" in capsys.readouterr().err
-
-
-def test_a_run_of_an_earlier_version_is_used_as_any_other_with_one_line_about_it(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "runs" / "R"
-    shutil.copytree(outputs / "runs" / "R", run)
-    (tmp_path / "tasks").symlink_to(outputs / "tasks")
-    spec = without_added(yaml.safe_load((run / "spec.yaml").read_text()))
-    spec["training"]["num_steps"] = 2  # as every run had before there were epochs
-    (run / "spec.yaml").write_text(yaml.safe_dump(spec))
-    mark(run)
-    for words, lines in (
-        (["eval", "run=R,R@0", "evaluation.num_tasks=1"], 1),
-        (["report", "R"], 1),
-        (["runs", "compare"], 1),
-        (["plan", "resume=R"], 1),
-        (["runs", "show", "R"], 0),  # it shows nothing of the spec
-    ):
-        assert main([*words, f"outputs={tmp_path}"]) == 0, words
-        told = capsys.readouterr().err
-        assert told.count("R was recorded by an earlier xp, without fields that it has now") == lines, words
 
 
 def test_a_run_is_compared_with_its_own_beginning_task_by_task(

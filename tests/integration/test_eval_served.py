@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -181,9 +182,9 @@ def test_xps_sglang_server_answers_whoever_has_the_key_and_listens_on_loopback_a
         assert 0 < len(written.ids) == len(written.logprobs) <= 3
         processes = psutil.Process().children(recursive=True)
         assert [one.cmdline() for one in processes if key in " ".join(one.cmdline())] == []
-        found = listeners(os.getpid())
-        assert found
-        assert not off_loopback(found)
+        found, port = listeners(os.getpid()), urlsplit(url).port
+        assert port in {one for _, _, one in found}
+        assert port not in {one for _, _, one in off_loopback(found)}
     assert key not in log.read_text()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.test_eval import knows_some, result_in, words
@@ -80,22 +80,6 @@ def test_a_message_in_parts_has_the_reward_of_its_text_and_one_of_no_form_is_voi
     assert sum(reward == 1.0 for reward in rewards) > 5
 
 
-def test_a_record_of_an_older_xp_with_a_lone_surrogate_is_written_to_every_file(tmp_path: Path) -> None:
-    with serving(breaks_off_at(10)) as server:
-        command = words(server, tmp_path, "evaluation.num_tasks=20", "model.max_attempts=1")
-        command.append("training.max_void_fraction=0.9")
-        assert main(command) == 0
-        (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
-        file.write_text(file.read_text().replace("it answers other", r"cut \ud83d"))
-        place = file.parents[1]
-        for name in ("eval.json", "episodes.parquet", "inspect.json"):
-            (place / name).unlink()
-        assert main(command) == 0
-    reasons = pq.read_table(place / "episodes.parquet")["void_reason"].to_pylist()
-    assert any("cut \ufffd" in reason for reason in reasons if reason)
-    assert result_in(tmp_path)["status"] == "finished"
-
-
 def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their_own(
     tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,3 +102,30 @@ def test_a_task_whose_prompt_does_not_fit_the_models_context_is_void_and_no_rewa
         command = words(server, tmp_path, "evaluation.num_tasks=20", "training.max_void_fraction=0.9")
         assert main(command) == 0
     assert result_in(tmp_path)["summary"]["num_void"] == 1
+
+
+def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The number that the dialogue's last message names."""
+    return {"content": " ".join(re.findall(r"Say (\d+)", body["messages"][-1]["content"])) or "hello"}
+
+
+def test_a_prompt_that_is_not_the_prepared_one_costs_no_request_and_a_live_one_is_what_the_model_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = "tests.envs_under_test.drawn"
+    own = ["env=graded", f"env.grader={module}:Dealt", f"env.rows={module}:rows", "env.held_out.num_tasks=9"]
+    with serving(ChatServer(write=repeats)) as server:
+        command = [*words(server, tmp_path), *own]
+        command.remove("env=multiply")
+        assert main(command) == ExitCode.UNHEALTHY
+        told = capsys.readouterr().err
+        assert told.count("the environment's prompt is not the prepared one: message 2, content: expected 'Say ") == 1
+        assert "set env.prompt=live" in told
+        assert not any("Say" in body["messages"][-1]["content"] for body in server.requests)
+        shutil.rmtree(tmp_path / "evaluations")
+        assert main([*command, "env.prompt=live"]) == ExitCode.OK
+    assert result_in(tmp_path)["summary"]["reward"]["value"] == 1.0
+    (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    requested = {json.dumps(body["messages"]) for body in server.requests}
+    assert all(json.dumps(record["messages"][:2]) in requested for record in records)

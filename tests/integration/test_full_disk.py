@@ -64,3 +64,12 @@ def test_a_disk_that_others_fill_does_not_leave_the_record_running(small_disk: P
     assert ended == ExitCode.RESOURCE, output
     assert str(read_record(small_disk / "runs/run").status) == "failed"
     assert not (small_disk / "runs/run/.reserve").exists()
+
+
+def test_a_disk_that_is_full_while_code_is_copied_ends_with_one_line(small_disk: Path) -> None:
+    (small_disk / "others").write_bytes(bytes(14 * 2**20))
+    ended, output = Supervisor(small_disk, ["pass"]).end()
+    assert ended == ExitCode.RESOURCE, output
+    (line,) = [line for line in output.splitlines() if "No space left" in line]
+    assert "files could not be copied" in line
+    assert len(output) < 1000

@@ -28,7 +28,7 @@ from xp.launchers.slurm import SlurmLauncher, batch_script
 from xp.launchers.slurm_array import SlurmArrays
 from xp.runs.record import LOCK, RunStatus, read_record
 from xp.runs.supervise import dispatch
-from xp.security.start_ray import free_ports
+from xp.security.loopback import free_ports
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from xp import guard
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import behind_guard
 from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration
@@ -92,15 +91,24 @@ def _ignore() -> None:
 
 def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() -> None:
     """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
-    guard = subprocess.Popen(behind_guard(["sleep", "1200"], 1200.0), stdin=subprocess.PIPE)
-    assert guard.stdin is not None
-    os.write(guard.stdin.fileno(), b"T")
+    process = guard.start(["sleep", "1200"], 1200.0)
+    guard.ask(process)
     try:
-        assert guard.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     finally:
-        with suppress(OSError):
-            os.write(guard.stdin.fileno(), b"K")
-        guard.stdin.close()
+        guard.end(process, now=True)
+
+
+def test_a_command_ends_with_the_program_that_started_it_though_it_ignores_term(tmp_path: Path) -> None:
+    """The program is killed; its child, which starts another process, ignores TERM."""
+    program = "import sys; from xp import guard; guard.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    parent = subprocess.Popen([sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE)
+    eventually(lambda: (tmp_path / "pids").exists())
+    tree = [int(text) for text in (tmp_path / "pids").read_text().split()]
+    assert all(map(is_alive, tree))
+    parent.kill()
+    parent.wait()
+    eventually(lambda: not any(map(is_alive, tree)))
 
 
 @pytest.mark.scorecard(8)
@@ -192,25 +200,6 @@ def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     ended, output = Supervisor(tmp_path, ["print('again')"], attempt=2).end()
     assert (ended, "again" in output) == (0, True)
     assert statuses(tmp_path) == {"s0": "succeeded"}
-
-
-@pytest.mark.scorecard(8)
-def test_a_guard_that_is_killed_takes_its_job_with_it_and_no_run_of_the_same_name(tmp_path: Path) -> None:
-    """Two runs of one name: an `outputs/` that was copied, and both resumed."""
-    other = Supervisor(tmp_path / "copy", [POLITE], grace_s=600.0)
-    eventually(lambda: (tmp_path / "copy/up").exists() and statuses(tmp_path / "copy") == {"s0": "running"})
-    supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
-    tree = supervisor.tree()
-    guard = next(p for p in psutil.Process(supervisor.process.pid).children() if "guard.py" in " ".join(p.cmdline()))
-    os.kill(guard.pid, signal.SIGKILL)
-    ended, _ = supervisor.end()
-    assert statuses(tmp_path / "copy") == {"s0": "running"}
-    other.send(signal.SIGTERM)
-    code, output = other.end()
-    assert (code, "tidied up" in output) == (ExitCode.TERMINATED, True)
-    assert ended == ExitCode.STAGE_FAILED
-    eventually(lambda: not any(map(is_alive, tree)))
-    assert statuses(tmp_path) == {"s0": "failed"}
 
 
 def test_a_run_can_be_cancelled_from_another_process(tmp_path: Path) -> None:

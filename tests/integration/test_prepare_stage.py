@@ -64,13 +64,12 @@ class Stage:
 
 
 def stage(root: Path, num_train: int = 150, **env: object) -> Stage:
-    env = {"name": "count", "serve": COUNTER, "target": None, "variant": None, **env}
+    own = {"name": "count", "serve": COUNTER, "target": None, "variant": None, "system_prompt": "Use {tool_names}."}
     member = MemberConfig(
-        rules(**env),
+        rules(**{**own, **env}),
         train=Selection(("train",), num_tasks=num_train),
         held_out=HeldOut("test"),
         weight=1.0,
-        system_prompt="Use {tool_names}.",
     )
     return Stage(root, PrepareConfig({"count": member}, allow_missing_fraction=0.0, concurrency=32))
 

@@ -18,8 +18,7 @@ import pytest
 
 from tests.detaching import DetachingContract
 from tests.launching import eventually, forms, is_alive, launcher_spec, plan, stage
-from tests.strangers import stranger
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.launchers import ray_head
 from xp.launchers.base import Context, Launcher
 from xp.launchers.ray import RayLauncher
@@ -128,34 +127,6 @@ def test_a_head_of_its_own_listens_on_loopback_keeps_no_secret_and_ends_with_the
     assert not (outputs / "pwned").exists()
     assert not list((tmp_path / "home/.xp/secrets").rglob("*"))
     assert not [pid for pid in seen.processes if is_alive(pid)]
-
-
-RAYLET = '{"data": {"summary": [{"raylet": {}}]}}'
-"""Answer of a dashboard that is up."""
-
-
-@pytest.mark.scorecard(47)
-def test_another_user_who_takes_the_port_of_the_dashboard_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    with stranger(body=RAYLET) as other:
-        ports = [other.port, *ray_head.free_ports(1)]
-        monkeypatch.setattr(ray_head, "free_ports", lambda _: ports)
-        with pytest.raises(XpError, match="a process of another user listens on") as caught:
-            RayHead(num_cpus=1, gpus=(), environ=os.environ)
-        assert caught.value.code is ExitCode.RUNTIME
-        assert other.heard == b""
-
-
-@pytest.mark.scorecard(47)
-def test_another_user_who_takes_the_port_of_a_dashboard_that_has_ended_gets_no_token(
-    tmp_path: Path, cluster: RayHead, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = RayLauncher(launcher_spec("ray", start_head=True), tmp_path / "outputs")
-    launcher._head = cluster
-    with stranger(body=RAYLET) as other:
-        monkeypatch.setattr(cluster, "address", other.url)
-        with pytest.raises(XpError, match="a process of another user listens on"):
-            launcher._client()
-        assert other.heard == b""
 
 
 def test_a_head_whose_port_is_taken_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

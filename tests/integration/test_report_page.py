@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.browser import Watched, chromium, needs_chromium
-from tests.report_run import episode, make_run, write_episodes
+from tests.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.report import write_page
-from xp.runs.origin import mark
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (
@@ -45,7 +44,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "model").mkdir()
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(SHIPPED / file, run / "model")
-    mark(run)
     target = outputs / "report.html"
     write_page([run], target, tokens=True)
     return target
@@ -65,6 +63,18 @@ def test_a_page_opens_without_a_complaint_and_asks_nobody_for_anything(watched: 
     assert "better" in watched.page.inner_text(".verdict")
     assert watched.problems == []
     assert watched.requests == [report.as_uri()]
+
+
+def test_a_page_of_an_evaluation_shows_its_episodes_and_no_training(browser: Any, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    write_page([make_evaluation(tmp_path, "whodunit_mini-mine-abc")], target)
+    found = Watched(browser, viewport={"width": 1200, "height": 900})
+    found.page.goto(target.as_uri())
+    found.page.wait_for_selector("#episodes tbody tr, #episodes ul.groups li")
+    ids = found.page.locator("#main > section").evaluate_all("all => all.map((one) => one.id)")
+    assert ids == ["overview", "episodes", "spec"]
+    assert found.problems == []
+    found.page.close()
 
 
 def test_a_click_on_the_curve_opens_its_step_a_group_and_an_episode_with_its_words(watched: Watched) -> None:

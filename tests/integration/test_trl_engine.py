@@ -124,6 +124,29 @@ def test_what_is_written_does_not_depend_on_who_writes_beside_it() -> None:
         assert alone.conversations[0].completion_ids == together.conversations[number].completion_ids
 
 
+def test_a_prompt_of_the_sessions_own_is_read_as_if_the_engine_had_been_opened_with_it() -> None:
+    """It may begin otherwise than all prompts of the opening, be shorter, or be one of them."""
+    opened = prompts(8)
+    sessions = [*opened[:2], opened[3][:4], [9, 8, 7], opened[3][:4], [5], opened[1], [*opened[0], 11]]
+    names = [f"task/{number}" for number in range(8)]
+    expected = Engine(sessions, names=names)
+    expected.begin(*range(8))
+    expected.run()
+    for places in (8, 3):
+        engine = Engine(opened, names=names, places=places)
+        for first in range(0, 8, places):
+            numbers = range(first, min(first + places, 8))
+            for number in numbers:
+                engine.own.begin(number, None if sessions[number] == opened[number] else sessions[number])
+            engine.run()
+            for number in numbers:
+                engine.own.end(number)
+        for one, other in zip(engine.conversations, expected.conversations, strict=True):
+            assert (one.prompt_ids, one.completion_ids) == (other.prompt_ids, other.completion_ids)
+        check_log_probabilities(engine, tokenizer_and_model()[1], 1.0)
+        assert not engine.own._known
+
+
 def test_a_group_that_is_spread_over_time_reads_its_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine([[5, 6, 7, 8]] * 4, places=1)
     fed: list[int] = []
@@ -202,6 +225,21 @@ def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(ids: list[int],
     engine = WritingEngine(CutWriter(ids), opening, [1, 2], sampling, "1", lambda own: own[-1] == 5)
     engine.begin(0)
     assert [turn.is_cut for turn in turns] == [is_limits]
+
+
+def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
+    class Asked(CutWriter):
+        def submit(self, request: GenerationRequest, done: Done) -> None:
+            asked.append(request.ids)
+            super().submit(request, done)
+
+    asked: list[Sequence[int]] = []
+    engine = WritingEngine(Asked([7, 2]), Opening([[3], [4]], ["a", "b"], 2, lambda _: None), [2], SAMPLING, "1")
+    engine.begin(0, [5, 6])
+    engine.begin(1)
+    engine.go_on(0, [8])
+    assert asked == [[5, 6], [4], [5, 6, 7, 2, 8]]
+    assert engine.conversations[0].prompt_ids == [5, 6]
 
 
 def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:

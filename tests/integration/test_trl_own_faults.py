@@ -83,13 +83,13 @@ class Script:
 
 
 def row(env: str, split: str, index: int) -> TaskRow:
-    opening = (Message(role="user", content="play"),)
+    opening = (Message(role="user", content=f"a task of {split}"),)
     return TaskRow(f"{env}/{split}/{index}", env, Purpose.TRAIN, split, index, "h", opening, "[]", 1.0)
 
 
 def mix_of(**changes: Any) -> EnvironmentMixture:
     """A mix of the servers of tests.ors_server, by their URL and key."""
-    key = running(AWKWARD).server.keys.client
+    key = running(AWKWARD).server.key
     url = running(AWKWARD).server.url
     config = rules(name="awkward", target=url, variant="awkward", allowed_origins=(url,), **changes)
     return EnvironmentMixture(EpisodeConfig({"awkward": config}), {**os.environ, "OPENREWARD_API_KEY": key})
@@ -181,7 +181,7 @@ def test_an_environment_that_the_server_does_not_have_is_a_fault_and_not_its_fir
     from xp.envs.base import EnvFault
     from xp.errors import XpError
 
-    key = running(AWKWARD).server.keys.client
+    key = running(AWKWARD).server.key
     url = running(AWKWARD).server.url
     config = rules(name="ghost", target=url, variant="ghost", allowed_origins=(url,))
     with EnvironmentMixture(EpisodeConfig({"ghost": config}), {**os.environ, "OPENREWARD_API_KEY": key}) as mix:

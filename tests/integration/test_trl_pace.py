@@ -25,7 +25,6 @@ from xp.backends.trl.worker.episodes import Rollout, play_each
 from xp.compose import compose
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
-from xp.episode.metrics import check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
@@ -33,7 +32,6 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import PATIENCE_S
-from xp.worker.lost_engine import EngineLost
 
 SAMPLING = TRLSampling(
     temperature=1.0,
@@ -99,16 +97,15 @@ def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout
 
 
 class Fragile(TransformersEngine):
-    """An engine that is lost before one of its steps, once."""
+    """An engine that is lost before its second step."""
 
-    steps_left = 0
+    steps_left = 2
 
     def step(self, is_live: bool) -> None:
-        Fragile.steps_left -= 1
-        if Fragile.steps_left == 0:
-            self._writing.clear()
-            self._opening.deliver(EngineLost("the engine is gone"))
-            self._opening.deliver(EngineLost("the engine is gone, says another request"))
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            self._opening.deliver(XpError("the engine is gone", ExitCode.ENGINE))
+            self._opening.deliver(XpError("the engine is gone, says another request", ExitCode.ENGINE))
             return
         super().step(is_live)
 
@@ -124,7 +121,10 @@ def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_tim
             play_each(
                 lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
                 chat,
-                [(replace(row, env=name), 0) for row in rows(TOGETHER)],
+                [
+                    (replace(row, env=name, messages=(Message(role="user", content=f"Say {row.index}."),)), 0)
+                    for row in rows(TOGETHER)
+                ],
                 mix,
             )
         )
@@ -152,52 +152,17 @@ def test_a_held_out_episode_that_waits_for_its_grader_holds_up_none_of_the_other
     assert all(record["tokens"]["generated"] > 0 for record in records)
 
 
-def played_with_a_loss(count: int, places: int, steps: int) -> tuple[list[Rollout], list[str]]:
-    tokenizer, model = tokenizer_and_model()
-    chat, faults = ChatTokens(tokenizer), list[str]()
-    mix: Any = Mix(lambda *_: None, places)
-    Fragile.steps_left = steps
-
-    def restored(fault: str) -> bool:
-        faults.append(fault)
-        return bool(fault)
-
-    rollouts = list(
-        play_each(
-            lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"),
-            chat,
-            [(row, 0) for row in rows(count)],
-            mix,
-            restored=restored,
-        )
-    )
-    return rollouts, faults
-
-
-def test_a_lost_engine_makes_the_episodes_void_that_go_on_and_the_others_are_played_with_the_next_one() -> None:
-    rollouts, faults = played_with_a_loss(8, 3, steps=4)
-    assert faults == ["the engine is gone", ""]
-    assert [one.row.index for one in rollouts] == list(range(8))
-    assert rewards(rollouts) == [None, None, None, 3.0, 4.0, 5.0, 6.0, 7.0]
-    assert [one.is_lost for one in rollouts] == [True] * 3 + [False] * 5
-    assert {one.outcome.void_reason for one in rollouts[:3]} == {"the engine is gone"}
-    counted = [one.record.played() for one in rollouts]
-    check_health(counted, 0.0)
-    with pytest.raises(XpError, match="3 of 8"):
-        check_health([replace(one, is_lost=False) for one in counted], 0.0)
-
-
-def test_an_engine_that_nobody_restores_ends_the_play() -> None:
-    Fragile.steps_left = 2
+def test_a_lost_engine_ends_the_play() -> None:
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     mix: Any = Mix(lambda *_: None, 2)
-    with pytest.raises(EngineLost):
+    with pytest.raises(XpError, match="the engine is gone") as caught:
         list(
             play_each(
                 lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows(4)], mix
             )
         )
+    assert caught.value.code is ExitCode.ENGINE
 
 
 def rewards(rollouts: list[Rollout]) -> list[float | None]:

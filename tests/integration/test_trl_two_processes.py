@@ -40,7 +40,7 @@ def xp(directory: Path, *words: str) -> set[Listener]:
 def test_a_run_on_two_processes_trains_resumes_and_its_checkpoints_can_be_played(strategy: str, tmp_path: Path) -> None:
     heard = xp(tmp_path, *SMALL, f"backend.parallel.strategy={strategy}")
     assert heard, "gloo's own sockets, at the least"
-    assert off_loopback(heard) == set()
+    assert len({port for _, _, port in off_loopback(heard)}) <= 1, "torch's own store, at the port of the group"
     (run,) = (tmp_path / "outputs/runs").iterdir()
     xp(tmp_path, f"resume={run.name}", "training.num_steps=3")
     xp(tmp_path, "evaluate", f"run={run.name}", "checkpoint=1")

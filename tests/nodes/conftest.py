@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.guarded import START_RAY, START_RAY_ENV, behind_guard
+from xp import guard
+from xp.launchers.node.own_cluster import RETRIES
+from xp.security import own_ray
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -72,21 +74,17 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     ]
     commands = [
         [
-            *(*python, *START_RAY, "start", *words[at], f"--node-ip-address={address}"),
+            *(*python, *own_ray.COMMAND, "start", "--block", *words[at], f"--node-ip-address={address}"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
         ]
         for at, address in enumerate(ADDRESSES)
     ]
-    environ = {**os.environ, **START_RAY_ENV, **variables, "PATH": path}
+    environ = {**os.environ, **RETRIES, **variables, "PATH": path}
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         with (directory / f"ray_{number}.log").open("ab") as log:
-            return subprocess.Popen(
-                on_node(number, *behind_guard(commands[number - 1], 10)),
-                env=environ,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+            return guard.start(
+                on_node(number, *commands[number - 1]), env=environ, stdout=log, stderr=subprocess.STDOUT
             )
 
     started = {1: begin(1)}
@@ -104,10 +102,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
         yield RayNodes(f"http://{head}:8265", variables)
     finally:
         for process in reversed(started.values()):
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in started.values():
-            process.wait(40)
+            guard.end(process)
 
 
 def _wait_for(count: int, head: str, token: str, again: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ def record(run: Path, name: str) -> None:
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run / file, target / file)
     own = json.loads((run / "run.json").read_text().replace(run.name, name))
+    own |= {"user": "recorded", "directory": f"/recorded/{name}"}
     for attempt in own["attempts"]:
         attempt.pop("host", None)
     (target / "run.json").write_text(json.dumps(own, indent=1))

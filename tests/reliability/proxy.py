@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xp.envs.local_server import LocalServer
-from xp.security.start_ray import free_ports
+from xp.security.loopback import free_ports
 
 EVENT_STREAM = "text/event-stream"
 
@@ -35,7 +35,7 @@ class Exchange:
         place = urlsplit(self.upstream.url)
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         own = {"host": place.netloc}
-        headers = {**self.headers, **own, "x-api-key": self.upstream.keys.client, "connection": "close"}
+        headers = {**self.headers, **own, "x-api-key": self.upstream.key, "connection": "close"}
         lines = [f"{self.method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode() + self.body)
         await writer.drain()

@@ -36,7 +36,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         proxy = stack.enter_context(FaultProxy(stack.enter_context(server("first"))))
         env = rules(target=proxy.url, serve=None, allowed_origins=(proxy.url,))
         selection, held_out = Selection(("train",)), HeldOut("train", fraction=0.25)
-        config = PrepareConfig({env.name: MemberConfig(env, selection, held_out, 1.0, None)}, 0.0, 8)
+        config = PrepareConfig({env.name: MemberConfig(env, selection, held_out, 1.0)}, 0.0, 8)
         made = prepare(config, os.environ, tmp_path)
         (tmp_path / "prepare.json").write_text(config.to_json())
 
@@ -91,7 +91,7 @@ def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     env = rules(provider="local", target=None, serve=None, grader="sums:grade", rows="sums:rows")
-    config = PrepareConfig({env.name: MemberConfig(env, Selection(("train",)), None, 1.0, None)}, 0.0, 8)
+    config = PrepareConfig({env.name: MemberConfig(env, Selection(("train",)), None, 1.0)}, 0.0, 8)
     write("+")
     made = prepare(config, os.environ, tmp_path)
     (tmp_path / "prepare.json").write_text(config.to_json())

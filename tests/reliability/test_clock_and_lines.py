@@ -81,7 +81,7 @@ def expire(world: World) -> None:
     sid = world.proxy.requests("/create")[-1].headers["x-session-id"]
     for path in ("/delete", "/delete_session"):
         connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=250)
-        connection.request("POST", path, "{}", {"X-API-Key": server.keys.client, "X-Session-ID": sid})
+        connection.request("POST", path, "{}", {"X-API-Key": server.key, "X-Session-ID": sid})
         assert connection.getresponse().status < 500
         connection.close()
 

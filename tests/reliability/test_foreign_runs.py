@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import shutil
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.foreign import contents, leave_programs, leave_run, record
+from tests.foreign import contents, leave_programs, leave_run, make_ours, record
 from xp.__main__ import main
 from xp.compose import compose
 from xp.episode.metrics_file import MetricsFile
@@ -24,9 +20,9 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
 from xp.launchers.files import inside
-from xp.runs import birth_time, origin, sweep
-from xp.runs.origin import check_ours, is_ours, mark
-from xp.runs.record import read_record, write_record
+from xp.report.tokens import TokenReader
+from xp.runs import sweep
+from xp.runs.record import check_ours, is_ours, read_record, write_record
 from xp.runs.run_directory import cancel, hold
 
 pytestmark = pytest.mark.scorecard(42)
@@ -75,7 +71,7 @@ def test_a_record_whose_run_id_is_not_its_directorys_name_is_refused_and_nothing
     outputs: Path, home: Path, calls: Path, run_id: Any
 ) -> None:
     leave_run(outputs, "theirs", record(run_id, native_id=None))
-    mark(outputs / "runs/theirs")
+    make_ours(outputs / "runs/theirs")
     before = contents(home), contents(outputs)
     codes = every_command(outputs, "theirs")
     assert codes.pop("list") == ExitCode.OK
@@ -87,7 +83,7 @@ def test_a_record_whose_run_id_is_not_its_directorys_name_is_refused_and_nothing
 
 def test_an_absolute_run_id_deletes_nothing(outputs: Path, home: Path) -> None:
     leave_run(outputs, "theirs", record(str(home / "thesis"), native_id=None))
-    mark(outputs / "runs/theirs")
+    make_ours(outputs / "runs/theirs")
     main(["runs", f"outputs={outputs}"])
     assert (home / "thesis/text.tex").exists()
 
@@ -126,7 +122,7 @@ def test_a_word_that_xp_would_not_have_written_is_refused_and_no_program_hears_i
     outputs: Path, calls: Path, changes: dict[str, Any]
 ) -> None:
     leave_run(outputs, "theirs", record("theirs", **changes))
-    mark(outputs / "runs/theirs")
+    make_ours(outputs / "runs/theirs")
     before = contents(outputs)
     codes = every_command(outputs, "theirs")
     assert codes.pop("list") == ExitCode.OK
@@ -167,108 +163,27 @@ def test_a_run_that_is_trusted_is_asked_about_and_can_be_gone_on_with(outputs: P
     assert "scontrol --oneliner show job 7" in calls.read_text()
 
 
-def test_a_copy_of_a_run_of_ones_own_is_not_ones_own(outputs: Path) -> None:
-    run = leave_run(outputs, "run", record("run"))
-    mark(run)
-    assert is_ours(run)
-    run.rename(run.with_name("moved"))
-    shutil.copytree(run.with_name("moved"), run)
-    assert not is_ours(run)
-    assert not is_ours(run.with_name("moved"))
-
-
-def no_birth_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origin, "birth_time", lambda _: None)
-
-
-def no_statx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(birth_time.ctypes, "CDLL", lambda _: object())
-
-
-FILE_SYSTEMS = pytest.mark.parametrize("prepare", [lambda _: None, no_birth_times, no_statx], ids=["", "unborn", "old"])
-Prepare = Callable[[pytest.MonkeyPatch], None]
-
-
-def pass_a_tick(place: Path) -> None:
-    """Waits until the file system's clock, which has steps of some milliseconds, shows another time."""
-    probe = place / "probe"
-    probe.touch()
-    before = probe.stat().st_ctime_ns
-    while probe.stat().st_ctime_ns == before:
-        probe.touch()
-    probe.unlink()
-
-
-@FILE_SYSTEMS
-def test_an_archive_of_a_run_that_is_unpacked_in_its_place_is_not_ones_own(
-    outputs: Path, calls: Path, monkeypatch: pytest.MonkeyPatch, prepare: Prepare
-) -> None:
-    prepare(monkeypatch)
-    run = leave_run(outputs, "run", record("run"))
-    inodes = set()
-    for _ in range(20):
-        mark(run)
-        assert is_ours(run)
-        inodes.add(run.stat().st_ino)
-        with tarfile.open(outputs / "run.tar", "w") as archive:
-            archive.add(run, "run")
-        pass_a_tick(outputs)
-        shutil.rmtree(run)
-        with tarfile.open(outputs / "run.tar") as archive:
-            archive.extractall(outputs / "runs", filter="fully_trusted")
-        assert (run / ".origin").exists()
-        assert not is_ours(run), f"{len(inodes)} inodes"
-    assert main(["runs", "cancel", "run", f"outputs={outputs}"]) == ExitCode.RUN_DIR
-    assert not calls.exists()
-
-
-@FILE_SYSTEMS
-def test_a_run_stays_ones_own_while_it_is_worked_on(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, prepare: Prepare
-) -> None:
-    prepare(monkeypatch)
-    run = leave_run(outputs, "run", record("run"))
-    mark(run)
-    pass_a_tick(outputs)
-    write_record(run, read_record(run))
-    (run / "attempt_2/train").mkdir(parents=True)
-    (run / "metrics.jsonl").write_text("{}\n")
-    run.chmod(0o700)
-    assert is_ours(run)
-    shutil.move(run, outputs / "run")
-    assert is_ours(outputs / "run")
-
-
-def test_a_run_stays_ones_own_on_a_machine_that_knows_no_birth_times(
+def test_a_copy_of_a_run_and_a_run_of_another_user_are_not_ones_own(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = leave_run(outputs, "run", record("run"))
-    mark(run)
-    no_birth_times(monkeypatch)
+    assert not is_ours(run)
+    with pytest.raises(XpError, match="was begun elsewhere, so its tokenizer is not loaded"):
+        TokenReader(run)
+    make_ours(run)
     assert is_ours(run)
-    (run / ".origin.time").unlink()
+    shutil.copytree(run, outputs / "copies/runs/run")
+    assert not is_ours(outputs / "copies/runs/run")
+    with pytest.raises(XpError, match="it was moved or copied, or another user began it"):
+        check_ours(outputs / "copies/runs/run")
+    (outputs / "link").symlink_to(outputs / "runs")
+    assert is_ours(outputs / "link/run")
+    write_record(run, read_record(run))
+    assert is_ours(run)
+    monkeypatch.setattr(os, "getuid", lambda: 54_321)  # a user without a name
     assert not is_ours(run)
-    (run / ".origin.time").symlink_to("/etc/passwd")
-    assert not is_ours(run)
-
-
-def test_a_mark_of_an_earlier_version_is_made_again_by_trust(outputs: Path, home: Path) -> None:
-    run = leave_run(outputs, "run", record("run"))
-    mark(run)
-    text = f"run\0{run.stat().st_ino}"
-    (run / ".origin").write_text(hmac.new((home / ".xp/key").read_bytes(), text.encode(), hashlib.sha256).hexdigest())
-    assert main(["runs", "show", "run", f"outputs={outputs}"]) == ExitCode.OK
-    with pytest.raises(XpError, match="an earlier version of xp marked it"):
-        check_ours(run)
     assert main(["runs", "trust", "run", f"outputs={outputs}"]) == ExitCode.OK
     assert is_ours(run)
-
-
-def test_a_key_that_others_can_read_proves_nothing(outputs: Path, home: Path) -> None:
-    run = leave_run(outputs, "run", record("run"))
-    mark(run)
-    (home / ".xp/key").chmod(0o644)
-    assert not is_ours(run)
 
 
 @pytest.mark.parametrize("name", ["..", "../../home", "/etc", "", "a b", "-x"])
@@ -303,24 +218,20 @@ def leave_links(run: Path, name: str, target: Path) -> None:
         (run / f".{name}.{number}.tmp").symlink_to(target)
 
 
-@pytest.mark.parametrize(("words", "name"), [(("report",), "report.html"), (("runs", "trust"), ".origin")])
-def test_a_command_writes_through_no_link_that_was_left_for_it(
-    outputs: Path, home: Path, words: tuple[str, ...], name: str
-) -> None:
+def test_a_command_writes_through_no_link_that_was_left_for_it(outputs: Path, home: Path) -> None:
     run = leave_run(outputs, "theirs", record("theirs", status="failed"))
-    leave_links(run, name, home / "thesis/text.tex")
-    (run / name).symlink_to(home / "thesis/text.tex")
-    assert main([*words, "theirs", f"outputs={outputs}"]) == ExitCode.OK
+    leave_links(run, "report.html", home / "thesis/text.tex")
+    (run / "report.html").symlink_to(home / "thesis/text.tex")
+    assert main(["report", "theirs", f"outputs={outputs}"]) == ExitCode.OK
     assert (home / "thesis/text.tex").read_text() == "ten years"
-    assert (run / name).is_file()
-    assert not (run / name).is_symlink()
+    assert (run / "report.html").is_file()
+    assert not (run / "report.html").is_symlink()
 
 
 def test_a_run_that_begins_in_a_directory_that_is_there_writes_through_no_link(outputs: Path, home: Path) -> None:
     run = outputs / "runs/theirs"
     run.mkdir(parents=True)
-    for name in (".reserve", ".origin", ".origin.time"):
-        (run / name).symlink_to(home / "thesis/text.tex")
+    (run / ".reserve").symlink_to(home / "thesis/text.tex")
     with hold(run, 1):
         assert (run / ".reserve").stat().st_size > 0
     (run / ".lock").unlink()
@@ -358,7 +269,7 @@ def test_a_process_that_does_not_hold_the_run_is_not_stopped(outputs: Path) -> N
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
         text = record("theirs", launcher="local", attempt={"supervisor": bystander.pid, "host": os.uname().nodename})
         run = leave_run(outputs, "theirs", text)
-        mark(run)
+        make_ours(run)
         with hold(run, 2), pytest.raises(XpError, match="does not hold") as caught:
             cancel(run)
         assert caught.value.code == ExitCode.RUN_DIR

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.foreign import contents, leave_programs, leave_run, record
+from tests.foreign import contents, leave_programs, leave_run, make_ours, record
 from tests.launching import stage
 from tests.reliability.test_hostile_files import EPISODE, SUMMARISED
 from xp.cli.runs import show_all
@@ -33,7 +33,6 @@ from xp.report.data import report
 from xp.runs import detached
 from xp.runs.held_out import held_out
 from xp.runs.leaderboard import leaderboard
-from xp.runs.origin import is_ours, mark
 from xp.runs.record import read_record, table
 from xp.tasks.config import PrepareConfig
 from xp.tasks.inspect import list_sets, verify_set
@@ -143,7 +142,6 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
         "run.json": Kind("runs/run/run.json", record("run", status="succeeded"), whole_run, 1500),
         "spec.yaml": Kind("runs/run/spec.yaml", to_yaml(compose([])), spec_of, 400),
         "plan.json": Kind(f"{begun}/plan.json", plan, lambda _: detached.detachable(run, read_record(run)), 700),
-        "mark": Kind("runs/run/.origin", (run / ".origin").read_text(), lambda _: is_ours(run), 500),
         "evaluation.json": Kind(f"{begun}/evaluate/evaluation.json", evaluation(), lambda _: held_out(run)),
         "metrics.jsonl": Kind("runs/run/metrics.jsonl", METRICS, lambda file: read_metrics(file, "train")),
         "trajectories": Kind(f"{train}/trajectories.jsonl", TRAJECTORY, trajectories),
@@ -161,7 +159,7 @@ def kinds(outputs: Path) -> Mapping[str, Kind]:
 
 
 METRICS = json.dumps({"step": 1, "time": 1.0, "stage": "train", "attempt": 1, "reward/avg_raw_reward": 0.5}) + "\n"
-TRAJECTORY = json.dumps({"schema_version": 1, "run": "run", "phase": "train", "step": 1, "messages": []}) + "\n"
+TRAJECTORY = json.dumps({"schema_version": 3, "run": "run", "phase": "train", "step": 1, "messages": []}) + "\n"
 RESULT = json.dumps({"code": 0, "missing": [], "ended": "2026-01-01T00:00:00+00:00"})
 
 
@@ -194,7 +192,7 @@ def manifest() -> str:
     """Manifest of a task set."""
     request = {"format": 1, "members": {}}
     return Manifest(
-        KEY, request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}
+        KEY, request, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), ("n",), {"tasks.parquet": "0" * 64}, {}
     ).to_json()
 
 
@@ -215,7 +213,7 @@ def test_a_mutated_file_is_read_or_refused_and_nothing_beside_it_changes(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     calls = leave_programs(tmp_path / "bin")
     run = leave_run(outputs, "run", record("run", status="succeeded"))
-    mark(run)
+    make_ours(run)
     (outputs / "evaluations/e").mkdir(parents=True)
     (outputs / "evaluations/e/request.json").write_text("{}")
     chance, total = random.Random(0), 0

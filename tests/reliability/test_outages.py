@@ -143,7 +143,7 @@ def test_14_a_stage_that_begins_during_an_outage_waits_for_its_end(
     """The preparation, and the beginning of a training or of an evaluation, which compares the tasks."""
     monkeypatch.setenv("OPENREWARD_API_KEY", "any")
     env = world.config(max_attempts=2)
-    member = MemberConfig(env, Selection(("train",), num_tasks=4), HeldOut("train", num_tasks=2), 1.0, None)
+    member = MemberConfig(env, Selection(("train",), num_tasks=4), HeldOut("train", num_tasks=2), 1.0)
     config = PrepareConfig({env.name: member}, 0.0, 8)
     world.proxy.outage(1.5, faults.status(503))
     made = prepare(config, os.environ, tmp_path)
@@ -213,7 +213,7 @@ def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.Abstract
             writer.close()
             return
         upstream, goal = await asyncio.open_connection("127.0.0.1", port)
-        own = f"host: 127.0.0.1:{port}\r\nx-api-key: {server.keys.client}\r\n".encode()  # as a gateway does
+        own = f"host: 127.0.0.1:{port}\r\nx-api-key: {server.key}\r\n".encode()  # as a gateway does
         goal.write(first + own + b"".join(line for line in rest if not line.lower().startswith(b"host:")))
         await asyncio.gather(pump(reader, goal), pump(upstream, writer))
 

@@ -67,7 +67,8 @@ def flip(path: Path) -> None:
 
 def of_another_request(root: Path) -> Runs:
     runs = new_runs(root, splits={"train": 3, "test": 2}, latency_s=0.0)
-    other = replace(runs.config.members["fake"], system_prompt="Another.")
+    member = runs.config.members["fake"]
+    other = replace(member, env=replace(member.env, system_prompt="Another."))
     runs = replace(runs, config=replace(runs.config, members={"fake": other}))
     assert runs.finish()[0] == 0
     return runs

@@ -6,8 +6,6 @@ import json
 import math
 import random
 import resource
-import threading
-import tracemalloc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -116,28 +114,6 @@ def test_18_a_tool_with_a_lone_surrogate_has_a_name_that_can_be_sent(world: Worl
 
 
 @pytest.mark.scorecard(18)
-@pytest.mark.parametrize("size", [1_000, 7 << 20])
-def test_18_only_a_small_list_of_tools_is_kept_and_a_large_one_is_parsed_off_the_loop(
-    world: World, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads, parse_json = [], wire.parse_json
-
-    def parse(text: str | bytes, what: str, **more: Any) -> Any:
-        if what.endswith("/task_tools"):
-            threads.append(threading.current_thread().name)
-        return parse_json(text, what, **more)
-
-    monkeypatch.setattr(wire, "parse_json", parse)
-    tools = {"tools": [{"name": f"tool_{size}", "description": "x" * size, "input_schema": {}}]}
-    world.proxy.inject("/task_tools", faults.replied(json.dumps(tools).encode()), times=2)
-    kept = [world.session().tools()[0] for _ in range(2)]
-    assert kept[0] == kept[1]
-    assert (kept[0] is kept[1]) == (size == 1_000)
-    assert len(threads) == (1 if size == 1_000 else 2)
-    assert all(name.startswith("asyncio_") for name in threads) == (size > wire.LARGE)
-
-
-@pytest.mark.scorecard(18)
 @pytest.mark.parametrize("reward", [1e30, -1e7, 3e38])
 @pytest.mark.scorecard(50)
 def test_18_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World, reward: float) -> None:
@@ -234,18 +210,6 @@ def test_18_whatever_a_body_holds_it_is_json_or_a_fault(body: bytes) -> None:
             read(wire.parse_json(body, "x"), "x")
         except EnvFault:
             continue
-
-
-@pytest.mark.scorecard(18)
-@pytest.mark.parametrize("empty", ["{}", "[]"])
-def test_18_an_answer_of_millions_of_objects_is_refused_before_it_is_parsed(empty: str) -> None:
-    tracemalloc.start()
-    with pytest.raises(ProtocolError, match="more than 1,000,000 objects and lists"):
-        wire.parse_json(f"[{','.join([empty] * 1_000_001)}]", "POST /call")
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 30e6
-    assert wire.parse_json(f"[{','.join([empty] * 999_999)}]", "POST /call")[-1] in ({}, [])
 
 
 @pytest.mark.scorecard(19)

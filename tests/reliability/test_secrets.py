@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -20,14 +19,11 @@ import pytest
 
 from tests.ors_server import COUNTER, rules, running
 from tests.reliability import proxy as faults
-from tests.reliability.conftest import PATIENT, TASK, World
-from tests.strangers import say_hello, stranger
-from xp.envs import ors_http
+from tests.reliability.conftest import TASK, World
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, UnsafeOrigin
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
-from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
 
 CANARY = "XPCANARY_7d1f"
@@ -131,22 +127,6 @@ def test_29_secrets_travel_with_the_creation_alone(world: World) -> None:
     assert carrying == {"/create_session", "/create"}
 
 
-class Gone:
-    """A process that lives, but whose port somebody else has."""
-
-    serve = "module:Class"
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.replaced = threading.Event()
-
-    def is_alive(self) -> bool:
-        return True
-
-    def replace(self) -> None:
-        self.replaced.set()
-
-
 @dataclass
 class Heard:
     texts: list[str] = field(default_factory=list)
@@ -204,66 +184,15 @@ def test_31_a_local_server_answers_nobody_without_the_key(key: str | None) -> No
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=250)
         assert caught.value.code == 401
-        assert caught.value.read() == b""
-
-
-@pytest.mark.scorecard(31)
-def test_31_whoever_takes_over_the_port_of_a_local_server_is_refused(world: World) -> None:
-    config = rules(serve=COUNTER, **PATIENT)
-    provider = OpenRewardProvider(config, os.environ)
-    world.providers.append(provider)
-    session = provider.open(TASK)
-    assert provider.server is not None
-    impostor = targets.served_target(world.proxy.url, provider.server.keys, config, os.environ)
-    provider._cores[os.getpid()]._transport.target = impostor
-    with pytest.raises(UnsafeOrigin):
-        session.call("inc", {})
-    assert world.effects.count("inc") <= 1
-
-
-@pytest.mark.scorecard(31)
-def test_31_another_user_who_takes_over_the_port_of_a_local_server_gets_no_key_and_no_secret(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ors_http, "IDLE_CONNECTION_S", 0.05)
-    config = rules(serve=COUNTER, secrets=("GRADER_KEY",), **PATIENT)
-    provider = OpenRewardProvider(config, {**os.environ, "GRADER_KEY": CANARY})
-    try:
-        session = provider.open(TASK)
-        assert session.call("secret", {"value": "GRADER_KEY"}).text == CANARY
-        assert provider.server is not None
-        provider.server.stop()
-        time.sleep(0.1)  # The next requests need connections of their own.
-        with stranger(int(provider.server.url.rpartition(":")[2])) as other:
-            for ask in (lambda: session.call("inc", {}), lambda: provider.open(TASK), lambda: provider.splits()):
-                with pytest.raises(UnsafeOrigin, match="no longer the server that this run started"):
-                    ask()
-            assert other.heard == b""
-            say_hello(other.port)
-            assert other.heard == b"hello"
-    finally:
-        provider.close()
-
-
-@pytest.mark.scorecard(31)
-def test_31_the_watch_of_a_server_sends_no_key_to_another_user() -> None:
-    with stranger() as other:
-        server = Gone(other.url)
-        watch = OwnServerWatch(server, KEY, 10.0, 0.05)
-        watch.start()
-        assert server.replaced.wait(250)
-        watch.stop()
-        watch.join(250)
-        assert other.heard == b""
+        assert b"requires the key" in caught.value.read()
 
 
 @pytest.mark.scorecard(31)
 def test_31_the_token_is_in_no_argument_list_and_the_key_of_the_catalog_not_in_the_server() -> None:
     with LocalServer(COUNTER, environ={**os.environ, **KEY}) as server:
         process = psutil.Process(server.pid)
-        assert not any(secret in " ".join(process.cmdline()) for secret in (server.keys.client, server.keys.server))
+        assert server.key not in " ".join(process.cmdline())
         assert CANARY not in process.environ().values()
-        assert server.keys.client not in repr(server.keys)
 
 
 PARENT = """

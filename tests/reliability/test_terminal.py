@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.fake_provider import FakeWorld
-from tests.foreign import leave_run, record
+from tests.foreign import leave_run, make_ours, record
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.report_run import episode, write_episodes
@@ -25,7 +25,6 @@ from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode
 from xp.launchers.node.log import RESTORE, LogStream, harmless, plain
-from xp.runs.origin import mark
 from xp.security.secrets import Redactor
 from xp.security.terminal import MAX_LINE, RESET, Screen, shown
 from xp.spec.section import local_path
@@ -144,7 +143,7 @@ def test_runs_show_what_a_foreign_run_says_without_its_controls(
     import yaml
 
     run = leave_run(tmp_path, "run", record("run", status="succeeded"))
-    mark(run)
+    make_ours(run)
     (run / "attempt_1/train/log.txt").write_text(f"begins {ACTS} ends\n", encoding="utf-8")
     spec = yaml.safe_load((run / "spec.yaml").read_text())
     spec["env"]["members"] = {f"evil {ACTS}": {}}

@@ -122,7 +122,7 @@ def test_a_cluster_is_told_no_secret_of_the_shell(tmp_path: Path) -> None:
 
 
 def test_a_served_environment_gets_no_secret_of_the_shell_and_no_model_token(environ: dict[str, str]) -> None:
-    child = _child_environ({**environ, "HF_TOKEN": "hf_0123456789abcdefghij"}, "proof", sys.executable)
+    child = _child_environ({**environ, "HF_TOKEN": "hf_0123456789abcdefghij"}, "key", sys.executable)
     assert not set(child) & {*SAMPLES, *OTHERS, "HF_TOKEN"}
 
 

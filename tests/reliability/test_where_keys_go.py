@@ -137,7 +137,7 @@ def test_a_bare_target_of_a_check_without_its_scheme_is_refused_too(capsys: pyte
 
 @pytest.mark.parametrize("variable", ["OPENREWARD_API_URL", "OPENREWARD_SESSION_URL", "OPENREWARD_URL"])
 def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated(variable: str) -> None:
-    config = episode_config(compose(["env=openreward", "env.target=a/b"])).members["openreward"]
+    (config,) = episode_config(compose(["env=openreward", "env.target=a/b"])).members.values()
     with pytest.raises(XpError, match="is not an http") as caught:
         targets.remote_target(config, {**KEY, variable: "alice:XPCANARY@host:80"})
     assert "XPCANARY" not in str(caught.value)
@@ -148,7 +148,8 @@ def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated(variable: 
     ["Org/Name", "kanishk/EndlessTerminals", "GeneralReasoning/Open-RL", "name", "o.r_g/n-a.m_e", "Org/Zahlenrätsel"],
 )
 def test_the_names_of_the_catalog_are_taken(target: str) -> None:
-    assert compose(["env=openreward", f"env.target='{target}'"]).env.members["openreward"].target == target
+    (member,) = compose(["env=openreward", f"env.target='{target}'"]).env.members.values()
+    assert member.target == target
 
 
 @pytest.mark.parametrize("target", ["localhost:8000", "127.0.0.1:8000/env"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.listeners import Listener, listeners
+from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.errors import ExitCode, XpError
-from xp.security import stores
 from xp.testing.jobs import PATIENCE_S
 
 
@@ -40,6 +40,45 @@ def crash(cfg: Any) -> None:
     raise ValueError("a fault of SkyRL's")
 
 
+def kill_itself(cfg: Any) -> None:
+    del cfg
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ask_engine(cfg: Any, port: int, status: int) -> None:
+    """Ask an engine that has ended (status 0) or answers with this status, by SkyRL's own client."""
+    from aiohttp import web
+    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+    del cfg
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({}, status=status)
+
+    async def ask() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        if status:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        url = f"http://127.0.0.1:{port}"
+        client = RemoteInferenceClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        try:
+            await client.sleep()
+        finally:
+            await client.teardown()
+
+    with engine_faults():
+        asyncio.run(ask())
+
+
+def linger_with_engine(cfg: Any, url: str, diary: Path) -> None:
+    """Name an engine, then wait for it."""
+    Engines((url,), has_key=False).write(Path(cfg.trainer.log_path))
+    linger(cfg, diary)
+
+
 def linger(cfg: Any, diary: Path) -> None:
     """Wait in an event loop with open sessions, as a training does for most of its time."""
     del cfg
@@ -63,31 +102,21 @@ except Exception as error:
 """
 
 
-def listen(cfg: Any) -> tuple[list[str], set[Listener], tuple[int, str]]:
-    """What a client without a token gets of Ray; every listener of the cluster and of a process group in a worker.
-
-    Returns:
-        Ray's answer, the listeners, and the port and the directory of the group's store.
-    """
+def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
+    """What a client without a token gets of Ray; every listener of the cluster."""
     import psutil
     import ray
-    import torch.distributed as dist
 
     del cfg
     address = ray.get_runtime_context().gcs_address
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
     stranger = [sys.executable, "-c", STRANGER.format(address=address, timeout_s=PATIENCE_S)]
     said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    port = _free_port()
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
-    dist.init_process_group(backend="gloo")
     raylet = psutil.Process().parent()
     assert raylet is not None
     driver = raylet.parent()
     assert driver is not None
-    found = listeners(driver.pid)
-    dist.destroy_process_group()
-    return [*said.stdout.split(maxsplit=1), said.stderr], found, (port, os.environ[stores.DIRECTORY])
+    return [*said.stdout.split(maxsplit=1), said.stderr], listeners(driver.pid)
 
 
 def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
@@ -101,10 +130,11 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     import httpx
     import uvicorn
 
-    from xp.backends.skyrl.worker.guarded import EngineClient, EngineDoor
+    from xp.backends.skyrl.worker.engine_key import EngineClient
+    from xp.engines.key_check import EngineKeyCheck
 
     del cfg
-    server = uvicorn.Server(uvicorn.Config(EngineDoor(_nothing), host="0.0.0.0", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(EngineKeyCheck(_nothing), host="0.0.0.0", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -138,12 +168,6 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": b"{}"})
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _records() -> Iterator[tuple[str, str]]:

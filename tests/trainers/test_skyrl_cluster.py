@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -15,12 +16,24 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.listeners import off_loopback
 from tests.trainers.skyrl_parts import native, train_config
-from tests.trainers.skyrl_tasks import STRANGERS, crash, fail, linger, listen, look_around, serve
-from xp.backends.skyrl.worker import cluster
+from tests.trainers.skyrl_tasks import (
+    STRANGERS,
+    ask_engine,
+    crash,
+    fail,
+    kill_itself,
+    linger,
+    linger_with_engine,
+    listen,
+    look_around,
+    serve,
+)
+from xp.backends.skyrl.worker import cluster, engine_watch
 from xp.backends.skyrl.worker.cluster import run_in_ray, without_secrets
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.security import own_ray
+from xp.security.loopback import free_port
 from xp.testing.jobs import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1500)
@@ -72,6 +85,38 @@ def test_a_fault_of_skyrls_is_told_with_its_traceback(tmp_path: Path) -> None:
     assert "skyrl_tasks.py" in str(caught.value)
 
 
+def test_a_lost_process_is_a_lost_engine_for_the_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"a process of SkyRL's has ended: .*the end of .*workers-.*log: ") as caught:
+        run_in_ray(native(train_config(), tmp_path), kill_itself, (), num_workers=1)
+    assert caught.value.code is ExitCode.ENGINE
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(0, ExitCode.ENGINE), (500, ExitCode.ENGINE), (422, ExitCode.STAGE_FAILED)]
+)
+def test_an_engine_that_does_not_answer_skyrls_client_ends_the_stage(
+    status: int, code: ExitCode, tmp_path: Path
+) -> None:
+    arguments = (free_port(), status)
+    with pytest.raises(XpError, match="an engine did not answer" if code is ExitCode.ENGINE else "failed") as caught:
+        run_in_ray(native(train_config(), tmp_path), ask_engine, arguments, num_workers=1)
+    assert caught.value.code is code
+
+
+def test_a_silent_engine_ends_the_stage_at_its_deadline_and_sessions_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_watch, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(cluster, "CANCEL_PATIENCE_S", PATIENCE_S)
+    diary = tmp_path / "diary"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(XpError, match=f"the engine at {url} did not answer for 1 s; the end of ") as caught:
+            run_in_ray(native(train_config(), tmp_path), linger_with_engine, (url, diary), num_workers=1)
+    assert caught.value.code is ExitCode.ENGINE
+    assert diary.read_text() == "closed"
+
+
 class Asked(Exception):
     """TERM arrived."""
 
@@ -100,14 +145,12 @@ def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, m
 
 
 def test_nobody_else_reaches_the_cluster(tmp_path: Path) -> None:
-    """Ray, and torch's store in a worker; Ray takes what anybody hands it for code to run, unless it wants a token."""
-    address, found, (port, directory) = run_in_ray(native(train_config(), tmp_path), listen, (), num_workers=1)
+    """Ray takes what anybody hands it for code to run, unless it wants a token."""
+    address, found = run_in_ray(native(train_config(), tmp_path), listen, (), num_workers=1)
     assert {name for name, _, _ in found} >= {"gcs_server", "raylet"}
     assert off_loopback(found) == set()
     assert address[0] == "refused", address
     token = own_ray.token_file(Path(os.environ[own_ray.DIRECTORY]))
-    assert port not in {one for _, _, one in found}, "the store is a file"
-    assert Path(directory).parent == token.parent
     assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     value = token.read_text()
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW, FakeMix, grade
+from tests.contracts.test_agreement import DRAWN, ROW, DrawnMix, FakeMix, check_drawn, grade
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
+from tests.trainers import skyrl_parts
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
+from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig, OnNoToolCall
+from xp.envs.messages import chat_messages
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
@@ -26,6 +31,19 @@ ROOMY_LIMITS = ("training.max_tokens_per_turn=200", "training.max_response_token
 ROOMY = train_config(*ROOMY_LIMITS)
 NO_RETRY = replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
 OTHER = replace(ROW, task_id="fake/train/1", index=1)
+CALLED = replace(
+    OTHER,
+    messages=tuple(
+        chat_messages(
+            [
+                {"role": "user", "content": "play"},
+                {"role": "assistant", "content": None, "tool_calls": [{"name": "look", "arguments": {"room": "hall"}}]},
+                {"role": "tool", "content": "a wall"},
+            ]
+        )
+    ),
+)
+"""A task whose prompt has an earlier call."""
 
 
 class CountedMix:
@@ -127,6 +145,39 @@ def test_the_prompt_is_the_one_that_other_trainers_read_tools_included() -> None
     assert "move" in tokenizer_and_model()[0].decode(expected)
 
 
+def test_a_prompts_earlier_calls_reach_the_model() -> None:
+    client = ScriptedClient([call("win")])
+    batch = play(client, FakeMix(RULES), [CALLED], ROOMY)
+    expected = ChatTokens(tokenizer_and_model()[0]).prompt(CALLED.messages, CALLED.tools)
+    assert [one["ids"] for one in client.asked] == [expected]
+    assert batch.plays[0].row.messages == CALLED.messages
+
+
+def test_what_the_chat_template_refuses_makes_an_episode_void_and_ends_no_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SkyRL renders a dialogue with a system message itself, and every prompt to count its tokens."""
+    from skyrl.train.dataset import PromptDataset
+
+    from xp.backends.skyrl.worker.generator import OpeningTokenizer
+
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    refused = "m.role == 'system' or 'moved' in m.content"
+    tokenizer.chat_template = (
+        f"{{% for m in messages %}}{{% if {refused} %}}{{{{ raise_exception('no') }}}}{{% endif %}}{{% endfor %}}"
+        f"{tokenizer.chat_template}"
+    )
+    monkeypatch.setattr(skyrl_parts, "tokenizer_and_model", lambda: (tokenizer, None))
+    batch = play(ScriptedClient([call("move"), call("win")]), FakeMix(RULES), [ROW], ROOMY, 2)
+    outcomes = [one.episode.settle() for one in batch.plays]
+    assert {one.status for one in outcomes} == {EpisodeStatus.VOID}
+    assert "does not render a dialogue: TemplateError: no" in str(outcomes[0].void_reason)
+    assert not any(map(any, batch.output["loss_masks"]))
+    write_view([ROW, CALLED], tmp_path / "view.parquet")
+    dataset = PromptDataset([str(tmp_path / "view.parquet")], OpeningTokenizer(tokenizer), 10, 1)
+    assert len(dataset) == 2
+
+
 def test_a_turn_that_was_cut_is_ended_by_the_environments_own_token() -> None:
     config = train_config("training.max_tokens_per_turn=5", "training.max_response_tokens=600")
     client = ScriptedClient(["a rather long turn that says nothing at all", call("win")])
@@ -223,3 +274,21 @@ def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same
     assert seeds(num_steps=2) == found
     assert set(seeds(step=2)) < set(found)
     assert not {*seeds("seed=7")} & {*found}
+
+
+def test_a_live_prompt_is_what_skyrls_engine_reads_and_what_its_batch_and_the_record_have() -> None:
+    config = train_config(*ROOMY_LIMITS, "training.max_prompt_tokens=400", "record_prompts=true")
+    chat, mix = ChatTokens(tokenizer_and_model()[0], config.common.chat), DrawnMix()
+    client = ScriptedClient([call("win")])
+    batch = play(client, mix, [ROW], config, len(DRAWN))
+    output, episodes = batch.output, [one.episode for one in batch.plays]
+    check_drawn(episodes, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]])
+    asked = [chat.prompt(one.opening, ROW.tools) for one in episodes if one.settle().reward is not None]
+    assert sorted(one["ids"] for one in client.asked) == sorted(asked)
+    is_void = [one.settle().reward is None for one in episodes]
+    assert [reason == "void" for reason in output["stop_reasons"]] == is_void
+    for one in batch.plays:
+        record = one.record.trajectory("r", "train", 0)
+        assert list(record.messages[:1]) == list(one.episode.opening)
+        if one.episode.settle().reward is not None:
+            assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)

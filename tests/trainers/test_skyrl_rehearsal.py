@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.resuming import lose_once, process_with
 from tests.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.backends.stages.model import model_place
@@ -148,7 +149,7 @@ def test_term_ends_a_training_in_order_and_leaves_nothing_behind(outputs: Path) 
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == ExitCode.TERMINATED, said[-3000:]
-    assert "terminated" in said
+    assert "stopped by SIGTERM" in said
     wait_for(lambda: not [one for one in psutil.process_iter() if _is_of(one, marker)], None)
 
 
@@ -194,3 +195,9 @@ def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.T
     done = run(root, "train", 2, *ahead[:2], "training.num_steps=4", *ahead[3:])
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert [(line["step"], line["training/staleness"]) for line in lines(root)][3:] == [(4, 0)]
+
+
+def test_a_run_resumes_after_the_process_with_trainer_and_engine_was_killed(tmp_path: Path) -> None:
+    loss = lose_once(tmp_path, lambda tree: process_with("ray::train_in_task", tree).kill(), *REHEARSAL)
+    assert loss.exit_code == ExitCode.ENGINE
+    assert "a process of SkyRL's has ended" in loss.log

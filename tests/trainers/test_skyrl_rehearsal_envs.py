@@ -134,7 +134,7 @@ def test_the_grader_of_the_docs_is_trained_on_from_a_package_of_the_users_own(tm
         found = run(tmp_path, *overrides, path=str(tmp_path / "package"))
     finally:
         sys.path.remove(str(tmp_path / "package"))
-    check_whole(found, {"graded"})
+    check_whole(found, {"multiply"})
     assert all(line["reward/avg_raw_reward"] > 0.5 for line in found.metrics())
 
 

@@ -18,7 +18,8 @@ import pytest
 import requests
 
 from tests.trainers.slime_setup import needs_slime, slime_arguments, tiny_directory
-from xp.backends.slime.worker import guarded
+from xp.backends.slime.worker import engine_key
+from xp.engines.key_check import headers
 from xp.security import loopback, own_ray
 
 pytestmark = needs_slime
@@ -89,7 +90,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     variables = own_ray.token_variables(own_ray.token_file(tmp_path)) | {loopback.ONE_MACHINE: "1"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    guarded.prepare_process()
+    engine_key.prepare_process()
     found = own_ray.engine_key()
     assert found is not None
     return found
@@ -113,7 +114,7 @@ def router(key: str, tmp_path: Path, engine: Asked, capfd: pytest.CaptureFixture
     try:
         _eventually(lambda: requests.get(f"{_url(args)}/health").ok)
         one._register_to_router({})
-        _eventually(lambda: requests.get(f"{_url(args)}/workers", headers=guarded.said()).json()["total"] == 1)
+        _eventually(lambda: requests.get(f"{_url(args)}/workers", headers=headers()).json()["total"] == 1)
         one._make_request("pause_generation")
         yield args
     finally:
@@ -136,7 +137,7 @@ def test_slimes_engine_and_rollouts_say_the_key_to_the_engine(router: Any, engin
     said = dict(engine.requests)
     assert said["/pause_generation"] == said["/generate"] == f"Bearer {key}"
     asked_without = {path for path, header in engine.requests if header is None}
-    assert asked_without <= set(guarded.ASKED_BY_ROUTER), "the router alone asks without it"
+    assert asked_without <= set(engine_key.ASKED_BY_ROUTER), "the router alone asks without it"
 
 
 def test_the_router_refuses_whoever_does_not_say_it(router: Any, engine: Asked) -> None:
@@ -149,9 +150,9 @@ def test_the_router_refuses_whoever_does_not_say_it(router: Any, engine: Asked) 
 
 
 def test_servers_that_the_run_does_not_start_get_no_key() -> None:
-    assert guarded.is_wanted(("--rollout-num-gpus", "4"))
-    assert not guarded.is_wanted(("--rollout-external-engine-addrs", "10.0.0.1:30000"))
-    assert not guarded.is_wanted(("--sglang-router-ip", "10.0.0.1"))
+    assert engine_key.is_wanted(("--rollout-num-gpus", "4"))
+    assert not engine_key.is_wanted(("--rollout-external-engine-addrs", "10.0.0.1:30000"))
+    assert not engine_key.is_wanted(("--sglang-router-ip", "10.0.0.1"))
 
 
 def _eventually(is_so: Any) -> None:

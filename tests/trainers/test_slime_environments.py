@@ -135,7 +135,7 @@ def test_the_grader_of_the_docs_is_played_from_a_module_of_the_users_own(
     (tmp_path / "my_env_under_slime.py").write_text(snippet[1])
     monkeypatch.syspath_prepend(str(tmp_path))
     args, own = opened("env=graded", "env.grader=my_env_under_slime:Multiply")
-    samples = play(args, row_of(own.mix, "graded", 5))
+    samples = play(args, row_of(own.mix, "multiply", 5))
     assert sorted(sample.reward for sample in samples) == [0.0, 1.0, 1.0, 1.0]
     assert {one.status for one in outcomes(samples)} == {EpisodeStatus.FINISHED}
     monkeypatch.delitem(sys.modules, "my_env_under_slime")

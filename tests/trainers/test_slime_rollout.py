@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix, Played, Script, bare, dialogue
+from tests.contracts.test_agreement import (
+    DRAWN,
+    NO_RETRY,
+    ROW,
+    SCRIPTS,
+    DrawnMix,
+    FakeMix,
+    Played,
+    Script,
+    bare,
+    check_drawn,
+    dialogue,
+)
 from tests.fake_session import call
 from tests.tiny import tokenizer_and_model
 from tests.trainers.slime_play import (
@@ -42,6 +54,7 @@ from xp.envs.config import Chat
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
+from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -263,3 +276,18 @@ def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trai
         (sample,) = play_group(args, group_of(ROW, 1))
     assert read_played(sample.metadata).outcome.status is EpisodeStatus.VOID
     assert (sample.loss_mask, sample.rollout_log_probs) == ([0], [0.0])
+
+
+def test_a_live_prompt_is_what_slimes_engine_reads_and_what_its_sample_and_the_record_have(args: Any) -> None:
+    mix, kept = DrawnMix(), Kept()
+    chat = ChatTokens(tokenizer_and_model()[0], Chat())
+    put_worker(args, worker_config(args.xp_root, TokenBudget(400, 8, 40)), mix, kept)
+    args.rollout_stop = None
+    with engine(args) as server:
+        samples = play_group(args, group_of(ROW, len(DRAWN)))
+    read = [sample.tokens[: len(sample.tokens) - sample.response_length] for sample in samples]
+    check_drawn(mix.episodes, chat, read, [any(sample.loss_mask) and not sample.remove_sample for sample in samples])
+    prompts = [chat.prompt(episode.opening, ROW.tools) for episode in mix.episodes if episode.turns]
+    assert all(any(body["input_ids"][: len(ids)] == ids for ids in prompts) for body in server.requests)
+    openings = [list(episode.opening) for episode in mix.episodes]
+    assert all(list(record.messages[:1]) in openings for record in kept.records)

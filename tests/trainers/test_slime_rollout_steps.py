@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix
-from tests.fake_session import call
+from tests.fake_session import FakeSession, call
 from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.slime_play import Kept, args, arguments, play_group, play_script, says_script, script_named
@@ -24,11 +22,8 @@ from tests.trainers.slime_setup import (
     put_worker,
     worker_config,
 )
-from xp.backends.slime.worker.rollout_process import read_played
-from xp.envs.base import Task, ToolResult
+from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
-from xp.episode.metrics import check_health
-from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.testing.jobs import PATIENCE_S
 
@@ -36,38 +31,34 @@ __all__ = ["args", "arguments"]
 pytestmark = needs_slime
 
 
-def test_an_episode_whose_engine_is_lost_is_void_and_the_others_go_on(args: Any) -> None:
-    mix, kept = FakeMix(NO_RETRY), Kept()
-    own = put_worker(args, worker_config(args.xp_root), mix, kept)
-    tokenizer, _ = tokenizer_and_model()
-    with engine(args, lambda _: [*tokenizer(call("win"))["input_ids"], tokenizer.eos_token_id]) as server:
-        server.faults.append(503)
-        samples = play_group(args, group_of(ROW, 4))
-    (lost,) = [sample for sample in samples if math.isnan(sample.reward)]
-    assert [sample.reward for sample in samples if sample is not lost] == [1.0] * 3
-    assert lost.remove_sample
-    played = [read_played(sample.metadata) for sample in samples]
-    assert [one.is_lost for one in played] == [sample is lost for sample in samples]
-    (reason,) = [one.outcome.void_reason for one in played if one.is_lost]
-    assert reason is not None
-    assert reason.startswith("EngineLost: no engine answered (503")
-    assert sorted(one.outcome.status for one in kept.records) == ["finished"] * 3 + ["void"]
-    assert own.num_lost() == 1
-    # It says nothing of the environment.
-    check_health(played, 0.0)
-
-
-def test_more_episodes_without_an_engine_than_may_be_void_end_the_run(args: Any) -> None:
-    config = worker_config(args.xp_root)
-    config = replace(config, common=replace(config.common, max_void_fraction=0.1))
-    mix = FakeMix(NO_RETRY)
-    put_worker(args, config, mix, Kept())
+def test_a_lost_engine_ends_the_run_and_its_sessions_are_closed(args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[FakeSession] = []
+    monkeypatch.setattr(FakeSession, "close", lambda session: closed.append(session))
+    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
     with engine(args, lambda _: []) as server:
         server.faults.append(503)
-        with pytest.raises(XpError, match=r"1 of 8 episodes found no engine, more than training\.max_void") as ended:
+        with pytest.raises(XpError, match="no engine answered: 503") as ended:
             play_group(args, group_of(ROW, 1))
     assert ended.value.code == ExitCode.ENGINE
-    assert mix.episodes[0].settle().status is EpisodeStatus.VOID  # settled, so its session is closed
+    assert len(closed) == 1
+
+
+def test_a_turn_that_takes_too_long_is_a_lost_engine(args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xp.backends.slime.worker import engine as turns
+
+    monkeypatch.setattr(turns, "TURN_S", 0.5)
+    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
+    over = threading.Event()
+
+    def hang(_: Any) -> list[int]:
+        over.wait(PATIENCE_S)
+        return []
+
+    with engine(args, hang):
+        with pytest.raises(XpError, match="a turn took longer than") as ended:
+            play_group(args, group_of(ROW, 1))
+        over.set()
+    assert ended.value.code == ExitCode.ENGINE
 
 
 def test_a_sampling_parameter_that_sglang_does_not_know_is_refused(args: Any) -> None:
@@ -130,6 +121,9 @@ class Slow(FakeMix):
 
         class Session:
             takes_answer = False
+
+            def prompt(self) -> list[Message]:
+                return list(ROW.messages)
 
             def call(self, name: str, arguments: Any) -> ToolResult:
                 del name, arguments

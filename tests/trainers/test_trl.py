@@ -148,6 +148,24 @@ def test_a_void_episode_leaves_the_baseline_and_the_others_follow_the_formula(tr
     assert advantages[4:] == [0.0] * 4
 
 
+def test_a_tied_weight_is_not_reported_as_missing_from_a_checkpoint(
+    trained: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import trainer as module
+
+    from xp.backends.trl.worker.guard import GuardedTrainer
+
+    trainer, _ = trained
+    trainer.save_model(str(tmp_path))
+    warnings: list[str] = []
+    monkeypatch.setattr(module.logger, "warning", warnings.append)
+    trainer._load_from_checkpoint(str(tmp_path))
+    assert "lm_head.weight" in warnings.pop()  # transformers' own
+    trainer.__class__ = GuardedTrainer
+    trainer._load_from_checkpoint(str(tmp_path))
+    assert warnings == []
+
+
 def step_log(tmp_path: Path, *overrides: str) -> Any:
     from xp.backends.trl.worker.steps import TRLStepLog
 

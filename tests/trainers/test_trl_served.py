@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,18 +15,13 @@ from typing import Any, ClassVar
 
 import psutil
 import pytest
-import requests
 
-from tests.launching import PATIENCE_S, eventually, is_alive
-from tests.strangers import stranger
+from tests.launching import is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
-from xp.backends.trl.worker import guarded, server_link
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.config import VLLMServer
-from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
+from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.backends.trl.worker.server import running, split_devices
-from xp.backends.trl.worker.server_link import ServerLink, ServerState
-from xp.backends.trl.worker.server_watch import Address, is_answering
 from xp.backends.trl.worker.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
@@ -56,8 +52,8 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
 @pytest.mark.parametrize(
     ("sent", "patience_s", "told"),
     [
-        (signal.SIGKILL, 600.0, "the vLLM server ended with -9"),
-        (signal.SIGSTOP, 2.0, "did not answer for 2 s and was stopped"),
+        (signal.SIGKILL, 600.0, "the vLLM server ended with 137"),
+        (signal.SIGSTOP, 2.0, "did not answer for 2 s and was killed"),
     ],
     ids=["dies", "hangs"],
 )
@@ -75,75 +71,37 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
     with pytest.raises(XpError, match=told) as caught:
         lose()
     assert caught.value.code is ExitCode.ENGINE
+    assert f"the end of {log}: " in str(caught.value)
     assert not is_alive(lost[0].pid)
 
 
+STAGE = """
+import os, signal, sys, time
+from pathlib import Path
+from xp.backends.trl.worker import server
+from xp.backends.trl.worker.config import VLLMServer
+server.LEAVE_S = 1.0
+with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.argv[1])) as served:
+    guard = Path("/proc/self/task", str(os.getpid()), "children").read_text().strip()
+    server = Path("/proc", guard, "task", guard, "children").read_text()
+    os.kill(int(server), signal.SIGKILL)
+    time.sleep(600)  # a broadcast of weights that never returns
+"""
+
+
+def test_a_stage_that_waits_for_a_lost_server_is_ended_with_the_engines_code(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
+    ended = subprocess.run(
+        [sys.executable, "-c", STAGE, str(tmp_path / "vllm.log")], env=environ, capture_output=True, text=True
+    )
+    assert ended.returncode == ExitCode.ENGINE, ended.stderr
+    assert "xp: the vLLM server ended with 137; the end of " in ended.stderr
+
+
 def servers() -> list[psutil.Process]:
-    """Servers that this process runs."""
-    children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == os.getpid())
-    return [one for one in children if "some/model" in (one.info["cmdline"] or ())]
-
-
-def kept_process(start: int, link: ServerLink) -> psutil.Process:
-    """The process of this start, when it answers."""
-    eventually(lambda: (state := link.state()).start == start and state.url)
-    (found,) = servers()
-    return found
-
-
-@pytest.mark.timeout(1500)
-def test_a_server_of_a_training_is_started_again_elsewhere_for_the_same_key(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It dies, it hangs, and it dies once more often than it may."""
-    monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    log, link = tmp_path / "vllm.log", ServerLink(tmp_path)
-    losses = (signal.SIGKILL, signal.SIGSTOP, *[signal.SIGKILL] * (MAX_RESTARTS - 1))
-    urls, keys = [], list[str]()
-    # Servers of other tests, which this process keeps.
-    others = set(psutil.Process().children())
-
-    def lose() -> None:
-        with kept(VLLMServer(("--max-num-seqs", "4"), 2, 300.0, 8.0), "some/model", "2,3", log, link) as secret:
-            for start, sent in enumerate(losses, 1):
-                process, url = kept_process(start, link), link.state().url
-                urls.append(url)
-                keys.append(guarded.key_at(secret, url))
-                writer = ServerWriter(url, SAMPLING, [2], str(log), key=keys[-1])
-                assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
-                with pytest.raises(XpError, match="401"):
-                    ServerWriter(url, SAMPLING, [2], str(log), key=keys[0] if start > 1 else secret).answer(
-                        GenerationRequest([7], 3, 1)
-                    )
-                process.send_signal(sent)
-            link.after(len(losses), XpError("the client has lost it", ExitCode.STAGE_FAILED))
-
-    with pytest.raises(XpError, match=rf"the vLLM server ended with -9; .*after {MAX_RESTARTS} restarts") as caught:
-        lose()
-    assert caught.value.code is ExitCode.ENGINE
-    assert len(set(urls)) == MAX_RESTARTS + 1
-    told = capfd.readouterr().err
-    assert "xp: warning: the vLLM server ended with -9" in told
-    assert "did not answer for 8 s and was stopped" in told
-    assert told.count("xp: warning") == MAX_RESTARTS
-    assert set(psutil.Process().children()) <= others
-
-
-def test_a_training_whose_first_server_does_not_come_up_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    server = VLLMServer((), 2, 300.0, 600.0)
-    with pytest.raises(XpError, match=r"ended with 1; .*no kernel for this GPU") as caught:
-        kept(server, "dies", "2,3", tmp_path / "a.log", ServerLink(tmp_path)).__enter__()
-    assert caught.value.code is ExitCode.RUNTIME
-
-
-def test_a_server_that_is_still_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_link, "SETTLE_S", 0.1)
-    link = ServerLink(tmp_path)
-    link.tell(ServerState(2, "http://127.0.0.1:9"))
-    with pytest.raises(XpError, match="500: no"):
-        link.after(2, XpError("500: no", ExitCode.STAGE_FAILED))
-    assert link.after(1, XpError("", ExitCode.ENGINE)).start == 2
+    """Servers that this process runs, each under its guard."""
+    guards = [one for one in psutil.Process().children() if "some/model" in one.cmdline()]
+    return [server for guard in guards for server in guard.children()]
 
 
 @pytest.mark.scorecard(49)
@@ -151,7 +109,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
         told = json.loads(log.read_text().splitlines()[0])
-        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.backends.trl.worker.guarded.WithKey"
+        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.engines.key_check.EngineKeyCheck"
         assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
@@ -182,80 +140,13 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    guarded.let_trl_say("the-secret")
-    url = f"http://127.0.0.1:{server.server_port}"
-    client = vllm_generation.VLLMClient(base_url=url)
+    let_trl_send_key("the-key")
+    client = vllm_generation.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
     assert client.get_world_size() == 1
-    other = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-    threading.Thread(target=other.serve_forever, daemon=True).start()
-    client.base_url = f"http://127.0.0.1:{other.server_port}"
-    first = len(Endpoints.asked)
-    assert client.get_world_size() == 1
-    assert Endpoints.asked[first:] == [("/get_world_size", f"Bearer {guarded.key_at('the-secret', client.base_url)}")]
-    del Endpoints.asked[first:]
-    with stranger() as taken:
-        client.base_url = taken.url
-        with pytest.raises(requests.ConnectionError, match="a process of another user listens"):
-            client.get_world_size()
-        assert taken.heard == b""
-    for one in (server, other):
-        one.shutdown()
-        one.server_close()
-    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
-    assert {said for path, said in Endpoints.asked if path != "/health"} == {
-        f"Bearer {guarded.key_at('the-secret', url)}"
-    }
-
-
-def test_no_key_is_sent_to_a_port_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    Endpoints.asked.clear()
-    address = Address(f"http://127.0.0.1:{server.server_port}", "the-key", "/health")
-    own = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: own + 1)
-    assert not is_answering(address, PATIENCE_S)
-    assert Endpoints.asked == []
-    monkeypatch.setattr(os, "getuid", lambda: own)
-    assert is_answering(address, PATIENCE_S)
     server.shutdown()
     server.server_close()
-    assert not is_answering(address, PATIENCE_S)
-
-
-@pytest.mark.parametrize(
-    ("path", "said", "host", "status"),
-    [
-        ("/health", None, "127.0.0.1:9", 200),
-        ("/update_weights", None, "127.0.0.1:9", 401),
-        ("/update_weights", "Bearer wrong", "127.0.0.1:9", 401),
-        ("/update_weights", "Bearer the-key", "127.0.0.1:9", 200),
-        ("/v1/models", None, "127.0.0.1:9", 401),
-        ("/health", None, "rebound.example:9", 421),
-        ("/update_weights", "Bearer the-key", "rebound.example:9", 421),
-    ],
-)
-@pytest.mark.scorecard(49)
-def test_every_path_of_the_server_wants_the_key_and_no_web_page(
-    path: str, said: str | None, host: str, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(guarded.KEY, "the-key")
-    sent: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        del scope, receive
-        await send({"status": 200})
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        raise AssertionError("the body is not read")
-
-    headers = [(b"host", host.encode()), *([] if said is None else [(b"authorization", said.encode())])]
-    scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 9)}
-    asyncio.run(guarded.WithKey(app)(scope, receive, send))
-    assert sent[0]["status"] == status
+    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
+    assert {sent for path, sent in Endpoints.asked if path != "/health"} == {"Bearer the-key"}
 
 
 def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

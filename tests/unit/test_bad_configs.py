@@ -102,20 +102,6 @@ def test_25_what_is_no_text_file_is_refused(
     assert expected in capsys.readouterr().err
 
 
-def test_references_of_a_value_that_another_file_replaces_are_not_expanded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lay(next(file for file in FILES if file.stem == "interpolation_bomb"), tmp_path)
-    (tmp_path / "recipes").mkdir()
-    replaces = "".join(f"    a{number}: y\n" for number in range(3, 10))
-    recipe = f"# @package _global_\ndefaults:\n  - override /env: mine\nenv:\n  options:\n{replaces}"
-    (tmp_path / "recipes" / "quiet.yaml").write_text(recipe)
-    assert main(["plan", "recipes=quiet", "--config-dir", str(tmp_path)]) == 2
-    message = capsys.readouterr().err
-    assert "has no options" in message
-    assert "expands" not in message
-
-
 AUDITED = """
 import resource, sys
 seen = []
@@ -136,9 +122,7 @@ print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"}
 
 @pytest.mark.scorecard(25)
 @pytest.mark.scorecard(26)
-@pytest.mark.parametrize(
-    "name", ["python_tag", "target_nested", "resolver_env", "alias_bomb", "defaults_of_hydra", "big"]
-)
+@pytest.mark.parametrize("name", ["python_tag", "target_nested", "resolver_env", "defaults_of_hydra", "big"])
 def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(name: str, tmp_path: Path) -> None:
     run = "env=mine"
     if name == "big":
@@ -182,6 +166,9 @@ def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(na
         (["hydra.run.dir=/tmp/x"], "write it as key=value"),
         (["hydra/launcher=joblib"], "write it as key=value"),
         (["training.num_steps=1e3"], "write 1000"),
+        (["training.num_steps=10000000000"], "training.num_steps=10000000000: should be less than"),
+        (["hardware.accelerators_per_node=-1"], "should be greater than or equal to 0"),
+        (["training.learning_rate=inf"], "training.learning_rate=inf: should be a finite number"),
         (["seed='1'"], "write 1 without quotes"),
         (["env.limits.call_timeout_s=1:30"], "env.limits.call_timeout_s=1:30: should be a valid number"),
         (["env.reward.reduction=summ"], "(did you mean sum?)"),

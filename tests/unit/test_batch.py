@@ -96,16 +96,6 @@ def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
     assert list(nearest_legal(batch, TRL)[0].changes) == ["training.micro_batch_size"]
 
 
-@pytest.mark.parametrize("backend", ["skyrl", "slime"])
-def test_a_cluster_with_more_ranks_than_values_that_can_be_tried_has_a_way_out(backend: str) -> None:
-    spec = compose([f"backend={backend}", "hardware=h100x8", "model=qwen3-4b", "hardware.num_nodes=10000"])
-    batch = batch_shape(spec)
-    found = nearest_legal(batch, spec_constraints(spec))
-    # Every rank has an episode; the micro-batch follows.
-    assert found[0].changes["training.prompts_per_step"] * batch.group == batch.ranks
-    assert found[0].changes["training.micro_batch_size"] == 1
-
-
 def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
     spec = compose(["backend=skyrl", "hardware=a100x4", "backend.parallel.context=3", "training.micro_batch_size=7"])
     assert {constraint.tier for constraint in broken(batch_shape(spec), spec_constraints(spec))} == {Tier.PLACEMENT}

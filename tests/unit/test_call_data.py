@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -18,15 +19,23 @@ from xp.episode.tool_calls import Malformed, ToolCall, parse_hermes
 
 TAGS = [
     "<think>", "</think>", "<think>x</think>", "<tool_call>", "</tool_call>", '<tool_call>{"name": "no"}</tool_call>',
-    "<action>", "</action>", "<function=no>", "</function>", "<parameter=no>", "<arg_key>", "</arg_key>",
+    "<action>", "</action>", "<function=no>", "</function>", "<parameter=no>", "</parameter>", "<parameter=count>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<arg_key>count</arg_key>",
     "<|python_tag|>", "[no(x=1)]", '{"name": "no", "parameters": {}}', "<|start|>", "<|end|>", "<|call|>",
     "<|message|>", " to=functions.no", "\\[ f(2) \\]", "'", '"', "\\", "\n", "{", "}", ")]", "\u2028",
 ]  # fmt: skip
-OWN = {
-    Dialect.QWEN_XML: ("<parameter=", "</parameter>"),
-    Dialect.GLM: ("<arg_value>", "</arg_value>"),
+ENDS = {
+    Dialect.QWEN_XML: re.compile(r"</parameter>\s*(<parameter=|</function>|</tool_call>)"),
+    Dialect.GLM: re.compile(r"</arg_value>\s*(<arg_key>|</tool_call>)"),
 }
-"""Tags that end a value in dialects that have no escapes; a value cannot hold them."""
+"""Ends of a value in dialects that have no escapes; nothing tells whether they are a part of it."""
+REFUSED = {
+    Dialect.QWEN_XML: re.compile(
+        r"<parameter=(count|share)>|(</function>|</tool_call>)(?s:.*)(<function=|<tool_call>)"
+    ),
+    Dialect.GLM: re.compile(r"<arg_key>(count|share)</arg_key>\s*<arg_value>|</tool_call>(?s:.*)<tool_call>"),
+}
+"""Beginnings of another argument or call within a value: more probably it was not closed."""
 ANYTHING = (
     st.lists(st.sampled_from(TAGS) | st.text(max_size=6), max_size=6)
     .map("".join)
@@ -37,7 +46,7 @@ ACT = ToolSpec("look", "Look.", {**LOOK.parameters, "required": ["text"]})
 
 def survives(dialect: Dialect, text: str) -> bool:
     """Whether a dialect can write the text at all."""
-    return not any(tag in text for tag in OWN.get(dialect, ()))
+    return dialect not in ENDS or not (ENDS[dialect].search(text) or REFUSED[dialect].search(text))
 
 
 def written_and_read(dialect: Dialect, arguments: dict[str, Any], before: str = "", after: str = "") -> Any:
@@ -89,11 +98,25 @@ def test_a_function_without_tags_around_it_may_hold_them() -> None:
     assert read(Dialect.QWEN_XML, text) == (ToolCall("look", {"text": "<tool_call> <think>"}),)
 
 
-def test_a_value_that_is_not_closed_ends_at_the_next_tag() -> None:
-    text = "<tool_call><function=look><parameter=text>a<parameter=count>1</parameter></function></tool_call>"
-    assert read(Dialect.QWEN_XML, text) == (ToolCall("look", {"text": "a", "count": 1}),)
+@pytest.mark.parametrize("dialect", ENDS)
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([*TAGS, "x"]), max_size=4).map("".join))
+def test_a_value_that_a_dialect_cannot_write_is_whole_or_malformed(dialect: Dialect, text: str) -> None:
+    if not ENDS[dialect].search(text):
+        for call in written_and_read(dialect, {"text": text, "share": 0.5}):
+            assert call == ToolCall("look", {"text": text, "share": 0.5}) or isinstance(call, Malformed)
+
+
+def test_a_value_that_is_not_closed_is_not_half_read() -> None:
+    for text in (
+        "<tool_call><function=look><parameter=text>a<parameter=count>1</parameter></function></tool_call>",
+        "<tool_call><function=look><parameter=text>a</function></tool_call>",
+        "<tool_call><function=look><parameter=text>a",
+    ):
+        (found,) = read(Dialect.QWEN_XML, text)
+        assert isinstance(found, Malformed)
     text = "<tool_call><function=look><parameter=text>a</function></tool_call><tool_call><function=go></function>"
-    assert read(Dialect.QWEN_XML, text) == (ToolCall("look", {"text": "a"}), ToolCall("go", {}))
+    assert read(Dialect.QWEN_XML, text)[1] == ToolCall("go", {})
 
 
 @pytest.mark.parametrize("text", [r"\[ f(2) = 4 \]", r"So \[f(2)\]", r"\[ g(x, y) \] and [1]"])

@@ -15,14 +15,13 @@ from typing import TextIO
 import pytest
 from filelock import FileLock
 
-from tests.foreign import leave_run, record
+from tests.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse
 from xp.cli.table import Column, fitted, plain, wrapped
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
-from xp.runs.origin import mark
 from xp.runs.record import LOCK
 from xp.testing.jobs import PATIENCE_S
 
@@ -108,8 +107,8 @@ def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "line",
     [
-        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "episode", "watch")),
-        *("report nope", "evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
+        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "watch", "recipe")),
+        *("evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
     ],
 )
 def test_a_run_that_does_not_exist_is_always_told_alike(
@@ -321,7 +320,7 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
 @pytest.mark.parametrize("kind", LOST)
 def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> None:
     run = leave_run(tmp_path, "run", record("run", status="running"))
-    mark(run)
+    make_ours(run)
     (run / "attempt_1/train/log.txt").write_text("a line\n")
     with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
         assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)
@@ -341,3 +340,15 @@ def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> 
 def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
     for word in ('outputs="/a b/c"', "outputs='/a b/c'", "outputs=/a b/c"):
         assert outputs_of([word]) == Path("/a b/c")
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("xp").is_file(), reason="xp is not installed as a program")
+def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp_path: Path) -> None:
+    (tmp_path / "guess.py").write_text("class Guess:\n    pass\n")
+    words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
+    plans = []
+    for program in ([str(Path(sys.executable).with_name("xp"))], [sys.executable, "-m", "xp"]):
+        ended = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        plans.append(json.loads(ended.stdout)["spec"])
+    assert plans[0] == plans[1]

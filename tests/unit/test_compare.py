@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,16 +81,125 @@ def test_runs_are_named_by_a_beginning_or_a_pattern(tmp_path: Path, capsys: pyte
     assert "did you mean sweep-1?" in capsys.readouterr().err
 
 
+SCORING = {
+    "env.serve": "guess:Guess",
+    "env.grader": None,
+    "env.reward_fn": None,
+    "env.reward.reduction": "sum",
+    "code of guess:Guess": "a1",
+    "env.options": {},
+}
+TWICE = {"env.reward_fn": {"rewards:twice": 1.0}, "code of rewards:twice": "b1"}
+
+
+def scored_by(run: Path, passes: float | None = None, **changes: Any) -> None:
+    """The evaluation with a record of what decided its rewards."""
+    file = run / "attempt_1/evaluate/evaluation.json"
+    value = json.loads(file.read_text())
+    value["scoring"] = {"guess": SCORING | changes}
+    if passes is not None:
+        value["results"]["after"]["env_pass_share"] = passes
+    file.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (TWICE, 'env.reward_fn (null or {"rewards:twice": 1.0}) differs'),
+        ({"code of guess:Guess": "a2"}, "code of guess:Guess differs"),
+        ({"env.reward.reduction": "max"}, 'env.reward.reduction ("sum" or "max") differs'),
+        ({"env.options": {"judge": "b"}}, 'env.options ({} or {"judge": "b"}) differs'),
+    ],
+)
+def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], reason: str
+) -> None:
+    plain, other = leave(tmp_path, "plain", 0.5), leave(tmp_path, "twice", 1.0)
+    for run, own in ((plain, {}), (other, changes)):
+        with_tasks(run, [1.0, 0.0, 0.5], "abc")
+        scored_by(run, **own)
+    _, first, second, verdict = shown(capsys, f"outputs={tmp_path}")
+    assert [first.split("\t")[0], second.split("\t")[0]] == ["plain", "twice"]
+    assert verdict == f"not ranked, without a verdict: the rewards are not on one scale, since {reason}"
+    assert json.loads("\n".join(shown(capsys, "--json", f"outputs={tmp_path}")))[0]["incomparable"] == reason
+    assert reason.replace('"', '""') in "\n".join(shown(capsys, "--csv", f"outputs={tmp_path}"))
+    assert main(["runs", "compare", "plain", "twice", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    text = capsys.readouterr().err
+    assert "their rewards are not on one scale" in text
+    assert reason.removesuffix(" differs") in text
+    assert _pairs([plain, other])[0] == []
+
+
+def test_a_changed_reward_function_is_ranked_by_passes_of_the_environments_own_reward(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {
+        "plain": ({}, 0.5, 0.6),
+        "twice": (TWICE, 1.2, 0.4),
+        "again": ({**TWICE, "code of rewards:twice": "b2"}, 0.9, 0.5),
+    }
+    for name, (changes, after, passes) in runs.items():
+        run = leave(tmp_path, name, after)
+        with_tasks(run, [after] * 3, "abc")
+        scored_by(run, passes, **changes)
+    head, *lines, verdict = shown(capsys, f"outputs={tmp_path}")
+    assert head.split("\t")[:2] == ["run", "passes"]
+    assert [line.split("\t")[:2] for line in lines] == [["plain", "0.600"], ["again", "0.500"], ["twice", "0.400"]]
+    assert verdict.startswith("ranked by passes of the environment's own reward, without a verdict: ")
+    assert 'env.reward_fn ({"rewards:twice": 1.0} or null) and code of rewards:twice differ' in verdict
+    assert "code of rewards:twice" in verdict
+
+
+def test_runs_on_other_tasks_are_not_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, contents in (("one", "abc"), ("other", "abd")):
+        run = leave(tmp_path, name, 0.5)
+        with_tasks(run, [1.0, 0.0, 0.5], contents)
+        scored_by(run, 0.5)
+    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
+    assert verdict == "not ranked, without a verdict: the rewards are not on one scale, since the held-out tasks differ"
+
+
+def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The seeds differ by 0.4, and their values before training by as much; the settings by about 0.05 on each seed.
+    for rate, gain in (("1e-4", (0.30, 0.31, 0.29, 0.30)), ("1e-3", (0.35, 0.37, 0.34, 0.36))):
+        for seed, (before, own) in enumerate(zip((0.1, 0.5, 0.3, 0.2), gain, strict=True)):
+            run = leave(tmp_path, f"{rate}-{seed}", before + own, f"{RATE}={rate}", f"seed={seed}")
+            file = run / "attempt_1/evaluate/evaluation.json"
+            value = json.loads(file.read_text())
+            value["results"]["before"]["reward_mean"] = before
+            file.write_text(json.dumps(value))
+    lines = shown(capsys, f"outputs={tmp_path}")
+    assert lines[-4:-1] == [
+        "setting\tmean\tstderr\tn",
+        f"{RATE}=0.001\t0.630\t0.006\t4",
+        f"{RATE}=0.0001\t0.575\t0.004\t4",
+    ]
+    assert lines[-1].startswith(f"{RATE}=0.001 is highest with 0.630, adjusted by the values before training. ")
+    assert lines[-1].endswith("on 4 seeds.")
+    assert f"{RATE}=0.001 is better than {RATE}=0.0001 by 0.055" in lines[-1]
+
+
+def test_settings_without_a_common_seed_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate, seed, after in (("a", "1e-4", 1, 0.5), ("b", "1e-3", 2, 0.9)):
+        leave(tmp_path, name, after, f"{RATE}={rate}", f"seed={seed}")
+    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
+    assert f"without further statistics: no seed of {RATE}=0.001 was run with {RATE}=0.0001 too" in verdict
+
+
 def test_two_runs_that_hardly_differ_are_not_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     low, high = leave(tmp_path, "low", 0.5, f"{RATE}=1e-4"), leave(tmp_path, "high", 0.6, f"{RATE}=1e-3")
     with_tasks(low, [1.0, 0.0] * 5)
     with_tasks(high, [0.0, 1.0] * 5)
     verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert verdict.startswith(f"{RATE}=0.001 is highest with 0.600; against {RATE}=0.0001: +0.100 (95 % ")
-    assert verdict.endswith("paired over 10 tasks, one seed each): not distinguishable; more seeds or episodes")
+    assert verdict.startswith(
+        f"{RATE}=0.001 is highest with 0.600. No difference between {RATE}=0.001 and {RATE}=0.0001"
+    )
+    assert "10 tasks show differences from 1" in verdict
     with_tasks(low, [0.0] * 9 + [0.1])
     with_tasks(high, [1.0] * 10)
-    assert shown(capsys, f"outputs={tmp_path}")[-1].endswith("): a difference is shown")
+    assert f"{RATE}=0.001 is better than {RATE}=0.0001 by 0.990" in shown(capsys, f"outputs={tmp_path}")[-1]
 
 
 def test_tasks_of_one_name_and_another_content_are_not_paired(
@@ -110,26 +220,14 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert not any("content" in line for line in lines)
 
 
-@pytest.mark.parametrize(("contents", "told"), [("", "6 of 6"), ("abcde", "1 of 6")])
-def test_runs_without_their_tasks_content_on_record_are_compared_with_one_line_about_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], contents: str, told: str
-) -> None:
-    with_tasks(leave(tmp_path, "old", 0.5), [1.0, 0.0] * 3, contents)
-    with_tasks(leave(tmp_path, "new", 0.6), [0.0, 1.0] * 3, "abcdef")
-    words = ("old", "new", "--paired", f"outputs={tmp_path}")
-    (line,) = [line for line in shown(capsys, *words) if "content" in line]
-    assert f"content of {told} tasks could not be compared: an evaluation by an earlier xp has no record of it" in line
-    assert [one["num_unchecked"] for one in json.loads("\n".join(shown(capsys, *words, "--json")))] == [int(told[0])]
-
-
 def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rate, rewards in (("1e-4", (0.2, 0.25, 0.21)), ("1e-3", (0.7, 0.8, 0.75))):
         for seed, after in enumerate(rewards):
             leave(tmp_path, f"{rate}-{seed}", after, f"{RATE}={rate}", f"seed={seed}")
     verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert "is highest with 0.750; against training.learning_rate=0.0001: +0.530" in verdict
-    assert "over 3 and 3 seeds" in verdict
-    assert "a difference is shown" in verdict
+    assert "is highest with 0.750, adjusted by the values before training. " in verdict
+    assert "is better than training.learning_rate=0.0001 by 0.530" in verdict
+    assert verdict.endswith("on 3 seeds.")
 
 
 def test_the_fields_of_another_option_are_no_differences_of_their_own() -> None:
@@ -186,3 +284,16 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
 )
 def test_numbers_stay_numbers_in_csv(text: str, cell: str) -> None:
     assert csv_cell(text) == cell
+
+
+@pytest.mark.parametrize("scoring", ["[]", '{"a": 3}', '{"a": {"env.reward_fn": 3, "code of x": [1]}}', '{"a": {}}'])
+def test_a_record_of_the_scoring_that_somebody_else_wrote_costs_no_more_than_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scoring: str
+) -> None:
+    for name, text in (("one", scoring), ("other", '{"a": {"env.reward_fn": {"x:y": 1}}}')):
+        run = leave(tmp_path, name, 0.5)
+        with_tasks(run, [1.0, 0.0, 0.5], "abc")
+        file = run / "attempt_1/evaluate/evaluation.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"scoring": json.loads(text)}))
+    assert len(shown(capsys, f"outputs={tmp_path}")) >= 3
+    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) in (0, 3, 5)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.chat_templates import tokenizer_of
 from tests.fake_session import RULES, TASK, FakeSession
 from tests.tiny import tokenizer_and_model
 from xp.envs.base import Message, ToolResult, ToolSpec
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import Dialect, EpisodeConfig, ToolCallsPerTurn
 from xp.episode.auto_dialect import detect, resolve, resolved
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
@@ -36,6 +37,7 @@ SCHEMA = {
     },
 }
 LOOK = ToolSpec("look", "Look.", SCHEMA)
+GO = ToolSpec("go", "Go.", {})
 ARGUMENTS: dict[str, Any] = {
     "text": 'döor\n<b>"2" & {x}',
     "count": 3,
@@ -126,17 +128,14 @@ def test_what_is_written_is_read_back_in_every_dialect(dialect: Dialect, argumen
         (Dialect.HERMES, ['<tool_call>{"name": "go"}', '<tool_call>{"name": "go", "arguments": null}']),
         (Dialect.QWEN_XML, ["<tool_call><function=go></function></tool_call>", "<function=go>"]),
         (Dialect.GLM, ["<tool_call>go</tool_call>", "<tool_call>go\n"]),
-        (
-            Dialect.LLAMA_JSON,
-            [f'{{"name": "go"{rest}}}' for rest in ("", ', "parameters": null', ', "parameters": {}')],
-        ),
+        (Dialect.LLAMA_JSON, [f'{{"name": "go", "parameters": {body}}}' for body in ("null", "{}", '""')]),
         (Dialect.PYTHONIC, ["[go()]", "[ go( ) ]"]),
         (Dialect.HARMONY, [f"<|channel|>commentary to=functions.go<|message|>{body}" for body in ("", "{}", "null")]),
     ],
 )
 def test_a_call_without_arguments_is_one_call_in_every_dialect(dialect: Dialect, texts: list[str]) -> None:
     for text in texts:
-        assert read(dialect, text, ()) == (ToolCall("go", {}),)
+        assert read(dialect, text, (GO,)) == (ToolCall("go", {}),)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +180,11 @@ def test_python_in_an_argument_is_never_run() -> None:
 
 
 def test_several_calls_stand_in_one_turn() -> None:
-    assert len(read(Dialect.LLAMA_JSON, '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}')) == 2
-    assert len(read(Dialect.PYTHONIC, "[a(), b(x=1)]")) == 2
+    two = '{"name": "go", "parameters": {}}; {"name": "b", "parameters": {}}'
+    assert len(read(Dialect.LLAMA_JSON, two, (GO,))) == 2
+    assert len(read(Dialect.PYTHONIC, "[go(), b(x=1)]", (GO,))) == 2
     assert len(read(Dialect.GLM, "<tool_call>a</tool_call><tool_call>b</tool_call>")) == 2
-    assert len(read(Dialect.PYTHONIC, f"[{'a(), ' * 500}]")) == MAX_CALLS + 1
+    assert len(read(Dialect.PYTHONIC, f"[{'go(), ' * 500}]", (GO,))) == MAX_CALLS + 1
 
 
 @pytest.mark.parametrize(
@@ -196,11 +196,13 @@ def test_several_calls_stand_in_one_turn() -> None:
         ("gptoss", ["<|return|>", "<|call|>"], "<|start|>functions.look to=assistant<|channel|>commentary"),
     ],
 )  # fmt: skip
-def test_a_turn_ends_where_the_models_template_ends_it(template: str, ends: list[str], opening: str) -> None:
-    tokenizer = tokenizer_with(template)
+def test_a_turn_ends_where_the_models_template_ends_it(
+    template: str, ends: list[str], opening: str, tmp_path: Path
+) -> None:
+    tokenizer = tokenizer_of(template, tmp_path)
     chat = ChatTokens(tokenizer)
     assert set(tokenizer.convert_tokens_to_ids(ends)) <= set(chat.end_ids)
-    assert tokenizer.convert_tokens_to_ids("<|end|>") not in chat.end_ids
+    assert "<|end|>" not in chat.ends.texts
     message = [Message(role="tool", content="found it")]
     for end in ends:
         last_id = tokenizer.convert_tokens_to_ids(end)
@@ -236,7 +238,16 @@ def test_a_harmony_answer_without_a_call_is_the_final_channels_text() -> None:
     assert session.answers == ["Ada"]
 
 
-def test_an_episode_names_the_tools_whose_results_it_hands_back() -> None:
-    episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name, 0.0)), RULES)
-    assert episode.step('<tool_call>{"name": "look"}</tool_call>').tools == ("look",)
-    assert episode.step("<tool_call>oops</tool_call>").tools == ("tool",)
+def test_a_result_has_its_tools_name_and_the_id_of_its_call() -> None:
+    rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
+    episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name, 0.0)), rules)
+    look = '<tool_call>{"name": "look"}</tool_call>'
+    answers = [
+        message for text in (look, f"{look}<tool_call>oops</tool_call>") for message in episode.step(text).messages
+    ]
+    names = [(one["role"], one["name"], one["tool_call_id"]) for one in answers]
+    assert names == [("tool", "look", "call00000"), ("tool", "look", "call00001"), ("tool", "tool", "call00002")]
+    action = Episode(
+        TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), replace(RULES, dialect=Dialect.ACTION)
+    )
+    assert [set(message) for message in action.step("<action>north</action>").messages] == [{"role", "content"}]

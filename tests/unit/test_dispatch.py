@@ -14,7 +14,6 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.exits import exit_code, is_restartable
-from xp.runs.origin import mark
 from xp.runs.record import RunRecord, RunStatus, read_record
 from xp.runs.supervise import dispatch
 
@@ -80,7 +79,7 @@ def test_stages_run_in_order_and_are_on_record(tmp_path: Path) -> None:
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/1/c"]
     assert record.status is RunStatus.SUCCEEDED
     assert ends(record) == dict.fromkeys("abc", ("succeeded", 0))
-    assert read_record(tmp_path / "runs/run") == record
+    assert read_record(tmp_path / "runs/run").attempts == record.attempts
 
 
 def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) -> None:
@@ -204,7 +203,6 @@ def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used
 ) -> None:
     run = tmp_path / "runs/run"
     run.mkdir(parents=True)
-    mark(run)
     for name in left:
         (run / name).write_text("half")
     assert go(plan(stage("a", "")), tmp_path).status is RunStatus.SUCCEEDED

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.foreign import leave_run, record
+from tests.foreign import leave_run, make_ours, record
 from xp.launchers.follow import Tail
 from xp.launchers.node.log import _ESCAPE, MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
 from xp.launchers.node.pipe import drain
-from xp.runs.origin import mark
 from xp.security.secret_shapes import PREFIXES
 from xp.security.secrets import Redactor
 from xp.security.terminal import CONTROLS
@@ -239,7 +238,7 @@ def test_a_log_is_read_in_pieces_of_whole_lines(tmp_path: Path, size: int, monke
 
 def test_a_log_of_any_size_is_shown_in_little_memory(tmp_path: Path) -> None:
     run = leave_run(tmp_path, "run", record("run", status="succeeded"))
-    mark(run)
+    make_ours(run)
     log = run / "attempt_1/train/log.txt"
     os.truncate(log, 400_000_000)
     with log.open("a") as file:

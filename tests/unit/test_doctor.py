@@ -15,12 +15,13 @@ from xp.compose import compose
 from xp.doctor import exit_code
 from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.functions import functions
-from xp.doctor.machine import accelerators, disk, host, versions
+from xp.doctor.machine import accelerators, disk, host, memory, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
 from xp.launchers.checkouts import differing
+from xp.planning.memory import memory_lines
 from xp.planning.plan import build_plan
 from xp.tasks.template_check import TemplateReport, examine
 from xp.testing.jobs import PATIENCE_S
@@ -54,6 +55,20 @@ def test_xps_own_python_is_not_made_into_the_trainers() -> None:
     overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
     faults = [f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT]
     assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "text"),
+    [
+        (("model=qwen3-4b", "hardware=a100x1"), Verdict.FAULT, "would not fit by "),
+        (("model=qwen3-1.7b", "hardware=a100x1"), Verdict.OK, "GB to spare"),
+    ],
+)
+def test_the_plans_verdict_on_memory_is_repeated(words: tuple[str, ...], verdict: Verdict, text: str) -> None:
+    spec = compose([*words, "env=whodunit"])
+    finding = only(list(memory(spec, Path("outputs"))))
+    assert (finding.verdict, text in finding.text) == (verdict, True)
+    assert finding.text in "\n".join(memory_lines(spec, Path("outputs")))
 
 
 def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +199,7 @@ def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:
 def test_a_tokenizer_that_is_here_is_looked_at_in_the_trainers_python(tmp_path: Path) -> None:
     tokenizer_and_model()[0].save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (tmp_path / "model.safetensors").touch()
     finding = only(list(chat_template(compose(["model=hf", f"model.path={tmp_path}"]), tmp_path)))
     assert (finding.verdict, "only appends" in finding.text) == (Verdict.OK, True), finding
 

@@ -32,12 +32,13 @@ from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, sc
 from xp.env_check.report import EnvReport, _latency, report
 from xp.env_check.watch import Watch
 from xp.envs.base import Message, Task, ToolSpec
-from xp.envs.config import Dialect, EnvConfig, RewardRule
+from xp.envs.config import Dialect, EnvConfig, PromptSource, RewardRule
 from xp.envs.load import load_provider
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import ToolCall
 from xp.errors import ExitCode, XpError
 
+DRAWN = "tests.envs_under_test.drawn"
 KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null"])
 SCHEMAS = st.recursive(
     st.one_of(
@@ -121,7 +122,7 @@ def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvRe
     provider = load_provider(config, os.environ)
     found = Measured()
     how = {"num_tasks": num_tasks, "group_size": group_size}
-    measure(provider, config, "train", **how, system_prompt=None, found=found, watch=Watch("check"))
+    measure(provider, config, "train", **how, environ=os.environ, found=found, watch=Watch("check"))
     provider.close()
     return report(config, found, group_size=group_size, max_prompt_tokens=3, count_tokens=lambda m, t: len(m) + len(t))
 
@@ -196,10 +197,42 @@ class Silent:
         pass
 
 
-def test_a_prompt_that_changes_is_worth_a_thought_and_another_split_is_played_where_the_asked_one_is_missing() -> None:
-    found = checked(rules(provider="tests.unit.test_env_check:Silent"))
-    assert any("begins otherwise" in warning for warning in found.warnings)
-    assert "split other" in found.facts["played"]
+def test_another_split_is_played_where_the_asked_one_is_missing() -> None:
+    assert "split other" in checked(rules(provider="tests.unit.test_env_check:Silent")).facts["played"]
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [
+        (rules(provider="tests.unit.test_env_check:Silent"), "x/other/0 in a second session"),
+        (rules(serve=f"{DRAWN}:Drawn"), "fake/train/0 in a second session"),
+        (rules(serve=f"{DRAWN}:Dated"), "fake/train/0 in a second session"),
+        (rules(serve=f"{DRAWN}:Shuffled"), "fake/train/0 in another process"),
+        (rules(provider="local", grader=f"{DRAWN}:Dealt", rows=f"{DRAWN}:rows"), "fake/train/0 in a second session"),
+        (rules(provider="local", grader=f"{DRAWN}:equals", rows=f"{DRAWN}:hashed"), "fake/train/0 in another process"),
+        (rules(serve=f"{DRAWN}:Steady"), None),
+    ],
+)
+def test_a_prompt_that_another_session_or_process_does_not_repeat_is_a_fault_unless_it_is_live(
+    config: EnvConfig, place: str | None
+) -> None:
+    def faults(config: EnvConfig) -> list[str]:
+        return [fault for fault in checked(config, num_tasks=1, group_size=1).faults if "prompt" in fault]
+
+    if place is None:
+        assert faults(config) == []
+        return
+    (fault,) = faults(config)
+    assert place in fault
+    assert "expected '" in fault
+    assert "set env.prompt=live" in fault
+    assert faults(replace(config, prompt=PromptSource.LIVE)) == []
+
+
+def test_a_second_process_that_cannot_be_started_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.env_check.measure.PROGRAM", "xp.no_such_program")
+    found = checked(rules(serve=f"{DRAWN}:Steady"), num_tasks=1, group_size=1)
+    assert any("in a second process: ResponseLost" in fault for fault in found.faults)
 
 
 def env_command(words: list[str]) -> int:

@@ -55,8 +55,12 @@ def test_math_verify_takes_an_answer_however_it_is_written(caplog: pytest.LogCap
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
     from xp.builtin import math_verified
 
-    assert math_verified.grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
-    assert math_verified.grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
+    grade = math_verified.math
+    assert grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
+    assert grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
+    assert grade(r"\boxed{2\sqrt{3}}", {"answer": r"\sqrt{12}"}) == 1.0  # The answer of a data set has no dollar signs.
+    with pytest.raises(ValueError, match="cannot read"):
+        grade("1", {"answer": ""})
     assert caplog.records == []  # It is asked ten thousand times in a run.
 
 
@@ -65,8 +69,8 @@ def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episo
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     monkeypatch.delitem(sys.modules, "xp.builtin.math_verified", raising=False)
-    rule = replace(RULES, provider="local", grader="xp.builtin.math_verified:grade", rows="xp.builtin.gsm8k:made")
-    with pytest.raises(XpError, match=f"math_verified:grade cannot be loaded by {sys.executable}.*math_verify"):
+    rule = replace(RULES, provider="local", grader="xp.builtin.math_verified:math", rows="xp.builtin.gsm8k:made")
+    with pytest.raises(XpError, match=f"math_verified:math cannot be loaded by {sys.executable}.*math_verify"):
         load_provider(rule, {})
 
 

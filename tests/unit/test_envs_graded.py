@@ -15,7 +15,7 @@ from tests.launching import is_alive
 from tests.ors_server import rules
 from tests.reliability.test_sessions import wait_for
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
-from xp.envs.config import EnvConfig
+from xp.envs.config import EnvConfig, GraderForm
 from xp.envs.graded import GradedProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -166,7 +166,7 @@ def test_what_a_row_holds_beside_its_prompt_reaches_neither_the_prepared_task_no
     provider = GradedProvider(config, {})
     one = provider.tasks("train", [0])[0]
     selection = Selection(("train",))
-    member = MemberConfig(config, selection, None, 1.0, "Think. {tools}")
+    member = MemberConfig(replace(config, system_prompt="Think. {tools}"), selection, None, 1.0)
     entry = entry_of(one, "hash", *described(provider, one), member)
     assert "canary" not in f"{entry} {one!r}"
 
@@ -215,9 +215,12 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
     pq.write_table(pa.Table.from_pylist([row]), package / "rows.parquet")
     provider = GradedProvider(graded("equals", rows="lent_rows:rows.parquet"), {})
     assert provider.tasks("train", [0])[0].spec["reward_spec"]["ground_truth"] == "1"
+    assert provider.tasks("train", [0])[0].spec["answer"] == "1"
 
 
-@pytest.mark.parametrize(("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "row 0"), ('{"prompt": []}', "row 0")])
+@pytest.mark.parametrize(
+    ("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 0")]
+)
 def test_a_bad_file_of_rows_is_named_with_its_place(package: Path, text: str, fault: str) -> None:
     (package / "rows.jsonl").write_text(text)
     with pytest.raises(XpError, match=fault):
@@ -235,3 +238,106 @@ def test_the_version_changes_with_the_rows(package: Path) -> None:
         (package / "rows.jsonl").write_text(json.dumps({"prompt": "a", "answer": answer}))
         versions.add(GradedProvider(graded("equals", rows="lent_rows:rows.jsonl"), {}).version())
     assert len(versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("grader", "reward", "metrics"),
+    [
+        ("equals", 1.0, {}),
+        ("with_metrics", 0.5, {"acc": 1.0}),
+        ("pair", 0.5, {"length": 1.0}),
+        ("numpy_scalar", 0.25, {}),
+        ("torch_scalar", 0.25, {}),
+        ("later", 1.0, {}),
+    ],
+)
+def test_a_grader_may_return_what_other_frameworks_functions_do(
+    grader: str, reward: float, metrics: dict[str, float]
+) -> None:
+    if grader == "torch_scalar":
+        pytest.importorskip("torch")
+    outcome, _ = play(graded(grader), 3, "3")
+    assert (outcome.status, outcome.reward, outcome.grader) == (EpisodeStatus.FINISHED, reward, metrics)
+
+
+@pytest.mark.parametrize(
+    ("grader", "form", "reason"),
+    [
+        ("says_nothing_by_a_mapping", GraderForm.XP, "no score and no reward, only acc"),
+        ("never", GraderForm.XP, "DeadlineExceeded"),
+        ("trl_bare_number", GraderForm.TRL, "non-iterable float"),
+        ("trl_reward", GraderForm.TRL, "None as the reward"),
+    ],
+)
+def test_what_says_no_reward_makes_the_episode_void(grader: str, form: GraderForm, reason: str) -> None:
+    limits = {"call_timeout_s": 3.0} if grader == "never" else {}
+    config = with_limits(graded(grader, grader_form=form), **limits, retries_per_episode=0)
+    outcome, _ = play(config, 3, "" if grader == "trl_reward" else "3")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert reason in (outcome.void_reason or "")
+
+
+@pytest.mark.parametrize("grader", ["scaled", "Scaled"])
+def test_arguments_go_to_the_function_or_to_the_class(grader: str) -> None:
+    assert play(graded(grader, grader_args={"scale": 3.0}), 3, "3")[0].reward == 3.0
+
+
+def test_arguments_that_a_class_does_not_take_are_refused_with_those_that_it_takes() -> None:
+    with pytest.raises(XpError, match=r"env\.grader_args: .*'size'; .*:Scaled\(scale"):
+        GradedProvider(graded("Scaled", grader_args={"size": 1}), {})
+
+
+VERL_ROW = {"data_source": "sums", "reward_model": {"ground_truth": "3"}, "extra_info": {"index": 0, "split": "train"}}
+
+
+@pytest.mark.parametrize(("grader", "metrics"), [("compute_score", {"known": 1.0}), ("short_score", {})])
+def test_verls_functions_score_its_rows(package: Path, grader: str, metrics: dict[str, float]) -> None:
+    row = {"prompt": [{"role": "user", "content": "1 + 2?"}], **VERL_ROW}
+    (package / "rows.jsonl").write_text(json.dumps(row))
+    config = graded(grader, rows="lent_rows:rows.jsonl", grader_form=GraderForm.VERL)
+    for answer, reward in (("3", 1.0), ("4", 0.0)):
+        outcome, _ = play(config, 0, answer)
+        assert (outcome.reward, outcome.grader) == (reward, metrics)
+
+
+@pytest.mark.parametrize("prompt", ["1 + 2?", [{"role": "user", "content": "1 + 2?"}]])
+def test_trls_functions_get_texts_or_messages_as_the_prompt_is(package: Path, prompt: object) -> None:
+    (package / "rows.jsonl").write_text(json.dumps({"prompt": prompt, "answer": "3"}))
+    config = graded("trl_reward", rows="lent_rows:rows.jsonl", grader_form=GraderForm.TRL)
+    assert [play(config, 0, answer)[0].reward for answer in "34"] == [1.0, 0.0]
+
+
+def test_trls_own_accuracy_reward_scores_an_episode(package: Path) -> None:
+    pytest.importorskip("trl", reason="TRL is not installed (extra trl)")
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    row = {"prompt": [{"role": "user", "content": "a third?"}], "solution": r"$\frac{1}{3}$"}
+    (package / "rows.jsonl").write_text(json.dumps(row))
+    config = replace(
+        graded("equals", rows="lent_rows:rows.jsonl", grader_form=GraderForm.TRL), grader="trl.rewards:accuracy_reward"
+    )
+    assert [play(config, 0, text)[0].reward for text in (r"\boxed{\frac{1}{3}}", r"\boxed{\frac{1}{2}}")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("grader", "form", "way_out"),
+    [
+        ("compute_score", GraderForm.XP, "grader_form=verl"),
+        ("short_score", GraderForm.XP, "grader_form=verl"),
+        ("trl_reward", GraderForm.XP, "grader_form=trl"),
+        ("trl_reward", GraderForm.VERL, "grader_form=trl"),
+        ("Scaled", GraderForm.VERL, "grader_form=xp"),
+    ],
+)
+def test_a_function_of_another_form_is_refused_since_it_could_score_nonsense(
+    grader: str, form: GraderForm, way_out: str
+) -> None:
+    """`short_score(answer, row)` would look for a row in the answer."""
+    with pytest.raises(XpError, match=way_out):
+        GradedProvider(graded(grader, grader_form=form), {})
+
+
+def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
+    config = replace(graded("equals"), grader="xp.builtin.graders:choice")
+    with pytest.raises(XpError, match=r"row 0 of split train: its answer is '0'; expected a letter") as error:
+        GradedProvider(config, {}).splits()
+    assert "env.columns.answer=COLUMN" in str(error.value)

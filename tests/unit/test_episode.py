@@ -23,7 +23,9 @@ def test_the_environments_word_ends_the_episode_and_its_rewards_are_summed() -> 
     session = FakeSession(steady)
     episode = episode_of(session)
     reply = episode.step(call("move"))
-    assert reply.messages == ({"role": "tool", "content": "moved after 0"},)
+    assert reply.messages == (
+        {"role": "tool", "content": "moved after 0", "name": "move", "tool_call_id": "call00000"},
+    )
     assert not reply.is_done
     assert episode.step(call("win")).status is EpisodeStatus.FINISHED
     outcome = episode.settle()
@@ -35,7 +37,9 @@ def test_the_environments_word_ends_the_episode_and_its_rewards_are_summed() -> 
 def test_a_reply_that_ends_the_episode_holds_nothing_to_append_but_the_turn_remembers_it() -> None:
     episode = episode_of(FakeSession(steady))
     assert episode.step(call("win")).messages == ()
-    assert episode.turns[0].messages == ({"role": "tool", "content": "won"},)
+    assert episode.turns[0].messages == (
+        {"role": "tool", "content": "won", "name": "win", "tool_call_id": "call00000"},
+    )
 
 
 def test_the_session_is_closed_with_the_last_turn_and_not_only_when_the_trainer_settles() -> None:
@@ -241,7 +245,7 @@ CUT_ENDS = {
     ),
     "an action without its end": ("<action>", replace(RULES, dialect=Dialect.ACTION)),
     "a call without its end": (
-        "<tool_call>\n<function=move>\n<parameter=to>\nthe",
+        "<tool_call>\n<function=move>\n",
         replace(RULES, dialect=Dialect.QWEN_XML),
     ),
 }
@@ -299,7 +303,9 @@ def test_an_episode_that_goes_on_after_a_cut_turn_is_judged_by_its_last_turn() -
     episode = episode_of(FakeSession(steady), rules)
     assert episode.step("hm", is_cut=True).messages == ({"role": "user", "content": NUDGE},)
     assert "Error: " in episode.step('<tool_call>\n{"na', is_cut=True).messages[0]["content"]
-    assert episode.step(call("move"), is_cut=True).messages == ({"role": "tool", "content": "moved after 0"},)
+    assert episode.step(call("move"), is_cut=True).messages == (
+        {"role": "tool", "content": "moved after 0", "name": "move", "tool_call_id": "call00001"},
+    )
     assert episode.step(call("win")).status is EpisodeStatus.FINISHED
 
 

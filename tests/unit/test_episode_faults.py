@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import threading
@@ -12,11 +13,15 @@ from fractions import Fraction
 import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
+from tests.tiny import tokenizer_and_model
 from tests.unit.test_episode import episode_of
-from xp.envs.base import ResponseLost, SessionLost, ToolResult, UnsafeOrigin
+from xp.envs.base import Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
+from xp.envs.config import PromptSource
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.shaping import Shape
+from xp.episode.tokens import ChatTokens
+from xp.worker.played import live_prompt
 
 
 @pytest.mark.parametrize("reward", [1e30, -1e30, 1e6 + 1, math.inf, -math.inf, math.nan])
@@ -167,3 +172,89 @@ def test_numbers_of_every_kind_are_rewards() -> None:
         episode = episode_of(FakeSession(lambda *_, result=result: result))
         episode.step(call("move"))
         assert episode.settle().reward == 1.0
+
+
+class Begins(FakeSession):
+    """Begins with this text."""
+
+    def __init__(self, text: str, lost_at: int | None = None) -> None:
+        super().__init__(lambda name, done: SessionLost("restart") if done == lost_at else steady(name, done))
+        self._text = text
+
+    def prompt(self) -> list[Message]:
+        return [Message(role="user", content=self._text)]
+
+
+LIVE = replace(RULES, prompt=PromptSource.LIVE)
+PREPARED = Begins("play").prompt()
+
+
+def test_a_session_with_another_prompt_than_the_prepared_one_is_void_without_a_retry() -> None:
+    sessions = Sessions(Begins("play on"), Begins("play"))
+    episode = Episode(TASK, sessions, RULES, prepared=PREPARED)
+    assert episode.step(call("win")).status is EpisodeStatus.VOID
+    outcome = episode.settle()
+    assert outcome.reward is None
+    assert str(outcome.void_reason).startswith(
+        "PromptDiffers: the environment's prompt is not the prepared one: message 1, content:"
+        " expected 'play', got 'play on'; set env.prompt=live"
+    )
+    assert [(one.calls, one.num_closed) for one in sessions.opened] == [([], 1)]
+    assert list(episode.opening) == PREPARED
+
+
+def test_a_lost_session_must_come_back_with_the_prompt_that_the_model_has_read() -> None:
+    for rules in (RULES, LIVE):
+        same = Episode(TASK, Sessions(Begins("play", lost_at=1), Begins("play")), rules, prepared=PREPARED)
+        other = Episode(TASK, Sessions(Begins("play", lost_at=1), Begins("think")), rules, prepared=PREPARED)
+        for episode in (same, other):
+            episode.step(call("move"))
+            episode.step(call("win"))
+        assert same.settle().reward == 1.5
+        kind = "PromptDiffers" if rules is RULES else "Diverged: a fresh session has another prompt than the one"
+        assert str(other.settle().void_reason).startswith(kind)
+
+
+def test_the_dialogue_of_a_live_episode_begins_with_its_sessions_own_prompt() -> None:
+    shown: list[Message] = []
+    shape = Shape("my_rewards:look", lambda messages: shown.extend(messages) or 1.0, ("messages",))
+    rules = replace(LIVE, system_prompt="Be brief.")
+    episode = Episode(TASK, Sessions(Begins("think")), rules, [shape], PREPARED)
+    assert list(episode.opening) == PREPARED  # until its session is open
+    episode.start()
+    assert [message["content"] for message in episode.opening] == ["Be brief.", "think"]
+    episode.step(call("win"))
+    episode.settle()
+    assert shown[:2] == episode.opening
+
+
+@pytest.mark.parametrize(
+    ("template", "limit", "reason"),
+    [
+        (None, 3, "PromptTooLong: the session's prompt has "),
+        (
+            "{{ raise_exception('no') }}",
+            99,
+            "TemplateError: the chat template does not render the session's prompt: no",
+        ),
+    ],
+)
+def test_a_live_prompt_that_cannot_be_played_makes_its_episode_void(
+    template: str | None, limit: int, reason: str
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.chat_template = template or tokenizer.chat_template
+    session = Begins("think")
+    episode = Episode(TASK, Sessions(session), LIVE, prepared=PREPARED)
+    assert live_prompt(episode, "[]", ChatTokens(tokenizer), limit) is None
+    outcome = episode.settle()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert str(outcome.void_reason).startswith(reason)
+    assert session.num_closed == 1
+
+
+def test_a_live_session_that_cannot_be_opened_has_no_prompt() -> None:
+    rules = with_limits(LIVE, retries_per_episode=0)
+    episode = Episode(TASK, Sessions(SessionLost("who?")), rules, prepared=PREPARED)
+    assert live_prompt(episode, "[]", ChatTokens(tokenizer_and_model()[0]), 99) is None
+    assert episode.settle().void_reason == "SessionLost: who?"

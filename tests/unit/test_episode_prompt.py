@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from xp.envs.base import Message, ToolSpec
-from xp.episode.prompt import opening_messages, tool_schema
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.fake_session import FakeSession, steady
+from xp.envs.base import Message, SessionLost, ToolSpec
+from xp.episode.prompt import first_difference, opening_messages, session_messages, tool_schema
 
 TOOL = ToolSpec("look", "Look at {tool_names}.", {"type": "object", "properties": {"at": {"type": "string"}}})
 USER = Message(role="user", content="Who was it?")
@@ -38,3 +44,51 @@ def test_an_environments_system_message_joins_ours() -> None:
         {"role": "system", "content": "Be brief.\n\nBe kind."},
         USER,
     ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "words"),
+    [
+        ([USER], [USER], None),
+        ([USER], [USER | {"name": None}], None),
+        ([USER], [], "expected 1 message, got 0"),
+        ([USER], [USER, USER], "expected 1 message, got 2"),
+        ([USER], [USER | {"role": "system"}], "message 1, role: expected 'user', got 'system'"),
+        ([USER], [USER | {"name": "Ada"}], "message 1, name: expected 'null', got 'Ada'"),
+        (
+            [USER, USER | {"tool_calls": [{"id": 1}]}],
+            [USER, USER | {"tool_calls": [{"id": 2}]}],
+            """message 2, tool_calls: expected '[{"id": 1}]', got '[{"id": 2}]'""",
+        ),
+        (
+            [USER | {"content": f"{'a' * 90}\x1b[2J{'b' * 90}"}],
+            [USER | {"content": f"{'a' * 90}\x1b[2K"}],
+            rf"message 1, content: expected '...{'a' * 21}\x1b[2J{'b' * 23}...', got '...{'a' * 21}\x1b[2K'",
+        ),
+    ],
+)
+def test_the_first_difference_of_two_dialogues_is_told_in_a_few_printable_words(
+    expected: Sequence[Mapping[str, Any]], actual: Sequence[Mapping[str, Any]], words: str | None
+) -> None:
+    assert first_difference(expected, actual) == words
+
+
+def test_keys_that_no_message_has_are_left_out() -> None:
+    own: Any = {**USER, "metadata": {"cost": 1}}
+    for template in (None, "Be brief."):
+        assert opening_messages(template, [own], [])[-1] == USER
+
+
+def test_tools_are_requested_for_a_system_prompt_that_names_them_only() -> None:
+    session = NoTools(steady)
+    assert session_messages(None, session) == session.prompt()
+    assert [message["role"] for message in session_messages("Be brief.", session)] == ["system", "user"]
+    with pytest.raises(SessionLost):
+        session_messages("{tools}", session)
+
+
+class NoTools(FakeSession):
+    """A session whose tools cannot be listed."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        raise SessionLost("who?")

@@ -38,9 +38,8 @@ def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Traject
     episode.step("<tool_call>{</tool_call>")
     episode.step(call("win") + call("look"))
     episode.settle()
-    opening = FakeSession(steady).prompt()
     tokens = Tokens(9, 8, 7)
-    return trajectory(episode, opening, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens)
+    return trajectory(episode, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens)
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
@@ -66,12 +65,6 @@ def test_a_prompt_is_kept_once_beside_the_records_where_the_run_keeps_prompts(tm
     assert digests[1] is None
     kept = {path.stem: path.read_text() for path in (file.parent / "prompts").iterdir()}
     assert kept == {digests[0]: "<|im_start|>system\nö", digests[3]: "other"}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_records_of_the_schemas_before_are_read(version: int, tmp_path: Path) -> None:
-    (tmp_path / "0.jsonl").write_text(f'{{"schema_version": {version}, "step": 4}}\n')
-    assert [record["step"] for record in read_trajectories(tmp_path / "0.jsonl").records] == [4]
 
 
 def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> None:

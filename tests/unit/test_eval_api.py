@@ -289,10 +289,11 @@ def test_a_native_call_is_read_by_the_episode_and_answered_by_its_id() -> None:
     function = {"name": "echo", "arguments": '{"text": "hi"}'}
     message = {"content": "Now.", "tool_calls": [{"id": "c7", "type": "function", "function": function}] * 2}
     assert dialogue.written(message) == 'Now.\n<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
-    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), EpisodeStatus.ONGOING, ("echo",)))
+    result = Message(role="tool", content="hi", name="echo", tool_call_id="call00000")
+    dialogue.add(message, EpisodeReply((result,), EpisodeStatus.ONGOING))
     said, answer = dialogue.messages[1:]
     assert [call["id"] for call in said["tool_calls"]] == ["c7"]
-    assert answer == {"role": "tool", "tool_call_id": "c7", "content": "hi"}
+    assert answer == {"role": "tool", "name": "echo", "tool_call_id": "c7", "content": "hi"}
 
 
 def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> None:
@@ -359,6 +360,7 @@ def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], wri
         (["model=tiny", "--bogus"], "not understood"),
         (["model=tiny", "bogus"], "not understood"),
         (["model=tiny", "eval.tasks=some"], "eval.tasks"),
+        (["model=tiny", "eval.tasks=32"], "evaluation.num_tasks=32"),
         (["model=endpoint", "model.url=ftp://h", "model.name=a"], "an address is expected, such as http"),
         (["model=tiny", "backend.engine.name=vllm"], "an evaluation has eval.engine"),
         (["model=endpoint", "model.url=http://h/v1", "model.name=a", "eval.engine=vllm"], "models of this machine"),

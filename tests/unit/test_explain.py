@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,28 @@ def test_explain_says_value_origin_meaning_and_every_backend() -> None:
     assert text.startswith("algorithm.kl_estimator = k3\n  from   conf/algorithm/_base.yaml:")
     for part in ("Form of the penalty", "k1, k2, k3", "--kl-loss-type k3", "trainer.algorithm.kl_estimator_type=k3"):
         assert part in text
+
+
+def test_explain_as_json_has_the_facts_of_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["training.learning_rate", "training.learning_rate=1e-4"]
+    assert main(["explain", *words]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert main(["explain", *words, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["from"][0] == "the command line: training.learning_rate=1e-4"
+    assert set(found["backends"]) == {"trl", "skyrl", "slime"}
+    values = [*found["from"], found["means"], found["legal"]]
+    values += [f"{name} {one['support']}: {one['receives']}" for name, one in found["backends"].items()]
+    assert [value for value in values if " ".join(value.split()) not in text] == []
+
+
+def test_explain_of_a_name_that_is_a_metric_and_a_key_tells_both(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "learning_rate"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("training/learning_rate\n")
+    assert "\ntraining.learning_rate = 0.0007\n" in text
+    assert main(["explain", "learning_rate", "--json"]) == 0
+    assert [next(iter(one)) for one in json.loads(capsys.readouterr().out)] == ["metric", "key"]
 
 
 def test_explain_of_a_section_lists_its_fields(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ def cache(spec: RunSpec, train: int, held_out: int) -> None:
         failures=(),
         notes=(),
         files={},
+        held_out={},
     )
     place = Path(spec.outputs, task_set_place(spec))
     place.mkdir(parents=True)

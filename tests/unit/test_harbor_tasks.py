@@ -123,7 +123,7 @@ def test_a_sandbox_belongs_to_harbor_alone() -> None:
 
 def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path: Path) -> None:
     task = write_task(tmp_path / "a")
-    config = episode_config(compose(words(tmp_path, "env.sandbox=none"))).members["harbor"]
+    (config,) = episode_config(compose(words(tmp_path, "env.sandbox=none"))).members.values()
     assert config.sandbox is SandboxKind.NONE
     before = source_digest(config)
     (task / "solution/solve.sh").write_text("true\n")

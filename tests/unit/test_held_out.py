@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.fake_provider import FakeWorld
+from tests.fake_session import RULES
 from tests.unit.slime_config import worker_config
 from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.compose import compose, from_container
+from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -192,8 +194,11 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     common = replace(worker_config(tmp_path, 1).common, tasks=str(task_set.path), metrics=str(tmp_path / "metrics"))
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [Played("fake", row.task_id, outcome, 3) for row in rows]
+    (tmp_path / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
     evaluate_models(EvaluateConfig(common, {"after": "m"}, Rounds(None, 1)), tmp_path, lambda *_: played)
     found = read_rewards(tmp_path / "evaluation.json", "after")
     assert found is not None
     assert found.hashes == {row.task_id: row.task_hash for row in rows}
     assert len(set(found.hashes.values())) == 3
+    assert found.scoring is not None
+    assert found.scoring["fake"]["env.reward.reduction"] == RULES.reward.reduction

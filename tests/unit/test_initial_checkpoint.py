@@ -104,9 +104,10 @@ def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
     assert "no readable config.json; a Megatron checkpoint must be exported first" in fault(*asked)
     (place / "adapter_config.json").write_text("{}")
     assert "the directory has adapters; merge them" in fault(*asked)
-    model_at(place)
+    (model_at(place) / "model.safetensors").unlink()
     assert "the directory has no weights" in fault(*asked)
     (place / "model-00001-of-00002.safetensors").write_text("")
+    (place / "tokenizer.json").unlink()
     assert "the directory has no tokenizer (tokenizer.json)" in fault(*asked)
 
 

@@ -57,6 +57,22 @@ def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[
         assert secret not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("lr=1e-4", "training.learning_rate"),
+        ("training.lr=1e-4", "training.learning_rate"),
+        ("--num_steps=5", "training.num_steps"),
+        ("--num-steps=5", "training.num_steps"),
+        ("hardware.num_gpus=8", "hardware.accelerators_per_node"),
+        ("gpus=8", "hardware.accelerators_per_node"),
+    ],
+)
+def test_a_common_word_is_answered_with_the_key(word: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", word]) == 2
+    assert key in capsys.readouterr().err
+
+
 def test_a_flag_that_nobody_knows_is_told_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--no-such-flag", "3", "seed=2"]) == ExitCode.CONFIG
     assert capsys.readouterr().err == "xp: --no-such-flag: no such flag; see python -m xp --help\n"

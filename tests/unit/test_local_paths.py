@@ -41,5 +41,7 @@ def test_an_id_of_the_hub_and_a_directory_are_still_taken(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     assert compose(["model=qwen3-4b", "model.path=Qwen/Qwen3-4B"]).model.path == "Qwen/Qwen3-4B"
     (tmp_path / "x").mkdir()
+    for part in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / "x" / part).touch()
     (tmp_path / "x" / "config.json").write_text('{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}')
     assert compose(["model=hf", "model.path=./x"]).model.path == str(tmp_path / "x")

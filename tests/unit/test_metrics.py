@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xp.episode.evaluation import evaluation_result
-from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics import Played, check_health, episode_metrics, void_reasons
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -71,6 +71,10 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
     with pytest.raises(XpError, match="1 of 2 episodes are void") as caught:
         check_health(half, 0.49)
     assert caught.value.code is ExitCode.UNHEALTHY
+
+
+def test_the_reasons_of_void_episodes_are_one_for_each_type_of_fault() -> None:
+    assert void_reasons(["B: 2", None, "A: 1", "A: 2", "D: 1", "C: 1"]) == "A: 1; B: 2; C: 1"
 
 
 def test_a_step_of_nothing_but_void_has_no_reward() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from xp.__main__ import main
 from xp.compose import ROOT, compose, compose_sweep, origin_of
+from xp.compose.mixes import env_name
 from xp.errors import XpError
 from xp.planning.plan import build_plan
 
@@ -91,3 +92,45 @@ def test_cfg_prints_the_mix(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "    whodunit:\n" in out
     assert "    ctf:\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["env=openreward", "env.serve=guess:Guess"], "guess"),
+        (["env=openreward", "env.serve=my.envs:LabBench"], "lab_bench"),
+        (["env.serve=guess:Guess"], "guess"),
+        (["env=openreward", "env.target=Org/WordGame"], "word_game"),
+        (["env=whodunit", "env.target=null", "env.serve=my.envs:WhoDunit"], "whodunit"),
+        (["env=openreward", "env.target=Org/n-a.m_e"], "n-a.m_e"),
+        (["env=openreward", "env.target='Org/Zahlenrätsel'"], "openreward"),
+        (["env=openreward", "env.target=http://127.0.0.1:8000"], "openreward"),
+        (["env=whodunit", "env.target=http://127.0.0.1:8000"], "whodunit"),
+        (["env=openreward", "env.provider=my.envs:Mine"], "mine"),
+        (["env=graded", "env.grader=sums:grade"], "sums"),
+        (["env=graded", "env.grader=my.sums:Hard"], "hard"),
+        (["env=gsm8k_mini", "env.grader=sums:grade"], "gsm8k_mini"),
+        (["env=graded", "env.env_class=sums", "env.rows=my_data:riddles.jsonl"], "riddles"),
+        (["env=gsm8k_mini", "env.rows=my_data:riddles.jsonl"], "riddles"),
+        (["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"], "echo-env"),
+        (["env=verifiers", "env.target=wordle"], "wordle"),
+        (["env=inspect", "env.target=/my/tasks.py@sums"], "sums"),
+        (["env=harbor", "env.target=/my/terminal-tasks"], "terminal-tasks"),
+        (["env=reasoning_gym"], "reasoning_gym"),
+    ],
+)
+def test_an_environment_has_the_name_of_its_option_or_of_what_the_user_gives(words: list[str], name: str) -> None:
+    assert list(compose(words).env.members) == [name]
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        ("./arith.jsonl", "arith"),
+        ({"train": "data/gsm8k/train.parquet", "test": "data/gsm8k/test.parquet"}, "gsm8k"),
+        ("hf:openai/gsm8k", "gsm8k"),
+        ("train.jsonl", "graded"),
+    ],
+)
+def test_rows_in_files_name_an_environment_with_a_grader_of_xps(rows: object, name: str) -> None:
+    assert env_name("graded", {"provider": "local", "grader": "exact", "rows": rows}, {}) == name

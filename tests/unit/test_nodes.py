@@ -15,11 +15,10 @@ from tests.launching import stage
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
-from xp.launchers.node.guarded import START_RAY
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
 from xp.launchers.node.own_cluster import WAIT
 from xp.launchers.node.spread import command, first_failure
-from xp.security import own_ray, start_ray
+from xp.security import own_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, own_address
 
 
@@ -61,103 +60,6 @@ def test_a_process_of_a_ray_cluster_has_the_interface_of_the_address_that_ray_us
     environ.pop("GLOO_SOCKET_IFNAME", None)
     run = subprocess.run([sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr
-
-
-SLOW = """
-import logging
-from xp.security import own_ray
-own_ray.close_to_others()
-import ray
-from ray._private import services
-real, calls, heard = services.get_node, [], []
-
-def slow(*given):
-    calls.append(given)
-    if len(calls) < 3:
-        raise RuntimeError("not registered yet")
-    return real(*given)
-
-services.get_node = slow
-logger = logging.getLogger("ray._private.node")
-logger.setLevel(logging.INFO)
-logger.addFilter(lambda record: heard.append(record.getMessage()) or True)
-own_ray.start(num_cpus=1, log_to_driver=False)
-print(len(calls) >= 3, services.get_node is slow, [text for text in heard if "Failed to get node info" in text])
-"""
-
-
-def test_a_cluster_that_comes_up_slowly_is_waited_for_by_xp_and_not_by_rays_thirty_seconds(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    run = subprocess.run([sys.executable, "-c", SLOW], env=environ, cwd=tmp_path, capture_output=True, text=True)
-    assert run.stdout.split("\n")[-2:] == ["True True []", ""], run.stdout + run.stderr
-
-
-SLOW_AGENT = """
-import time
-from pathlib import Path
-if b"dashboard/agent.py" in Path("/proc/self/cmdline").read_bytes():
-    time.sleep(600)
-"""
-STARTS = """
-from xp.security import own_ray
-own_ray.close_to_others()
-import ray
-from ray._private import ray_constants
-own_ray.start(num_cpus=1, log_to_driver=False)
-print(ray.get(ray.remote(lambda: 5).remote()), ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S)
-"""
-
-
-def test_a_cluster_starts_though_its_agents_need_longer_than_rays_fifteen_seconds(tmp_path: Path) -> None:
-    """A raylet that waits for the port of its agent aborts then."""
-    (tmp_path / "sitecustomize.py").write_text(SLOW_AGENT)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))}
-    environ.pop("RAY_DASHBOARD_STARTUP_TIMEOUT_S", None)
-    run = subprocess.run([sys.executable, "-c", STARTS], env=environ, cwd=tmp_path, capture_output=True, text=True)
-    assert run.stdout.split() == ["5", "600"], run.stdout + run.stderr
-
-
-def test_rays_own_limits_are_larger_unless_the_user_sets_them(tmp_path: Path) -> None:
-    made = own_ray.variables({"RAY_agent_register_timeout_ms": "7"}, tmp_path)
-    assert made["RAY_agent_register_timeout_ms"] == "7"
-    assert {name: made[name] for name in start_ray.PATIENCE} == {
-        **start_ray.PATIENCE,
-        "RAY_agent_register_timeout_ms": "7",
-    }
-
-
-NICE = """
-import os
-from xp.security import own_ray
-own_ray.close_to_others()
-import ray
-own_ray.start(num_cpus=1, log_to_driver=False)
-print(ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
-"""
-
-
-@pytest.mark.parametrize(("given", "found"), [({}, 0), ({"RAY_worker_niceness": "3"}, 3)])
-def test_the_workers_of_a_jobs_own_cluster_are_as_nice_as_the_job(
-    tmp_path: Path, given: dict[str, str], found: int
-) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    environ.pop("RAY_worker_niceness", None)
-    run = subprocess.run(
-        [sys.executable, "-c", NICE], env=environ | given, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert run.stdout.split("\n")[-2:] == [str(found), ""], run.stdout + run.stderr
-
-
-def test_a_cluster_that_does_not_come_up_ends_with_rays_own_error() -> None:
-    calls: list[int] = []
-
-    def never() -> None:
-        calls.append(1)
-        raise RuntimeError("no such node")
-
-    with pytest.raises(RuntimeError, match="no such node"):
-        start_ray.until_known(never, 0.2, 0.01)
-    assert len(calls) > 1
 
 
 def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
@@ -231,36 +133,3 @@ def test_a_head_whose_own_node_is_slow_is_asked_again(patience_s: str, code: int
     assert run.returncode == code, run.stderr
     if code:
         assert run.stderr == "Failed to connect to Ray cluster at 10.77.0.1:6379\n"
-
-
-SERVICES = """
-asked = []
-def get_node(gcs_address, node_id):
-    asked.append(node_id)
-    if len(asked) < 3:
-        raise RuntimeError("no such node yet")
-    return {"node_id": node_id}
-"""
-SCRIPTS = """
-from ray._private import services
-def cli(standalone_mode):
-    print(services.get_node("10.77.0.1:6379", node_id="mine"))
-    raise SystemExit
-"""
-
-
-def test_ray_is_given_more_than_half_a_minute_for_its_own_node(tmp_path: Path) -> None:
-    for name in ("", "_private", "scripts"):
-        (tmp_path / "ray" / name).mkdir()
-        (tmp_path / "ray" / name / "__init__.py").touch()
-    (tmp_path / "ray/_private/services.py").write_text(SERVICES)
-    (tmp_path / "ray/_private/node.py").touch()
-    (tmp_path / "ray/scripts/scripts.py").write_text(SCRIPTS)
-    run = subprocess.run(
-        [sys.executable, *START_RAY, "start"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert run.stdout == "{'node_id': 'mine'}\n", run.stderr

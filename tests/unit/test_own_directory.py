@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.strangers import NOBODY
 from xp.security import own_directory
 
 MAKER = """
@@ -94,6 +93,6 @@ def test_what_is_not_such_a_directory_stays(tmp_path: Path) -> None:
 def test_another_users_directory_stays(tmp_path: Path) -> None:
     (tmp_path / "xp-theirs").mkdir()
     (tmp_path / "xp-theirs" / own_directory.OWNER).touch()
-    os.chown(tmp_path / "xp-theirs", NOBODY, NOBODY)
+    os.chown(tmp_path / "xp-theirs", 65534, 65534)
     own_directory.remove(own_directory.make("test", tmp_path))
     assert (tmp_path / "xp-theirs").is_dir()

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.compose import compose, from_container, options
 from xp.compose.model import GENERAL, name_of
 from xp.episode.dialects import SYNTAX
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.models.files import _from_hub
 from xp.models.network import COUNTED, RECURRENT, network_of, stated
 from xp.planning.memory import memory_lines, weights_of
@@ -44,6 +45,8 @@ SLIME = ("backend=slime", "hardware=h100x8", "env=whodunit")
 def model_at(directory: Path, **changes: Any) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps({**SMOLLM2, **changes}))
+    for part in ("tokenizer.json", "model.safetensors"):
+        (directory / part).touch()
     return directory
 
 
@@ -330,3 +333,57 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[
 def test_a_hybrid_family_of_attention_layers_alone_is_packed(tmp_path: Path) -> None:
     path = model_at(tmp_path / "micro", **GRANITE, layer_types=["attention"] * 30)
     build_plan(compose([*PACKED, f"model.path={path}"]), "r")
+
+
+@pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("command", ["plan", "doctor"])
+def test_a_directory_without_a_part_of_the_model_is_refused_with_its_name(
+    command: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = model_at(tmp_path / "mine")
+    (place / part).unlink()
+    assert main([command, "model=hf", f"model.path={place}"]) == ExitCode.CONFIG
+    kind = part.partition(".")[2]
+    assert f"model.path={place}: the directory holds no " in (said := capsys.readouterr().err)
+    assert kind in said
+
+
+def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Path) -> None:
+    place = model_at(tmp_path / "mine")
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (place / shards["a"]).touch()
+    assert f"the directory holds no {shards['b']}" in fault("model=hf", f"model.path={place}")
+
+
+def test_a_directory_of_another_machine_is_not_looked_into(tmp_path: Path) -> None:
+    place = model_at(tmp_path / "mine")
+    (place / "tokenizer.json").unlink()
+    assert compose(["model=hf", f"model.path={place}", "launcher=slurm", "hardware=a100x1"]).model.name == "mine"
+
+
+def test_a_value_that_was_written_through_float32_is_the_same(tmp_path: Path) -> None:
+    place = model_at(tmp_path / "mine", rms_norm_eps=9.999999747378752e-06)
+    option = ("model=smollm2-135m-instruct", f"model.path={place}")
+    assert compose(option).model.architecture == compose(["model=smollm2-135m-instruct"]).model.architecture
+    assert "norm_eps is 1e-05" in fault(*option[:1], f"model.path={model_at(tmp_path / 'other', rms_norm_eps=1.1e-05)}")
+
+
+@pytest.mark.parametrize(
+    ("words", "lengths"),
+    [
+        ((), (256, 768, 768)),
+        (("training.max_prompt_tokens=900",), (900, 124, 124)),
+        (("training.max_response_tokens=1000", "training.max_tokens_per_turn=64"), (24, 1000, 64)),
+        (("training.max_prompt_tokens=500", "training.max_response_tokens=500"), (500, 500, 1024)),
+    ],
+)
+def test_lengths_that_nobody_set_fit_the_models_context(
+    words: tuple[str, ...], lengths: tuple[int, int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = compose(
+        ["model=hf", f"model.path={model_at(tmp_path / 'a', max_position_embeddings=1024)}", *words]
+    ).training
+    assert (training.max_prompt_tokens, training.max_response_tokens, training.max_tokens_per_turn) == lengths
+    note = capsys.readouterr().err
+    assert ("/a takes 1,024 tokens, hence training.max_" in note) == (sum(lengths[:2]) == 1024)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from xp.episode.clusters import clustered_stderr
 from xp.evaluation.paired import _enough_tasks, _equivalence, _interval, _passes, _smallest, compare
-from xp.evaluation.ranking import ComparedSpec, _over_seeds, _welch
+from xp.evaluation.ranking import Setting, _over_seeds, _paired
 from xp.evaluation.statistics import mean
 
 
@@ -46,14 +48,30 @@ def test_without_a_task_on_which_they_differ_nothing_is_shown() -> None:
     assert _passes([((1.0,), (1.0,))] * 4, 1.0).p_value == 1.0
 
 
-def test_intervals_over_seeds_are_students_and_welchs() -> None:
-    from scipy.stats import ttest_1samp, ttest_ind
+def setting(label: str, rewards: Sequence[float]) -> Setting:
+    return Setting(label, (), {seed: [reward] for seed, reward in enumerate(rewards)})
 
-    first, second = (ComparedSpec(name, (), rewards) for name, rewards in (("a", (0.3, 0.5, 0.45)), ("b", (0.1, 0.2))))
-    welch = ttest_ind(first.rewards, second.rewards, equal_var=False).confidence_interval(0.95)
-    assert _welch(first, second)[0] == pytest.approx((welch.low, welch.high))
-    own = ttest_1samp(first.rewards, 0.0).confidence_interval(0.95)
-    assert _over_seeds(first) == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"
+
+def test_an_interval_over_seeds_is_students() -> None:
+    from scipy.stats import ttest_1samp
+
+    own = ttest_1samp((0.3, 0.5, 0.45), 0.0).confidence_interval(0.95)
+    assert (
+        _over_seeds(setting("a", (0.3, 0.5, 0.45)), (None, None)) == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"
+    )
+    assert _over_seeds(setting("a", (0.9, 1.0)), (0.0, 1.0)).endswith("to 1.000 over seeds")
+
+
+def test_settings_are_compared_by_the_paired_test_over_common_seeds() -> None:
+    from scipy.stats import ttest_rel
+
+    first, second = setting("a", (0.3, 0.5, 0.45, 0.9)), setting("b", (0.2, 0.45, 0.3))
+    found = _paired(Path(), second, first)
+    expected = ttest_rel((0.3, 0.5, 0.45), (0.2, 0.45, 0.3))
+    interval = expected.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert (found.num_tasks, found.unit) == (3, "seed")
 
 
 THIRDS = {
@@ -102,6 +120,6 @@ def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
 
 
 def test_seeds_that_are_equal_but_for_rounding_do_not_vary() -> None:
-    seeds = ComparedSpec("a", (), (0.1 + 0.2, 0.3))
-    assert _over_seeds(seeds) == "the same for each"
-    assert _welch(seeds, ComparedSpec("b", (), (0.7, 0.1 + 0.6))) == (None, "the seeds do not vary")
+    seeds = setting("a", (0.1 + 0.2, 0.3))
+    assert _over_seeds(seeds, (None, None)) == "the same for each"
+    assert "all 2 seeds differ alike" in _paired(Path(), setting("b", (0.7, 0.1 + 0.6)), seeds).verdict

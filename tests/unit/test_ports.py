@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import make_job_spec
 from xp.launchers.node.own_cluster import _NodePart
-from xp.security import start_ray
+from xp.security import loopback
 from xp.security.loopback import HOST, free_port
 from xp.testing.jobs import PATIENCE_S
 from xp.worker.nodes import Nodes
@@ -37,8 +36,7 @@ mv {place}.new {place}
 OWN_NETWORK = ("unshare", "--map-root-user", "--net")
 IN_OWN_NETWORK = """
 import fcntl, json, socket, struct, sys
-from xp.security.loopback import free_port
-from xp.security.start_ray import free_ports
+from xp.security.loopback import free_port, free_ports
 from xp.worker import nodes
 with socket.socket() as one:
     fcntl.ioctl(one, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS: up
@@ -64,8 +62,8 @@ def test_ports_are_different_and_free_whichever_the_system_gives_away(
     file = tmp_path / "range"
     if first is not None:
         file.write_text(f"{first}\t60999\n")
-    monkeypatch.setattr(start_ray, "RANGE_FILE", str(file))
-    together = start_ray.free_ports(20, HOST)
+    monkeypatch.setattr(loopback, "RANGE_FILE", str(file))
+    together = loopback.free_ports(20, HOST)
     alone = [free_port() for _ in range(4)]
     assert len(set(together)) == 20
     assert len(set(alone)) > 1
@@ -74,7 +72,7 @@ def test_ports_are_different_and_free_whichever_the_system_gives_away(
         socket.create_server((HOST, port)).close()
     end = (first or 32_768) if is_below else 65_536
     assert all(port < end for port in together)
-    assert not is_below or min(together) >= start_ray.LOWEST_PORT
+    assert not is_below or min(together) >= loopback.LOWEST_PORT
 
 
 def test_ports_are_different_where_the_system_gives_nearly_all_of_them_away() -> None:
@@ -99,16 +97,16 @@ def test_ports_are_different_where_the_system_gives_nearly_all_of_them_away() ->
 
 
 def test_a_port_that_is_taken_or_told_to_others_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = start_ray.free_ports(3, HOST)
+    ports = loopback.free_ports(3, HOST)
     draw(monkeypatch, *ports)
     with socket.create_server((HOST, ports[0])):
-        assert start_ray.free_ports(1, HOST, besides={ports[1]}) == [ports[2]]
+        assert loopback.free_ports(1, HOST, besides={ports[1]}) == [ports[2]]
 
 
 def draw(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     """Makes these the ports that are tried, in this order; then the last one again and again."""
     draws = iter(ports)
-    monkeypatch.setattr(start_ray, "_CHOICE", SimpleNamespace(randrange=lambda *_: next(draws, ports[-1])))
+    monkeypatch.setattr(loopback, "_CHOICE", SimpleNamespace(randrange=lambda *_: next(draws, ports[-1])))
 
 
 def recorder(place: Path) -> str:
@@ -125,7 +123,7 @@ def ports_in(words: Sequence[str], *names: str) -> list[str]:
 
 
 def test_both_ports_of_an_sglang_server_are_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw(monkeypatch, *start_ray.free_ports(1, HOST))
+    draw(monkeypatch, *loopback.free_ports(1, HOST))
     place = tmp_path / "words"
     spec = compose(["backend.engine.memory_fraction=0.1"])
     with (
@@ -140,7 +138,7 @@ def test_both_ports_of_an_sglang_server_are_different(tmp_path: Path, monkeypatc
 
 def test_the_ports_of_a_cluster_of_nodes_are_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has chosen the first one, and nobody listens there yet."""
-    main = Nodes(2, 0, HOST, start_ray.free_ports(1, HOST)[0])
+    main = Nodes(2, 0, HOST, loopback.free_ports(1, HOST)[0])
     draw(monkeypatch, main.port)
     place = tmp_path / "words"
     job = replace(
@@ -164,18 +162,3 @@ def test_the_ports_of_a_cluster_of_nodes_are_different(tmp_path: Path, monkeypat
     found = ports_in(place.read_text().splitlines(), "--port", "--ray-client-server-port", "--dashboard-port")
     assert found[0] == str(main.port)
     assert len(set(found)) == 3
-
-
-def test_a_nodes_agents_get_no_port_that_ray_start_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's client server and dashboard may not listen yet."""
-    given = start_ray.free_ports(2)
-    monkeypatch.setattr(sys, "argv", ["ray", "start", f"--port={given[0]}", f"--dashboard-port={given[1]}"])
-    draw(monkeypatch, *given)
-    started: list[dict[str, Any]] = []
-    services = SimpleNamespace(start_raylet=lambda **named: started.append(named), start_ray_process=None)
-    node = SimpleNamespace(wait_for_persisted_port=None)
-    with start_ray._known_ports(node, services):
-        services.start_raylet(**dict.fromkeys(start_ray.AGENTS))
-    found = set(started[0].values())
-    assert len(found) == len(start_ray.AGENTS)
-    assert not found & set(given)

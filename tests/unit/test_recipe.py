@@ -132,6 +132,8 @@ def test_a_model_of_no_option_comes_back_by_its_path(tmp_path: Path) -> None:
     model.mkdir()
     layers = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16, "head_dim": 4}
     more = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1e4}
+    for part in ("tokenizer.json", "model.safetensors"):
+        (model / part).touch()
     (model / "config.json").write_text(json.dumps(MODEL | layers | more | {"tie_word_embeddings": True}))
     spec = compose(["model=hf", f"model.path={model}", "hardware=a100x1"])
     text = recipe_of(spec, "x")
@@ -142,7 +144,7 @@ def test_a_model_of_no_option_comes_back_by_its_path(tmp_path: Path) -> None:
 
 def test_an_environment_of_ones_own_needs_its_directory(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
-    (tmp_path / "env/mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg:Mine\nmax_turns: 3\n")
+    (tmp_path / "env/mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg:Other\nmax_turns: 3\n")
     spec = compose(["env=mine", "env.max_turns=4"], [tmp_path])
     with pytest.raises(XpError, match="env=mine is not an option here; give the directory that has it: --config-dir"):
         recipe_of(spec, "x")
@@ -151,3 +153,21 @@ def test_an_environment_of_ones_own_needs_its_directory(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/again.yaml").write_text(text)
     assert compose(["recipes=again"], [tmp_path]) == spec
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env=openreward", "env.serve=guess:Guess"],
+        ["env.serve=guess:Guess"],
+        ["env=openreward", "env.provider=my.envs:Mine", "env.options={level: 2}"],
+        ["env=graded", "env.grader=sums:grade", "env.rows=my_data:riddles.jsonl", "env.reward_fn=shaping:twice"],
+        ["env=graded", "env.env_class=gsm8k", "env.rows=my_data:riddles.jsonl"],
+        ["env=harbor", "env.target=/my/tasks", "env.sandbox=none"],
+        ["env=openenv", "env.image=org/echo:1", "env.rows=my_data:rows"],
+        ["env=whodunit+graded", "env.members.graded.grader=sums:grade", "env.members.graded.weight=2"],
+    ],
+)
+def test_an_environment_of_the_users_own_code_comes_back(words: list[str], tmp_path: Path) -> None:
+    spec = compose(words)
+    assert composed(recipe_of(spec, "x"), tmp_path) == spec

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from xp.runs.record import (
     RunRecord,
     RunStatus,
     begin_attempt,
+    begun_here,
     close_attempt,
     read_record,
     table,
@@ -44,9 +46,10 @@ def directory(tmp_path: Path) -> Path:
 def test_a_record_survives_the_disk(directory: Path) -> None:
     record = update_stage(begun(), "prepare", status=RunStatus.FAILED, exit_code=7, started=now(), ended=now())
     write_record(directory, close_attempt(record, RunStatus.FAILED))
-    assert read_record(directory) == close_attempt_times(
-        read_record(directory), close_attempt(record, RunStatus.FAILED)
-    )
+    expected = close_attempt_times(read_record(directory), close_attempt(record, RunStatus.FAILED))
+    user, place = begun_here(directory)
+    assert place == str(directory)
+    assert read_record(directory) == replace(expected, user=user, directory=place)
 
 
 def test_what_was_not_the_real_one_is_on_record_and_in_the_table(directory: Path) -> None:

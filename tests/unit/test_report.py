@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.report_run import data_of, episode, make_run, write_episodes
+from tests.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.cli.report import write_page
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.report.data import report
 from xp.report.detail import detail
 from xp.report.episodes import EpisodeIndex
@@ -136,7 +136,11 @@ def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Pa
     assert named_runs(outputs, ["sl"]) == [runs / "slow"]
     assert named_runs(outputs, ["run-*", "run-one"]) == [runs / "run-one", runs / "run-two"]
     assert named_runs(Path("nowhere"), [str(runs / "slow")]) == [runs / "slow"]
-    for word, said in (("run-", "beginning of 2 runs"), ("slwo", "did you mean slow"), ("x*", "no such run")):
+    for word, said in (
+        ("run-", "beginning of 2 names: run-one, run-two"),
+        ("slwo", "did you mean slow"),
+        ("x*", "no such run"),
+    ):
         with pytest.raises(XpError, match=said):
             named_runs(outputs, [word])
 
@@ -159,6 +163,23 @@ def test_the_terminal_shows_an_episode_by_step_and_rank(outputs: Path, capsys: p
     assert "call accuse: reward 0, episode over" in said
     assert main(["runs", "episode", "run-one", "--step", "9", f"outputs={outputs}"]) == 2
     assert "train has the steps 1 to 4" in capsys.readouterr().err
+
+
+def test_an_evaluation_has_a_page_and_episodes_like_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = make_evaluation(tmp_path, "whodunit_mini-mine-abc")
+    assert main(["runs", "episode", "whodunit", "--index", "2", f"outputs={tmp_path}"]) == 0
+    assert "I accuse number 2 in eval step 0, sample 0." in capsys.readouterr().out
+    assert main(["report", "whodunit", f"outputs={tmp_path}"]) == 0
+    (page,) = data_of(place / "report.html")["runs"]
+    assert (page["title"], page["status"]) == ("whodunit_mini · mine", "stopped")
+    assert "not finished" in page["verdict"]["sentence"]
+    assert page["episodes"]["columns"]["reward"] == [1.0] * 4
+    make_run(tmp_path, "whodunit-run")
+    assert main(["report", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
+    text = capsys.readouterr().err
+    assert "whodunit is the beginning of 2 names: " in text
+    assert all(name in text for name in ("whodunit_mini-mine-abc", "whodunit-run"))
+    assert main(["report", "whodunit-run", "whodunit_mini-mine-abc", f"outputs={tmp_path}"]) == 0
 
 
 def test_a_report_of_no_run_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.worker import sources
+from xp.backends.slime.worker import processes, sources
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.metric_names import NATIVE
@@ -146,8 +147,24 @@ def test_an_engine_that_does_not_answer_slime_has_an_exit_code_that_is_restarted
     requests = pytest.importorskip("requests")
     found = raised(tmp_path, requests.ConnectionError("refused by 127.0.0.1:15000"))
     assert found.code == ExitCode.ENGINE
-    assert "refused by 127.0.0.1:15000" in str(found)
-    assert "launcher.max_restarts" in str(found)
+    assert "an engine did not answer: refused by 127.0.0.1:15000" in str(found)
+
+
+def test_a_process_of_slimes_that_has_ended_has_the_same_code(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    found = raised(tmp_path, ray.exceptions.WorkerCrashedError())
+    assert found.code == ExitCode.ENGINE
+    assert "a process of Slime's has ended" in str(found)
+
+
+def test_every_request_to_an_engine_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = pytest.importorskip("requests")
+    for name in processes.DEADLINES_S:
+        monkeypatch.setattr(requests, name, getattr(requests, name))
+    monkeypatch.setitem(processes.DEADLINES_S, "post", 0.2)  # type: ignore[arg-type]
+    processes.set_deadlines()
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(requests.Timeout):
+        requests.post(f"http://127.0.0.1:{silent.getsockname()[1]}/pause_generation", json={})
 
 
 def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:

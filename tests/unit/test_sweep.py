@@ -17,7 +17,6 @@ from xp.errors import XpError
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
-from xp.runs.origin import mark
 from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, read_record, write_record
 from xp.runs.run_directory import hold
 from xp.runs.sweep import Standing, ledger, open_points, spec_digest
@@ -34,7 +33,6 @@ def leave_run(one: RunSpec, run_id: str, status: RunStatus, after: float | None 
     directory = Path(one.outputs) / "runs" / run_id
     directory.mkdir(parents=True)
     (directory / "spec.yaml").write_text(to_yaml(one))
-    mark(directory)
     record = begin_attempt(RunRecord(run_id, RunStatus.PENDING, ()), ["train"], HERE)
     write_record(directory, record if status is RunStatus.RUNNING else close_attempt(record, status))
     if after is not None:

@@ -147,7 +147,7 @@ def test_token_counts_beside_a_set_are_known_to_every_command(
         (counts / "tokenizer.json").write_text(damaged)
         assert main(["verify"], tmp_path) == ExitCode.TASKS
         assert "token counts" in capsys.readouterr().out
-    (counts / "tokenizer.json").write_text('{"of/an older/xp": 5}')
+    (counts / "tokenizer.json").write_text(stored)
     assert main(["verify"], tmp_path) == 0
     assert main(["prune", "--yes"], tmp_path) == 0
     assert not counts.exists()

@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
-from xp.envs.config import Dialect, EnvConfig, OnNoToolCall, Reduction, RewardRule, SandboxKind, WeightedFn
+from xp.envs.config import (
+    Dialect,
+    EnvConfig,
+    EpisodeConfig,
+    GraderForm,
+    OnNoToolCall,
+    PromptSource,
+    Reduction,
+    RewardRule,
+    SandboxKind,
+    WeightedFn,
+)
 from xp.errors import XpError
 from xp.launchers.files import copy_modules
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
@@ -22,17 +33,16 @@ from xp.tasks.request import (
     code_digest,
     differing_fields,
     request_key,
+    scoring,
     source_digest,
-    versioned_code,
     with_sources,
 )
 
 MEMBER = MemberConfig(
-    env=replace(RULES, name="a", provider="openreward", target="Org/Name"),
+    env=replace(RULES, name="a", provider="openreward", target="Org/Name", system_prompt="Think."),
     train=Selection(("train",), num_tasks=10),
     held_out=HeldOut("test", num_tasks=5),
     weight=1.0,
-    system_prompt="Think.",
 )
 CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
@@ -44,10 +54,14 @@ MATTERS: dict[str, Any] = {
     "image": "echo-env:latest",
     "grader": "m:grade",
     "env_class": "gsm8k",
+    "grader_form": GraderForm.VERL,
+    "grader_args": {"tolerance": 0.1},
     "rows": "m:rows.jsonl",
+    "columns": {"prompt": "question"},
     "num_seeds": 2,
     "options": {"largest": 9},
     "dialect": Dialect.ACTION,
+    "system_prompt": None,
 }
 DOES_NOT_MATTER: dict[str, Any] = {
     "max_turns": 99,
@@ -59,6 +73,7 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "reward_fn": (WeightedFn("my_rewards:shape", 1.0),),
     "python": "/opt/env/bin/python",
     "sandbox": SandboxKind.NONE,
+    "prompt": PromptSource.LIVE,
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 
@@ -94,7 +109,6 @@ def test_every_field_of_an_environment_is_judged_here() -> None:
         {"held_out": HeldOut("test", num_tasks=5, may_overlap=True)},
         {"held_out": HeldOut(None, num_tasks=5)},
         {"train": Selection(("train", "extra"), num_tasks=10)},
-        {"system_prompt": None},
         {"source": "another"},
         {"weight": 2.0},
     ],
@@ -155,11 +169,10 @@ rules = st.builds(
 )
 members = st.builds(
     MemberConfig,
-    env=st.just(MEMBER.env),
+    env=st.builds(lambda text: replace(MEMBER.env, system_prompt=text), st.none() | texts),
     train=selections,
     held_out=st.none() | rules,
     weight=st.floats(0.1, 10),
-    system_prompt=st.none() | texts,
     source=st.none() | texts,
 )
 
@@ -253,16 +266,41 @@ def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     assert code_digest("mine:reward", [str(tmp_path)]) != before
 
 
-def test_code_with_a_version_of_its_tasks_is_told_apart_for_an_evaluation(tmp_path: Path) -> None:
+def test_code_with_a_version_of_its_tasks_is_told_apart_for_a_comparison(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
-    module.write_text("def grade(): return 1.0")
-    assert versioned_code(env, [str(tmp_path)]) == {}, "source_digest has it"
     found = []
     for reward in ("1.0", "0.0"):
         module.write_text(f'TASKS_VERSION = "1"\ndef grade(): return {reward}')
-        found.append((source_digest(env, [str(tmp_path)]), versioned_code(env, [str(tmp_path)])["mine:grade"]))
+        (scored_by,) = scoring(EpisodeConfig({"a": env}), [str(tmp_path)]).values()
+        found.append((source_digest(env, [str(tmp_path)]), scored_by["code of mine:grade"]))
     assert (found[0][0] == found[1][0], found[0][1] == found[1][1]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"reward": replace(RULES.reward, maximum=1.0)}, "env.reward.maximum"),
+        ({"reward_fn": (WeightedFn("mine:twice", 1.0),)}, "env.reward_fn"),
+        ({"reward_fn": (WeightedFn("mine:twice", 2.0),)}, "env.reward_fn"),
+        ({"grader": "mine:twice"}, "env.grader"),
+        ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options"),
+        ({"options": {"prices": {"m": [1.0, 2.0]}}}, None),
+        ({"max_turns": 99}, None),
+        ({"limits": replace(RULES.limits, call_timeout_s=9.0)}, None),
+        ({"target": "http://127.0.0.1:9"}, None),
+    ],
+)
+def test_a_comparison_knows_what_decides_the_reward_and_nothing_else(
+    tmp_path: Path, changes: dict[str, Any], key: str | None
+) -> None:
+    (tmp_path / "mine.py").write_text("def grade(): return 1.0\ndef twice(): return 2.0\n")
+    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
+    (before,), (after,) = (
+        scoring(EpisodeConfig({"a": one}), [str(tmp_path)]).values() for one in (env, replace(env, **changes))
+    )
+    differing = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    assert {name for name in differing if not name.startswith("code of ")} == ({key} if key else set())
 
 
 @pytest.mark.parametrize("has_init", [True, False])

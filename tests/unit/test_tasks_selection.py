@@ -37,7 +37,7 @@ class Sized:
 
 
 def choose(train: Selection, held_out: HeldOut | None, splits: Sized | None = None) -> Selected:
-    member = MemberConfig(replace(RULES, name="m"), train, held_out, 1.0, None)
+    member = MemberConfig(replace(RULES, name="m"), train, held_out, 1.0)
     return select_tasks(member, splits or Sized(SIZES))
 
 
@@ -113,14 +113,20 @@ def test_a_number_bounds_the_share(size: int, num_held_out: int) -> None:
 
 
 @given(st.integers(30, 200), st.integers(0, 200))
-def test_held_out_tasks_stay_held_out_when_the_split_grows(size: int, more: int) -> None:
-    small, large = (select(TRAIN, HeldOut(None, fraction=0.2), n)[1] for n in (size, size + more))
-    if len(small) > 1:  # of the smallest split one is held out whatever its hash
-        assert {index for index in large if index < size} == set(small)
+def test_a_share_is_exact_and_few_tasks_change_sides_when_the_split_grows(size: int, more: int) -> None:
+    small, large = (set(select(TRAIN, HeldOut("train", fraction=0.2), n)[1]) for n in (size, size + more))
+    assert (len(small), len(large)) == (-(-size // 5), -(-(size + more) // 5))
+    remaining = {index for index in large if index < size}
+    assert remaining <= small or small <= remaining  # All that change, change to the same side.
+
+
+def test_no_share_is_a_task_too_large_by_a_rounding_error() -> None:
+    assert len(select(TRAIN, HeldOut("train", fraction=0.07), 100)[1]) == 7
+    assert len(select(TRAIN, HeldOut("train", fraction=0.2), 40)[1]) == 8
 
 
 @given(st.permutations([f"task {number}" for number in range(60)]), st.integers(0, 59))
-def test_listed_tasks_stay_held_out_in_any_order_and_beside_new_ones(order: list[str], cut: int) -> None:
+def test_listed_tasks_are_held_out_in_any_order_and_most_beside_new_ones(order: list[str], cut: int) -> None:
     def held_out(contents: list[str]) -> set[str]:
         chosen = choose(TRAIN, HeldOut(fraction=0.2), Sized({"train": len(contents)}, {"train": contents}))
         assert chosen.record.identity is Identity.CONTENT
@@ -129,8 +135,8 @@ def test_listed_tasks_stay_held_out_in_any_order_and_beside_new_ones(order: list
     whole = held_out(order)
     assert whole == held_out(sorted(order))
     few = order[: max(cut, 40)]
-    if whole & set(few):  # else one of them is held out whatever its hash
-        assert held_out(few) == whole & set(few)
+    one, other = held_out(few), whole & set(few)
+    assert one <= other or other <= one
 
 
 def test_alike_tasks_are_on_one_side() -> None:
@@ -183,7 +189,8 @@ def test_nothing_is_held_out_where_none_is_wanted() -> None:
         ),
         (
             HeldOutRecord(Rule.SHARE, ("train",), ("train",), {"train": 100}, 19, 50, Identity.CONTENT),
-            "19 of 100 tasks of split train, chosen by the hash of their content; 50 of split train to train on",
+            "19 of 100 tasks of split train, chosen by the hash of their content (warning: means of fewer than 30 tasks"
+            " are uncertain; see the interval); 50 of split train to train on",
         ),
         (
             HeldOutRecord(Rule.SPLIT, ("train",), ("train",), {"train": 100}, 100, 100, num_trained_on=100),
@@ -233,7 +240,7 @@ def test_one_task_cannot_be_trained_on_and_held_out() -> None:
 
 
 def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
-    config = PrepareConfig({"m": MemberConfig(replace(RULES, name="m"), TRAIN, HeldOut("test"), 1.0, None)}, 0.0, 1)
+    config = PrepareConfig({"m": MemberConfig(replace(RULES, name="m"), TRAIN, HeldOut("test"), 1.0)}, 0.0, 1)
     train: list[Place] = [("train", index) for index in range(SHARD_TASKS + 5)]
     tasks = {Purpose.TRAIN: [*train, ("extra", 7)], Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
     blocks = cut_into_blocks(config, {"m": Selected(tasks, HeldOutRecord(Rule.SPLIT))})

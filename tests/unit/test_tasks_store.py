@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fake_provider import FakeWorld
-from xp.digest import file_digest
 from xp.errors import ExitCode, XpError
 from xp.security import own_directory
 from xp.tasks.config import PrepareConfig, Purpose, Selection
-from xp.tasks.inspect import show_tasks, verify_set
 from xp.tasks.manifest import read_manifest
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key
@@ -59,14 +56,6 @@ def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
         {"role": "user", "content": "Solve: train 3"},
     )
     assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (70, 5)
-
-
-def test_tools_that_an_older_xp_stored_with_a_lone_surrogate_are_read_without(tmp_path: Path) -> None:
-    _, task_set = built_once()
-    tools = r'[{"function": {"description": "cut \ud83d", "name": "f\u00fc\u0000"}, "type": "function"}]'
-    row = replace(next(task_set.rows()), tools=tools)
-    write_rows(tmp_path / "rows", [row])
-    assert next(read_rows(tmp_path / "rows")).tools == tools.replace(r"\ud83d", r"\ufffd")
 
 
 def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
@@ -180,15 +169,6 @@ def task(index: int, text: str = "Solve it.", role: str = "user") -> TaskRow:
     return TaskRow(f"m/train/{index}", "m", Purpose.TRAIN, "train", index, digest, (message,), "[]", 1.0)
 
 
-def with_table(path: Path, table: Path) -> Path:
-    """The set with another table, and a manifest that fits it."""
-    manifest = read_manifest(path)
-    files = dict(manifest.files) | {"tasks.parquet": file_digest(table)}
-    (path / "manifest.json").write_text(replace(manifest, files=files).to_json())
-    table.replace(path / "tasks.parquet")
-    return path
-
-
 def test_equal_prompts_need_the_memory_of_one(tmp_path: Path) -> None:
     file = tmp_path / "tasks.parquet"
     write_rows(file, (task(index, "x" * 1_000_000) for index in range(300)))
@@ -206,57 +186,10 @@ def test_equal_prompts_need_the_memory_of_one(tmp_path: Path) -> None:
     assert int(done.stdout) < 100  # MB
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"row_group_size": 2000}, "has 2000 rows"),
-        ({"data_page_version": "2.0"}, "a page is of a kind"),
-        ({"use_dictionary": False, "column_encoding": {"tools": "DELTA_BYTE_ARRAY"}}, "a page is encoded"),
-        ({"use_dictionary": False, "column_encoding": {"tools": "DELTA_LENGTH_BYTE_ARRAY"}}, "a page is encoded"),
-    ],
-    ids=["rows", "pages", "prefixes", "lengths"],
-)
-def test_a_table_that_xp_would_not_write_is_damaged(
-    copied: tuple[PrepareConfig, Path], tmp_path: Path, options: dict[str, Any], words: str
-) -> None:
-    values = [vars(task(index)) for index in range(2000)]
-    table = tmp_path / "table"
-    pq.write_table(pa.Table.from_pylist(values, schema=schema()), table, **{"row_group_size": 1024} | options)
-    path = with_table(copied[1], table)
-    for read in (lambda: verify_set(path), lambda: next(show_tasks(path, 1))):
-        with pytest.raises(XpError, match=words) as caught:
-            read()
-        assert caught.value.code is ExitCode.TASKS
-
-
 def test_a_table_with_other_columns_is_damaged(tmp_path: Path) -> None:
     pq.write_table(pa.table({"task_id": ["a"]}), tmp_path / "table")
     with pytest.raises(XpError, match="its columns are not those of a task set"):
         list(read_rows(tmp_path / "table"))
-
-
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        ("table_check.MAX_GROUP_BYTES", "row group 0 has"),
-        ("table_check.MAX_VALUES", "a column of a row group has 100 values"),
-        ("row.MAX_ROW_CHARACTERS", "a task has"),
-    ],
-)
-def test_a_group_or_a_task_that_is_too_large_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
-) -> None:
-    write_rows(tmp_path / "table", map(task, range(50)))
-    monkeypatch.setattr(f"xp.tasks.{limit}", 40)
-    with pytest.raises(XpError, match=words):
-        list(read_rows(tmp_path / "table"))
-
-
-def test_no_task_is_written_that_would_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.tasks.row.MAX_ROW_CHARACTERS", 1000)
-    with pytest.raises(XpError, match="m/train/7: its prompt and tools have") as caught:
-        write_rows(tmp_path / "tasks.parquet", (task(index, "x" * (1000 if index == 7 else 1)) for index in range(9)))
-    assert caught.value.code is ExitCode.TASKS
 
 
 def test_long_prompts_are_written_in_smaller_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_the_action_is_the_only_argument_of_the_only_tool(text: str, kind: str, 
     [
         ({"type": ["integer", "null"]}, 3),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3),
-        ({"type": ["string", "integer"]}, "3"),
+        ({"type": ["string", "integer"]}, 3),  # else no action could be the number
         (True, "3"),
     ],
 )

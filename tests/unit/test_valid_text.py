@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_an_answer_too_deep_to_be_cleaned_breaks_the_protocol() -> None:
 
 
 def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None:
-    member = MemberConfig(RULES, Selection(("train",)), HeldOut("test"), weight=1.0, system_prompt="{tools}")
+    member = MemberConfig(replace(RULES, system_prompt="{tools}"), Selection(("train",)), HeldOut("test"), weight=1.0)
     tool = ToolSpec(CUT, CUT, {"type": "object", "properties": {CUT: {"enum": [CUT]}}})
     entry = entry_of(Task("fake", "train", 0), "hash", [Message(role="user", content=CUT)], (tool,), member)
     assert entry.messages is not None

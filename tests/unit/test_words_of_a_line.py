@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,28 @@ def test_every_action_finds_a_directory(
     found = main(["runs", action, str(run)]), capsys.readouterr()
     assert found == by_name
     assert "no such run" not in found[1].err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"runs {action} {{}}" for action in ("show", "diagnose", "logs", "recipe", "trust", "episode", "compare")),
+        *("report {}", "plan resume={}", "eval run={} eval.python=/nowhere eval.engine=vllm"),
+    ],
+)
+def test_a_beginning_of_a_name_is_enough_everywhere_and_several_are_listed(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = progressing(tmp_path)
+    run.rename(run.with_name("run-one"))
+    codes = [main([*words.format(name).split(), f"outputs={tmp_path}"]) for name in ("run-one", "run-o")]
+    assert codes[0] == codes[1]
+    assert "no such run" not in capsys.readouterr().err
+    shutil.copytree(run.with_name("run-one"), run.with_name("run-only"))
+    code = main([*words.format("run-o").split(), f"outputs={tmp_path}"])
+    if words != "runs compare {}":  # which takes several
+        assert code == ExitCode.RUN_DIR
+        assert "run-o is the beginning of 2 names: run-one, run-only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", ["show", "resume"])

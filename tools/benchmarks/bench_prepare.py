@@ -102,7 +102,7 @@ def serving(latency_s: float, num_tasks: int) -> Iterator[str]:
 
 
 def config_of(env: EnvConfig, num_tasks: int, concurrency: int = CONCURRENCY) -> PrepareConfig:
-    member = MemberConfig(env, Selection(("train",), num_tasks), None, weight=1.0, system_prompt="Think.")
+    member = MemberConfig(replace(env, system_prompt="Think."), Selection(("train",), num_tasks), None, weight=1.0)
     return PrepareConfig({"bench": member}, allow_missing_fraction=0.0, concurrency=concurrency)
 
 

@@ -12,7 +12,7 @@ from xp.compose import compose_sweep
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.runs.held_out import HeldOutResult, held_out
-from xp.runs.record import directory_of
+from xp.runs.named import run_directory
 from xp.runs.sweep import Standing, ledger, spec_digest
 
 REWARD = "reward/avg_raw_reward"
@@ -59,7 +59,7 @@ def trained_runs(words: Sequence[str]) -> list[TrainedRun]:
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None or entry.standing is not Standing.DONE:
             raise XpError(f"no finished run of {' '.join(words)} with seed {spec.seed}", ExitCode.RUN_DIR)
-        found.append(_trained(directory_of(Path(spec.outputs), entry.run_id), spec.seed))
+        found.append(_trained(run_directory(Path(spec.outputs), entry.run_id), spec.seed))
     return found
 
 

@@ -1,30 +1,22 @@
-"""Grade-school mathematics: the public GSM8K set from the Hugging Face hub, or a small made one that needs no network.
-
-Grading follows the set's own convention: the answer is the number after the last `####`; `\\boxed{}` is taken too.
-"""
+"""Grade-school mathematics: the public GSM8K set from the Hugging Face hub, or a made one that needs no network."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from xp.builtin.graders import gsm8k
+from xp.data_files import rows_of_hub
 from xp.errors import ExitCode, XpError
 
-DATASET: Final = "openai/gsm8k"
+DATASET: Final = "hf:openai/gsm8k:main"
 INSTRUCTION: Final = 'Let\'s think step by step and output the final answer after "####".'
 NUM_MADE: Final = {"train": 256, "test": 64}
-_FINAL: Final = re.compile(r"(?:####\s*(?:\*\*)?|\\boxed\{\s*)\\?\$?(-?[\d.,]*\d)")
 
 Row = Mapping[str, Any]
 
-
-def grade(answer: str, row: Row) -> float:
-    """1 if the last final number equals the row's, else 0."""
-    found = _FINAL.findall(answer)
-    return float(bool(found) and _number(found[-1]) == _number(row["answer"]))
+grade: Final = gsm8k
 
 
 def hub() -> Mapping[str, Sequence[Row]]:
@@ -34,13 +26,10 @@ def hub() -> Mapping[str, Sequence[Row]]:
         XpError: it can be had from neither.
     """
     try:
-        from datasets import load_dataset
-
-        return {split: [_row(each) for each in load_dataset(DATASET, "main", split=split)] for split in NUM_MADE}
-    except Exception as error:
+        return {split: list(map(_row, rows)) for split, rows in rows_of_hub(DATASET).items()}
+    except XpError as error:
         raise XpError(
-            f"{DATASET} could not be loaded from the hub ({type(error).__name__}: {str(error)[:200]})\n"
-            "use env=gsm8k_mini, a small generated set, or download it with a network connection (to HF_HOME)",
+            f"{error}\nuse env=gsm8k_mini, a small generated set, or download it with a network connection",
             ExitCode.ENVIRONMENT,
         ) from error
 
@@ -55,13 +44,6 @@ def _row(found: Mapping[str, str]) -> Row:
         "prompt": f"{found['question']} {INSTRUCTION}",
         "answer": found["answer"].rpartition("####")[2].strip(),
     }
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        return Decimal(text.replace(",", "").rstrip("."))
-    except InvalidOperation:
-        return None
 
 
 def _made(split: str, number: int) -> Row:

@@ -6,10 +6,14 @@ A module of its own, so that an interpreter without the package says so before t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from math_verify import parse, verify
+
+from xp.builtin.graders import ready
+
+TASKS_VERSION = "1"
+"""See xp.builtin.graders."""
 
 # Its own time-outs are signals, which only a main thread may set: they are off (xp's limit is
 # env.limits.call_timeout_s), and it would warn of that at every answer.
@@ -17,7 +21,12 @@ for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 
-def grade(answer: str, row: Mapping[str, Any]) -> float:
-    """1 if math-verify holds the answer for equal to the row's, else 0."""
-    gold, given = (parse(text, parsing_timeout=None) for text in (row["answer"], answer.replace("####", "")))
-    return float(bool(verify(gold, given, timeout_seconds=None)))
+@ready
+def math(answer: str, right: Any) -> bool:
+    """An answer that math-verify holds for equal to the right one."""
+    # Without a box or dollar signs, it reads plain numbers alone.
+    expected = parse(str(right), parsing_timeout=None) or parse(f"\\boxed{{{right}}}", parsing_timeout=None)
+    if not expected:
+        raise ValueError(f"its answer is {right!r:.60}, which math-verify cannot read")
+    given = parse(answer.replace("####", ""), parsing_timeout=None)
+    return bool(verify(expected, given, timeout_seconds=None))

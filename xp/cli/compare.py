@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.cli.table import Column, show_table, wrapped
-from xp.evaluation.ranking import sentence
+from xp.evaluation.ranking import sentence, settings_of
 from xp.runs.differences import brief, text
 from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
 from xp.security.cells import one_line
@@ -18,12 +18,15 @@ RANKS: Final = {
     name: rank
     for rank, name in enumerate(
         (
-            *("run", "after", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
-            *("minutes", "note", "env"),
+            *("run", "after", "passes", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
+            *("minutes", "note"),
         )
     )
 }
 """Column -> its rank (`xp.cli.table.Column`); keys that differ come before."""
+
+SETTINGS: Final = (Column("setting", 0), Column("mean", 1), Column("stderr", 2), Column("n", 3))
+"""Columns of the settings of a sweep: mean over seeds of the adjusted held-out reward, and number of seeds."""
 
 
 def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
@@ -61,15 +64,23 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         if len(envs) > 1:
             print(f"{one_line(env) or 'unreadable'}:")
         keys = list(dict.fromkeys(key for line in own for key in line.differs))
-        plain = [name for name in PLAIN if name not in ("run", "after", "env")]
+        plain = [name for name in PLAIN if name not in ("run", "env", "ranked_by", "incomparable")]
+        first = "passes" if own[0].ranked_by == "passes" else "after"
         columns = [
-            *(Column("run", 0), Column("after", 1)),
+            *(Column("run", 0), Column(first, 1)),
             *(Column(key, 2 + number) for number, key in enumerate(keys)),
-            *(Column(name, 2 + len(keys) + RANKS[name]) for name in plain),
+            *(Column(name, 2 + len(keys) + RANKS[name]) for name in plain if name != first),
         ]
         rows = [{**asdict(line), **{key: text(value) for key, value in line.differs.items()}} for line in own]
         rows = [{key: brief(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
         show_table(columns, rows)
+        settings = settings_of(own)
+        if len(settings) > 1 and any(len(one.seeds) > 1 for one in settings):
+            print()
+            rows_of_settings = [
+                {"setting": one.label, "mean": one.mean, "stderr": one.stderr, "n": len(one.seeds)} for one in settings
+            ]
+            show_table(SETTINGS, rows_of_settings)
         if (told := sentence(outputs, own)) is not None:
             print(wrapped(one_line(told)))
         if env != envs[-1]:

@@ -59,7 +59,9 @@ def draw_curve(metrics: Path, results: Mapping[str, HeldOutResult], target: Path
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     with replacing(target) as unfinished:
-        figure.savefig(unfinished, format="png", metadata={"Software": None})
+        figure.savefig(
+            unfinished, format="png", metadata={"Software": None, "Description": f"{ends['after']} rollout steps"}
+        )
 
 
 def _moving_average(values: list[float]) -> list[float]:

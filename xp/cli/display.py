@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
 from xp.counted import counted
+from xp.episode.clusters import within
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
@@ -59,6 +60,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.backends.base import render_module
     from xp.planning.memory import memory_lines
+    from xp.planning.rows import row_lines
     from xp.planning.splits import held_out_lines, profile_lines
 
     out = console()
@@ -67,7 +69,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
-    for line in (*held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
+    for line in (*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
         out.print(f"  {line}")
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
@@ -238,12 +240,13 @@ def _interval(result: HeldOutResult) -> str:
         return ""
     if result.num_tasks is None or result.num_tasks < 2:
         return f" ± {result.reward_stderr:.3f}"
-    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    found = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    low, high = (within(one, result.limits) for one in found)
     return f" (95 %: {low:.3f} to {high:.3f})"
 
 
 def _passes(result: HeldOutResult) -> str:
-    """Text of the passed share; evaluations of earlier versions have only the share of perfect episodes."""
+    """Text of the passed share."""
     if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
         return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
     return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"

@@ -72,11 +72,10 @@ def _check_member(
     def work() -> None:
         try:
             watch.doing("connecting")
-            providers.append(provider := load_provider(rules, _environ(spec)))
+            providers.append(provider := load_provider(rules, environ := _environ(spec)))
             split = _split(member, provider.splits())
-            prompt = member.system_prompt
             how = {"num_tasks": num_tasks, "group_size": group_size}
-            measure(provider, rules, split, **how, system_prompt=prompt, found=found, watch=watch)
+            measure(provider, rules, split, **how, environ=environ, found=found, watch=watch)
         except BaseException as error:  # raised below, on the command's own thread
             raised.append(error)
 

@@ -29,7 +29,8 @@ def new_command(name: str, kind: str) -> int:
     """Creates an environment in the current directory and prints the next steps."""
     words = " ".join(new_environment(name, kind, Path.cwd()))
     print(f"wrote {name}.py and test_{name}.py")
-    for command in (f"pytest test_{name}.py", f"xp env check {words}", f"xp {words}"):
+    install = () if importlib.util.find_spec("pytest") else ("pip install pytest",)
+    for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", f"xp {words}"):
         print(f"  python -m {command}")
     return ExitCode.OK
 

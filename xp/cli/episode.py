@@ -20,7 +20,7 @@ COLOURS = {"assistant": "cyan", "tool": "green", "system": "magenta", "user": "y
 
 def add_episode(parser: argparse.ArgumentParser) -> None:
     """The arguments of `runs episode`."""
-    parser.add_argument("run", metavar="RUN", help="name of the run, a prefix of it, or its directory")
+    parser.add_argument("run", metavar="RUN", help="name of a run or an evaluation, a prefix of it, or its directory")
     parser.add_argument(
         "--phase", metavar="NAME", help="train, evaluate/before, evaluate/after (default: train, if there is one)"
     )
@@ -37,10 +37,10 @@ def show_episode(asked: Namespace) -> int:
     """Prints the first episode that matches the arguments."""
     from xp.cli.display import console
     from xp.report.episodes import EpisodeIndex
-    from xp.runs.named import named_runs
+    from xp.runs.named import EVALUATIONS, RUNS, named_runs
 
-    runs = named_runs(asked.outputs, [asked.run])
-    index = EpisodeIndex(runs[0])
+    found = named_runs(asked.outputs, [asked.run], rooms=(RUNS, EVALUATIONS))
+    index = EpisodeIndex(found[0])
     index.refresh()
     number, others = _chosen(index, asked)
     record = index.record(number)

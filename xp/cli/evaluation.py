@@ -18,7 +18,6 @@ from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
-from xp.evaluation.ending import OrderlyEnd
 from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.paired import Paired, p_text
@@ -26,6 +25,7 @@ from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.words import read
 from xp.security.terminal import shown
+from xp.signals import stopping
 from xp.spec import RunSpec
 from xp.tasks.report import UNLIMITED
 
@@ -43,7 +43,7 @@ def eval_command(asked: Namespace) -> int:
     for run in runs:
         run.check(again=asked.again)
     results: list[dict[str, Any]] = []
-    with OrderlyEnd():
+    with stopping():
         try:
             for run in runs:
                 with redirect_stdout(sys.stderr):
@@ -97,12 +97,6 @@ def paired_lines(one: Paired) -> list[str]:
     if one.smallest:
         found.append(
             f"  smallest difference that {one.num_tasks} tasks show with a probability of 80 %: {one.smallest:.3f}"
-        )
-    if one.num_unchecked:
-        all_tasks = counted(one.num_tasks + one.num_left_out, "task")
-        found.append(
-            f"  content of {one.num_unchecked} of {all_tasks} could not be compared: an evaluation by an earlier xp has"
-            " no record of it"
         )
     return [*found, f"  {one.verdict}"]
 
@@ -166,7 +160,8 @@ def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
             void, total = found["num_void"], found["num_episodes"]
             raise XpError(
                 f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
-                f" training.max_void_fraction={most}: environment or endpoint is failing; --again plays them again",
+                f" training.max_void_fraction={most}: environment or endpoint is failing"
+                f" ({found.get('void_reasons')}); --again plays them again",
                 ExitCode.UNHEALTHY,
             )
     return ExitCode.OK

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from xp.backends.base import Meaning
 from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
 from xp.compose.faults import nearest_key
@@ -54,25 +55,62 @@ def explain(
             meaning = field.meaning or comment_of(origin_of(field.path, overrides, config_dirs))
             yield f"  {field.path} = {shown(field.value)}  {_first_sentence(meaning)}".rstrip()
         return
-    field = fields[path]
-    yield f"{path} = {shown(field.value)}"
-    other = other_of(path) if field.value is None else None
-    if other is not None:
-        yield f"  null   because {other} = {shown(fields[other].value)}, in the place of:"
-    for number, text in enumerate(_places(path, overrides, config_dirs)):
-        yield f"  {'from' if number == 0 and other is None else 'over':6} {text}"
-    yield f"  means  {field.meaning or comment_of(origin_of(path, overrides, config_dirs))}"
-    yield f"  legal  {field.legal}"
-    yield from _on_backends(path, specs)
+    (found,) = key_json(path, spec, specs, overrides, config_dirs)
+    yield f"{path} = {shown(found['value'])}"
+    if found["null_because"]:
+        yield f"  null   because {found['null_because']}, in the place of:"
+    for number, text in enumerate(found["from"]):
+        yield f"  {'from' if number == 0 and not found['null_because'] else 'over':6} {text}"
+    yield f"  means  {found['means']}"
+    yield f"  legal  {found['legal']}"
+    if not found["backends"]:
+        yield "  means the same on every backend: xp itself carries it"
+    for name, own in found["backends"].items():
+        yield f"  {name:6} {own['support']}: {own['receives']}{'  (' + own['note'] + ')' if own['note'] else ''}"
+        yield from (f"         refused: {reason}" for reason in own["refused"])
 
 
-def key_json(path: str, spec: RunSpec) -> list[dict[str, Any]]:
-    """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist."""
+def key_json(
+    path: str,
+    spec: RunSpec,
+    specs: Mapping[str, RunSpec],
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path] = (),
+) -> list[dict[str, Any]]:
+    """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist.
+
+    Args: as `explain`.
+    """
     fields = fields_of(spec)
     found = [field for field in fields.values() if field.path == path or field.path.startswith(f"{path}.")]
     if not found:
         raise _unknown(path, fields)
-    return [{"key": field.path, "value": field.value, "means": field.meaning, "legal": field.legal} for field in found]
+    meanings, reasons = {row.field: row.meanings for row in rows(specs)}, refused(specs)
+    return [_facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in found]
+
+
+def _facts(
+    field: Field,
+    fields: Mapping[str, Field],
+    meanings: Mapping[str, Meaning],
+    reasons: Mapping[str, Sequence[str]],
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+) -> dict[str, Any]:
+    path, other = field.path, other_of(field.path) if field.value is None else None
+    own = {
+        name: [text.removeprefix(f"{path}: ") for text in texts if text.startswith(f"{path}: ")]
+        for name, texts in reasons.items()
+    }
+    return {
+        "key": path,
+        "value": field.value,
+        "null_because": None if other is None else f"{other} = {shown(fields[other].value)}",
+        "from": _places(path, overrides, config_dirs),
+        "means": field.meaning or comment_of(origin_of(path, overrides, config_dirs)),
+        "legal": field.legal,
+        "backends": {name: asdict(one) | {"refused": own.get(name, [])} for name, one in meanings.items()},
+    }
 
 
 def _unknown(path: str, fields: Mapping[str, Field]) -> XpError:
@@ -154,20 +192,6 @@ def comment_of(origin: Origin) -> str:
     while lines and lines[-1].strip().startswith("#"):
         above.insert(0, lines.pop().strip().lstrip("# "))
     return " ".join(above)
-
-
-def _on_backends(path: str, specs: Mapping[str, RunSpec]) -> Iterator[str]:
-    found = next((row for row in rows(specs) if row.field == path), None)
-    if found is None:
-        yield "  means the same on every backend: xp itself carries it"
-        return
-    reasons = refused(specs)
-    for name, meaning in found.meanings.items():
-        note = f"  ({meaning.note})" if meaning.note else ""
-        yield f"  {name:6} {meaning.support}: {meaning.receives}{note}"
-        for reason in reasons.get(name, []):
-            if reason.partition(": ")[0] == path:
-                yield f"         refused: {reason.partition(': ')[2]}"
 
 
 def _section_meaning(spec: RunSpec, path: str) -> str:

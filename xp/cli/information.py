@@ -76,26 +76,28 @@ def explain(asked: Namespace) -> int:
     from xp.cli.explain import key_json
     from xp.cli.metrics import explain_metric, is_metric, metric_json
     from xp.cli.parity import specs_of
+    from xp.compose.faults import every_key, same_key
 
     keys = [text for text in asked.overrides if _is_key(text)]
     overrides = [text for text in asked.overrides if not _is_key(text)]
     if not keys:
         raise XpError("explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]")
-    metrics, keys = [key for key in keys if is_metric(key)], [key for key in keys if not is_metric(key)]
+    metrics = [key for key in keys if is_metric(key)]
+    # `learning_rate` is a metric, and a key of one section.
+    keys = [path for key in keys if (path := same_key(key, every_key()) if is_metric(key) else key) is not None]
+    if not asked.json:
+        for metric in metrics:
+            print("\n".join(map(wrapped, explain_metric(metric))))
+    found = [row for metric in metrics for row in metric_json(metric)]
+    if keys:
+        spec, specs = compose(overrides, asked.config_dir), specs_of(overrides, asked.config_dir)
+        for key in keys:
+            if asked.json:
+                found += key_json(key, spec, specs, overrides, asked.config_dir)
+            else:
+                print("\n".join(map(wrapped, explained(key, spec, specs, overrides, asked.config_dir))))
     if asked.json:
-        found = [row for metric in metrics for row in metric_json(metric)]
-        spec = compose(overrides, asked.config_dir) if keys else None
-        found += [row for key in keys if spec is not None for row in key_json(key, spec)]
         print(json.dumps(found, indent=2, ensure_ascii=False, default=str))
-        return ExitCode.OK
-    for metric in metrics:
-        print("\n".join(map(wrapped, explain_metric(metric))))
-    if not keys:
-        return ExitCode.OK
-    spec = compose(overrides, asked.config_dir)
-    specs = specs_of(overrides, asked.config_dir)
-    for key in keys:
-        print("\n".join(map(wrapped, explained(key, spec, specs, overrides, asked.config_dir))))
     return ExitCode.OK
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -76,10 +76,7 @@ def as_json(table: Iterable[ParityRow]) -> str:
     return json.dumps(
         [
             {"key": row.field, "value": row.value}
-            | {
-                str(name): {"support": meaning.support.value, "receives": meaning.receives, "note": meaning.note}
-                for name, meaning in row.meanings.items()
-            }
+            | {str(name): asdict(meaning) for name, meaning in row.meanings.items()}
             for row in table
         ],
         indent=2,

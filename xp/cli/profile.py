@@ -13,11 +13,11 @@ from typing import Any, Final
 from xp.cli.sparkline import bar
 from xp.errors import ExitCode, XpError
 from xp.evaluation.driver import Allowance
-from xp.evaluation.ending import OrderlyEnd
 from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.words import read
 from xp.security.terminal import shown
+from xp.signals import stopping
 from xp.tasks.profile import pass_share
 
 BINS: Final = 4
@@ -37,7 +37,7 @@ def profile_command(asked: Namespace) -> int:
     found = entries(words)
     if len(found) != 1:
         raise XpError(f"a profile is of one model and one environment or mixture; got {len(found)} pairs")
-    with OrderlyEnd(), redirect_stdout(sys.stderr):
+    with stopping(), redirect_stdout(sys.stderr):
         result = EvaluationRun(found[0], words.settings, Allowance(None, None)).run(again=False)
     rates = rates_of(result)
     if asked.json:

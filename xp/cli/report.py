@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
 """Directory below the outputs root for pages of several runs."""
-NAMES_OF_RUNS: Final = "name of a run, a prefix, a pattern such as 'sweep-*', or a directory"
+NAMES_OF_RUNS: Final = "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -62,16 +62,10 @@ def view_command(asked: Namespace) -> int:
 
 
 def _named(asked: Namespace) -> list[Path]:
-    """The runs of a command line; runs of an earlier version of xp are named on standard error."""
-    from xp.compose.added_fields import fill
-    from xp.compose.recorded import raw_spec, tell_older
-    from xp.runs.named import named_runs
+    """The runs and evaluations of a command line."""
+    from xp.runs.named import EVALUATIONS, RUNS, named_runs
 
-    runs = named_runs(asked.outputs, asked.runs)
-    filled = {run.name: fill(raw_spec(run / "spec.yaml")) for run in runs}
-    older = [name for name, fields in filled.items() if fields]
-    tell_older(older, [field for fields in filled.values() for field in fields])
-    return runs
+    return named_runs(asked.outputs, asked.runs, rooms=(RUNS, EVALUATIONS))
 
 
 def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:

@@ -101,6 +101,7 @@ def run_plan(
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.panel import screen
     from xp.launchers.choice import make_launcher
+    from xp.planning.rows import row_lines
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
 
@@ -110,7 +111,7 @@ def run_plan(
         console().print(reason, soft_wrap=True)
         return
     console().print(headed(one.run_id, f"  {title(one)}"))
-    for line in notice_lines(one):
+    for line in (*notice_lines(one), *row_lines(one.spec)):
         console().print(line)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +22,7 @@ from xp.reading import check_below
 from xp.runs import detached
 from xp.runs.commands import resume_command
 from xp.runs.held_out import NAMES, evaluation_files, held_out
-from xp.runs.origin import is_ours, mark
-from xp.runs.record import RunRecord, RunStatus, is_held, number_of, read_record, table
+from xp.runs.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
 from xp.runs.run_directory import cancel as stop_supervisor
 from xp.security.terminal import is_read, shown
 
@@ -139,7 +138,7 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
         "# As recipes/NAME.yaml of a checkout: python -m xp recipes=NAME\n"
         "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
     )
-    return recipe_of(validated(recorded_spec(run / SPEC, tell=True), run.name), title, config_dirs)
+    return recipe_of(validated(recorded_spec(run / SPEC), run.name), title, config_dirs)
 
 
 def _show_progress(run: Path, record: RunRecord) -> None:
@@ -230,7 +229,7 @@ def trust(run: Path) -> str:
 
     record = read_record(run)
     spec = validated(recorded_spec(run / "spec.yaml"), run.name)
-    mark(run)
+    write_record(run, replace(record, user="", directory=""))
     lines = [shown(line) for line in named_code(spec)] or ["would import and start nothing beside xp and the trainer"]
     return "\n".join([f"{record.run_id} is trusted now; a resume of it", *(f"  {line}" for line in lines)])
 

@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.compose.faults import Fault
-from xp.models.files import config_of, local_directory
+from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import KEYS, mismatches
 from xp.spec.section import ADDRESS
 
 _KEY: Final = "training.initial_checkpoint"
-_PARTS: Final = {
-    "weights (*.safetensors)": ("*.safetensors", "pytorch_model*.bin"),
-    "tokenizer (tokenizer.json)": ("tokenizer.json", "tokenizer.model", "vocab.json"),
-}
-"""Parts of a model beside config.json -> names of files, one of which must be there."""
 
 
 def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
@@ -37,9 +32,8 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     if config is None:
         yield Fault(_KEY, f"{_KEY}={given}: {_without_config(place)}")
         return
-    for what, names in _PARTS.items():
-        if not any(any(place.glob(name)) for name in names):
-            yield Fault(_KEY, f"{_KEY}={given}: the directory has no {what}; give a whole Hugging Face directory")
+    for what in missing_parts(place):
+        yield Fault(_KEY, f"{_KEY}={given}: the directory has no {what}; give a whole Hugging Face directory")
     yield from _same_network(given, config, model, outputs)
 
 

@@ -54,10 +54,7 @@ def explain_unknown_key(
 
 def keys_below(section: str) -> list[str]:
     """Names of the keys that a section has which may be null, such as `model.lora`; none: there is no such section."""
-    from xp.spec import RunSpec, schema_fields
-
-    paths = [path for path, _ in schema_fields(RunSpec)]
-    return [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == section]
+    return [path.rpartition(".")[2] for path in every_key() if path.rpartition(".")[0] == section]
 
 
 def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ()) -> str:
@@ -68,20 +65,35 @@ def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ())
         everything: every key path of the spec.
         legal: names among which a close one is looked for; empty: all.
     """
-    parent, _, word = path.rpartition(".")
     paths = list(dict.fromkeys(everything))
-    same = [one for one in paths if one.rpartition(".")[2] == word]
-    abbreviated = [one for one in paths if one.rpartition(".")[0] == parent and _initials(one) == word]
-    return _named(same) or _named(abbreviated) or nearest(path, list(legal) or paths)
+    same = same_key(path, paths)
+    return f" (did you mean {same}?)" if same else nearest(path, list(legal) or paths)
+
+
+def same_key(path: str, everything: Iterable[str]) -> str | None:
+    """The only key of this name in any section, or the only one that the name abbreviates; None: none, or several."""
+    parent, _, word = path.rpartition(".")
+    abbreviated = [one for one in everything if _initials(one) == word and len(word) > 1]
+    for found in (
+        [one for one in everything if one.rpartition(".")[2] == word],
+        [one for one in abbreviated if one.rpartition(".")[0] == parent],
+        abbreviated,
+    ):
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def every_key() -> list[str]:
+    """Every key path of the schema as the user types it, for a single environment."""
+    from xp.spec import RunSpec, schema_fields
+
+    return [path.replace("env.members.*.", "env.") for path, _ in schema_fields(RunSpec)]
 
 
 def _initials(path: str) -> str:
     """First letters of a key's words: `lr` of `training.learning_rate`."""
     return "".join(word[:1] for word in path.rpartition(".")[2].split("_"))
-
-
-def _named(paths: list[str]) -> str:
-    return f" (did you mean {paths[0]}?)" if len(paths) == 1 else ""
 
 
 def all_paths(node: Any, prefix: str = "") -> list[str]:

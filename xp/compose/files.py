@@ -1,7 +1,7 @@
 """Reads a user's YAML file as data before Hydra does: where each value stands, and everything that is wrong with it.
 
-YAML 1.1 has readings that nobody means (`1:30` is 90, `010` is 8), ways to hurt (aliases that expand to gigabytes)
-and tags that name Python objects; Hydra adds `_target_` and resolvers. None of it is taken or imported.
+YAML 1.1 has readings that nobody means (`1:30` is 90, `010` is 8) and tags that name Python objects; Hydra adds
+`_target_` and resolvers. None of it is taken or imported.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from typing import Any
 import yaml
 
 MAX_BYTES = 200_000
-MAX_NODES = 50_000
-"""Largest number of nodes of a file, after its aliases are expanded."""
 MAX_DEPTH = 32
-MAX_DIGITS = 1000
-"""Largest number of digits of a whole number. Python makes no text of one with more than 4300."""
-TOO_LONG = f"a number has more than {MAX_DIGITS} digits; quote it if it is text"
 
 INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z_][\w-]*(\.[\w-]+)*\}")
@@ -29,7 +24,6 @@ _INSTANTIATED = re.compile(r"_(target|recursive|partial|convert|args)_")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _STRING = "tag:yaml.org,2002:str"
-_INTEGER = "tag:yaml.org,2002:int"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -86,10 +80,6 @@ def read_file(file: Path) -> UserFile:
         return found
     if not isinstance(node, yaml.MappingNode):
         found.faults.append(FileFault(str(file), "has no keys; an option is a mapping of `key: value` lines"))
-    elif _expanded(node, {}, set()) > MAX_NODES:
-        found.faults.append(
-            FileFault(str(file), "its aliases expand beyond the limit of a configuration, or refer to themselves")
-        )
     else:
         _Walk(file, found).mapping(node, "")
     return found
@@ -175,17 +165,6 @@ def _place(file: Path, mark: Any) -> str:
     return f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
 
 
-def _expanded(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
-    """Number of nodes with aliases written out; more than MAX_NODES for a node that holds itself."""
-    if id(node) in open_nodes:
-        return MAX_NODES + 1
-    if id(node) not in sizes:
-        open_nodes.add(id(node))
-        sizes[id(node)] = 1 + sum(_expanded(child, sizes, open_nodes) for child in _children(node))
-        open_nodes.discard(id(node))
-    return sizes[id(node)]
-
-
 def _children(node: yaml.Node) -> Iterator[yaml.Node]:
     if isinstance(node, yaml.SequenceNode):
         yield from node.value
@@ -237,6 +216,9 @@ class _Walk:
         is_plain = isinstance(node, yaml.ScalarNode) and not node.style
         mark = node.start_mark
         self.found.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
+        if path.count(".") > MAX_DEPTH:  # an alias within its own anchor
+            self._fault(node, f"{short(path)}: is nested more than {MAX_DEPTH} deep")
+            return
         if path == "defaults":
             self._defaults(node)
         if isinstance(node, yaml.MappingNode):
@@ -261,8 +243,6 @@ class _Walk:
         elif not node.style and _OCTAL.fullmatch(node.value) and node.tag != _STRING:
             reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
             self._fault(node, f"{path}: {reason}", is_fatal=False)
-        elif node.tag == _INTEGER and len(node.value) > MAX_DIGITS:
-            self._fault(node, f"{path}: {TOO_LONG}")
         elif reason_of := interpolation_fault(node.value):
             self._fault(node, f"{path}: {reason_of}", is_fatal=False)
 

@@ -109,7 +109,7 @@ def user_path(loc: Sequence[int | str], *, is_mix: bool = False) -> str:
 
 def _key(loc: Sequence[int | str], schema: Any) -> tuple[int | str, ...]:
     """The key that an error is about: without the names that pydantic gives the branches of a union."""
-    names = {"bool", "int", "float", "str"}
+    names = {"bool", "int", "float", "str", "[key]"}
     return (
         tuple(loc[:-1])
         if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1])

@@ -80,7 +80,9 @@ SCRIPT_VARIABLES = (
     *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
 )
 """Variables that configure a run in the public scripts."""
-SECTIONS = re.compile(r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend)\.")
+SECTIONS = re.compile(
+    r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend|hardware)\."
+)
 """Sections that are removed from a key before it is looked up among other programs' keys."""
 NESTED = ("environments", "secrets", "reward_spec", "extra_info")
 """Words that have keys of their own below them."""

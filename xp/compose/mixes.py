@@ -1,11 +1,18 @@
-"""Mixes of environments that a command line or a recipe names itself: `env=[whodunit,ctf]`, or `env=whodunit+ctf`."""
+"""Names of environments, and mixes that a command line or a recipe names: `env=[whodunit,ctf]`, `env=whodunit+ctf`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
+from xp.security.names import is_name
+
+NAMING = ("serve", "target", "image", "provider", "grader", "rows")
+"""Fields that give an environment of a general option its name; the first that has one."""
+SPLITS = ("train", "test", "validation", "dev", "data", "rows", "tasks")
+"""Names of files that say nothing about an environment; their directory's name is used."""
 MIXED = "env"
 """The group of which several options can be chosen."""
 SIGN = "+"
@@ -20,6 +27,43 @@ def members_of(wanted: str) -> list[str]:
 def mix_name(options: Sequence[str]) -> str:
     """The name of a mixture, as a composition has it."""
     return SIGN.join(options)
+
+
+def env_name(option: str, env: Mapping[str, Any], default: Mapping[str, Any]) -> str:
+    """Name of a single environment, for titles and tables: its option's, or the name of the class, module, file or
+    package that the values name instead.
+
+    Args:
+        option: the chosen option.
+        env: the section with the values of the command line.
+        default: the section before these. Another grader of its tasks leaves an option's name.
+    """
+    is_general = option == general_option(env)
+    given = {**env, **{key: None for key in ("provider", "grader") if ":" not in str(env.get(key))}}  # xp's own
+    values = [given.get(key) for key in NAMING if is_general or (key != "grader" and env.get(key) != default.get(key))]
+    values = [next(iter(value.values()), None) if isinstance(value, dict) else value for value in values]
+    names = (_short(value) for value in values if isinstance(value, str))
+    name = next((name for name in names if is_name(name)), option)
+    return option if name.replace("_", "") == option.replace("_", "") else name  # WhoDunit is `whodunit`
+
+
+def general_option(env: Mapping[str, Any]) -> str:
+    """The option that takes any environment of a provider."""
+    provider = str(env.get("provider"))
+    return "graded" if provider == "local" else "openreward" if ":" in provider else provider
+
+
+def _short(value: str) -> str:
+    """`guess` of `my.envs:Guess`, `my.guess:app`, `data/guess.jsonl`, `data/guess/train.parquet` and `Org/Guess`."""
+    if "://" in value:
+        return ""
+    module, _, word = value.rpartition(":") if "/" not in value else ("", "", value)
+    path = PurePosixPath(word.rpartition(".py@")[2])
+    stem = re.sub(r"\.(jsonl?|csv|parquet|py)$", "", path.name)
+    short = path.parent.name if stem in SPLITS else stem.partition(":")[0]
+    if module and stem == path.name:
+        short = word if word[:1].isupper() else module.rpartition(".")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()
 
 
 def given_twice(options: Sequence[str]) -> str | None:

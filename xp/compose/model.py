@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from xp.compose.faults import Fault
-from xp.models.files import HUB_ID, config_of
+from xp.models.files import HUB_ID, config_of, missing_parts
 from xp.models.network import context_of, mismatches, network_of, not_causal
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
@@ -21,14 +23,14 @@ _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
 
 
-def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iterator[Fault]:
+def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
     """Fill in place what the option leaves open; yields what is wrong with the model's path.
 
     Args:
         container: the sections, with the command line's values.
-        option: the `model` section before these.
+        options: the sections before these.
     """
-    model = container.get("model")
+    model, option = container.get("model"), options["model"]
     if not isinstance(model, dict):
         return
     path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
@@ -57,19 +59,53 @@ def complete_model(container: dict[str, Any], option: Mapping[str, Any]) -> Iter
     if config is not None and (why := not_causal(config)):
         yield Fault(_KEY, f"{_KEY}={path}: not a causal language model: {why}")
         return
+    if _is_local(container) and (Path(path) / "config.json").is_file():
+        for what in missing_parts(Path(path)):
+            yield Fault(_KEY, f"{_KEY}={path}: the directory holds no {what}; give a whole Hugging Face directory")
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
     elif isinstance(written := model.get("architecture"), dict) and config is not None:
         for line in mismatches(written, config):
             yield Fault("model.architecture", f"{line} in {path}; correct it, or leave model.architecture out")
     _fill(model, option, container, config)
+    if option.get("name") is None and isinstance(training := container.get("training"), dict):
+        _fit_lengths(training, options["training"], path, model["max_context_tokens"])
+
+
+def _fit_lengths(training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any) -> None:
+    """Shortens the lengths that nobody set to the model's context, with a note on standard error."""
+    prompt, response, turn = keys = ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
+    if not all(isinstance(value, int) for value in (context, *map(training.get, keys))):
+        return  # the schema reports it
+    own = [key for key in keys if training[key] == default.get(key)]
+    if not {prompt, response}.intersection(own) or training[prompt] + training[response] <= context:
+        return
+    if prompt in own:
+        limit = context // 4 if response in own else context - training[response]
+        training[prompt] = max(1, min(training[prompt], limit))
+    if response in own:
+        training[response] = max(1, min(training[response], context - training[prompt]))
+    if turn in own:
+        training[turn] = min(training[turn], training[response])
+    lengths = " ".join(f"training.{key}={training[key]}" for key in own)
+    _note(f"{path} takes {context:,} tokens, hence {lengths}; set other values to change this")
+
+
+@cache
+def _note(line: str) -> None:
+    """Prints a note, once for all compositions of a command."""
+    print(f"xp: note: {line}", file=sys.stderr)
 
 
 def _is_missing_here(path: str, container: Mapping[str, Any]) -> bool:
     """Returns whether an absolute path is no model and no other machine could have it: its launcher is `local`."""
-    launcher, place = container.get("launcher"), Path(path).expanduser()
-    is_local = isinstance(launcher, dict) and launcher.get("name") == LOCAL
-    return is_local and place.is_absolute() and not any((place / file).is_file() for file in _FILES)
+    place = Path(path).expanduser()
+    return _is_local(container) and place.is_absolute() and not any((place / file).is_file() for file in _FILES)
+
+
+def _is_local(container: Mapping[str, Any]) -> bool:
+    launcher = container.get("launcher")
+    return isinstance(launcher, dict) and launcher.get("name") == LOCAL
 
 
 def _resolved(path: str, outputs: Path) -> str | None:

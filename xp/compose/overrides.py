@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.faults import Fault, all_paths, explain_unknown_key
-from xp.compose.files import TOO_LONG
+from xp.compose.faults import Fault, all_paths, every_key, explain_unknown_key, same_key
 from xp.compose.groups import GROUPS, options
 from xp.compose.mixes import MIXED
 from xp.compose.native_names import hint
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 FREE_FORM = re.compile(
-    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options)|launcher\.options"
+    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options|columns|grader_args)|launcher\.options"
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""
@@ -47,9 +46,6 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
             is_call = isinstance(error.__cause__, (TypeError, ValueError))
             faults.append(f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text))
             continue
-        except ValueError:  # Python's own bound, of 4300 digits
-            faults.append(f"{text.partition('=')[0]}: {TOO_LONG}")
-            continue
         fault = _shape_fault(override)
         if fault is None:
             parsed.append(override)
@@ -69,7 +65,8 @@ def _unread(text: str) -> str:
     if known := _elsewhere(text):
         return f"{key}: {known}"
     if text.startswith("-"):
-        return f"{key}: no such flag; see python -m xp --help"
+        same = same_key(key.lstrip("-").replace("-", "_"), every_key())
+        return f"{key}: no such flag; {f'a key is set as {same}=VALUE' if same else 'see python -m xp --help'}"
     if not equals:
         return f"{text}: an override is written key=value or group=option; this word has no `=`"
     if not KEY.fullmatch(key):

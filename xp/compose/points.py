@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.compose.alternatives import give_way, settle_files, with_value
-from xp.compose.bounds import MAX_BYTES, excess
 from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault
 from xp.compose.groups import Composed, compose_groups, with_plugins
 from xp.compose.invalid import explain_invalid
+from xp.compose.mixes import env_name
 from xp.compose.model import complete_model
 from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
+from xp.compose.rows import complete_rows
 from xp.compose.values import resolve_values
 from xp.errors import XpError
 
@@ -90,7 +91,7 @@ def from_container(container: dict[str, Any]) -> RunSpec:
     return found
 
 
-def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]:
+def _validate(container: dict[str, Any], name: str) -> RunSpec | list[Fault]:
     from pydantic import ValidationError
 
     from xp.spec import RunSpec
@@ -99,10 +100,7 @@ def _validate(container: dict[str, Any], env_name: str) -> RunSpec | list[Fault]
     env = container.get("env")
     is_mix = isinstance(env, dict) and "members" in env
     if isinstance(env, dict) and not is_mix:
-        container["env"] = {"members": {env_name: env}}
-    # Half of what is read back, since YAML indents.
-    if (fault := excess(container, MAX_BYTES // 2)) is not None:
-        return [Fault("", f"the configuration is too large: {fault}; put long texts and lists into files")]
+        container["env"] = {"members": {name: env}}
     try:
         return RunSpec.model_validate_json(json.dumps(container))
     except ValidationError as error:
@@ -165,9 +163,12 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     give_way(container, with_value([(o.key_or_group, o.value()) for o in values]))
     faults += resolve_values(container)
     if "model" not in composed.undecided:
-        faults += complete_model(container, composed.container["model"])
+        faults += complete_model(container, composed.container)
         faults += complete_checkpoint(container)
-    spec = _validate(container, composed.env_name)
+    if "env" not in composed.undecided:
+        faults += complete_rows(container)
+    env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
+    spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
         if "model.path" in known:  # these would be read from the model

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from xp.compose.groups import ROOT, compose_groups, options, with_plugins
-from xp.compose.mixes import mix_name
+from xp.compose.mixes import env_name, general_option, mix_name
 from xp.compose.model import GENERAL
 from xp.compose.points import compose
 from xp.compose.values import MISSING, resolve_values
 from xp.errors import XpError
+from xp.spec.env import PROVIDER_FIELDS
 
 if TYPE_CHECKING:
     from xp.spec import RunSpec
@@ -107,30 +108,39 @@ def _candidates(group: str, wanted: Mapping[str, Any], directories: tuple[Path, 
     """Options that may be the one that a spec was made of."""
     legal = options(group, directories)
     if group == "env":
-        yield from _mixes_or_one(list(wanted["env"]["members"]), legal, directories)
+        yield from _mixes_or_one(wanted["env"]["members"], legal, directories)
         return
     name = wanted[group]["name"]
     of_name = [option for option in legal if option.startswith(name)]
     yield from of_name or ([GENERAL] if group == "model" else legal)
 
 
-def _mixes_or_one(members: Sequence[str], legal: Sequence[str], directories: tuple[Path, ...]) -> Iterator[str]:
-    if missing := [member for member in members if member not in legal]:
+def _mixes_or_one(members: Mapping[str, Any], legal: Sequence[str], directories: tuple[Path, ...]) -> Iterator[str]:
+    names = list(members)
+    if len(names) == 1 and env_name(general := general_option(members[names[0]]), members[names[0]], {}) == names[0]:
+        names = [general]
+    if missing := [name for name in names if name not in legal]:
         raise XpError(f"env={missing[0]} is not an option here; give the directory that has it: --config-dir DIR")
     places = [ROOT / "conf/env", *(directory / "env" for directory in directories)]
     for option in legal if len(members) > 1 else ():
         if any((file := place / f"{option}.yaml").is_file() and "members" in file.read_text() for place in places):
             own = compose_groups((("env", option),), directories).container["env"].get("members", {})
-            if list(own) == list(members):
+            if list(own) == names:
                 yield option
-    yield mix_name(members)
+    yield mix_name(names)
 
 
 def _open_values(container: Mapping[str, Any], chosen: Mapping[str, str], wanted: Mapping[str, Any]) -> Changes:
-    """Values that the options leave to the user (`???`), and the path that identifies a model without an option."""
+    """Values that the options leave to the user: `???`, the path of a model without an option, and what an environment
+    is made of, without which no trial composes."""
     changes: Changes = {("name",): (container["name"], wanted["name"])}
     if chosen.get("model") == GENERAL:
         changes["model", "path"] = (None, wanted["model"]["path"])
+    for name, member in wanted["env"]["members"].items():
+        own = container["env"].get("members", {name: container["env"]}).get(name, {})
+        for key in ("provider", *dict.fromkeys(key for keys in PROVIDER_FIELDS.values() for key in keys)):
+            if own.get(key) != member[key]:
+                changes["env", "members", name, key] = (own.get(key), member[key])
     for path in _missing(container):
         is_of_one = path[0] == "env" and "members" not in path
         place = ("env", "members", *wanted["env"]["members"], *path[1:]) if is_of_one else path

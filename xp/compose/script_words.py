@@ -132,7 +132,7 @@ SAID: Mapping[str, str] = {
     "--slime-path": "export SLIME_PATH=DIR",
     "--save": "outputs=DIR; checkpoints are in the run's directory",
     "--load": RESUMED,
-    "--num-gpus": HARDWARE,
+    **dict.fromkeys(("--num-gpus", "num_gpus", "gpus", "n_gpus", "gpus_per_node", "num_gpus_per_node"), HARDWARE),
     "--actor-gpus": f"{HARDWARE}; backend.engine.accelerators are the engines' own",
     "--rollout-gpus": "backend.engine.accelerators, with backend.engine.placement=separate",
     "--tp": "backend.engine.tensor_parallel for the engines, backend.parallel.tensor for Megatron",

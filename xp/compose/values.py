@@ -7,14 +7,13 @@ from typing import Any
 
 from xp.compose.faults import Fault, all_paths
 from xp.compose.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolation_fault, short
-from xp.compose.references import References
 from xp.errors import nearest
 
 MISSING = "???"
 KEPT_MISSING = "????"
 """Marker for `???`, which Hydra would drop."""
 KEPT_REFERENCE = "$\0{"
-"""Marker for `${`, which Hydra would expand where one file replaces another one's value, before its size is known."""
+"""Marker for `${`, which Hydra would expand where one file replaces another one's value."""
 MAX_GUESSES = 40
 """Faults of references that get a nearest key; finding one compares all keys."""
 
@@ -30,7 +29,7 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
     from omegaconf import OmegaConf
 
     raw = copy.deepcopy(container)
-    config, references = OmegaConf.create(raw), References(raw)
+    config = OmegaConf.create(raw)
     for path, holder, key in open_values:
         text = holder[key]
         holder[key] = None
@@ -38,8 +37,6 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
             faults.append(Fault(path, f"{path}: has no value (???); set it"))
         elif reason := interpolation_fault(text):
             faults.append(Fault(path, f"{path}: {reason}"))
-        elif reason := references.fault(tuple(path.split("."))):
-            faults.append(Fault(path, f"{path}: {short(text)!r} {reason}"))
         else:
             value, fault = _resolved(config, raw, path, with_guess=len(faults) < MAX_GUESSES)
             holder[key] = value

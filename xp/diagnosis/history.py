@@ -60,6 +60,8 @@ class ToolUse:
     """Tool -> number of its calls."""
     waiting_share: float | None
     """Share of the episodes' time that the environment took; None: not recorded."""
+    malformed: str | None = None
+    """A turn of the model whose call could not be read; None: all could."""
 
     @property
     def num_calls(self) -> int:

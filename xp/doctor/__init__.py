@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xp.doctor.finding import Finding, Verdict, fault_of, ok
 from xp.doctor.functions import functions
-from xp.doctor.machine import accelerators, disk, host, versions
+from xp.doctor.machine import accelerators, disk, host, memory, versions
 from xp.doctor.reach import environments, launcher, secrets, trackers
 from xp.doctor.template import chat_template
 from xp.errors import ExitCode, XpError
@@ -27,6 +27,7 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
         yield ok("plan", f"{' -> '.join(stage.name for stage in stages)}")
     except XpError as error:
         yield fault_of("plan", error)
+    yield from memory(spec, outputs)
     yield from secrets(spec, stages)
     yield from trackers(spec)
     name = spec.launcher.name

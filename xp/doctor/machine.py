@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import checkouts, interpreter, probe
-from xp.planning.memory import weights_of
+from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
 from xp.planning.memory.estimate import shape_of
 from xp.spec import LauncherName, RunSpec
 
@@ -101,6 +101,15 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
             yield fault("accelerators", f"{text} {hardware.accelerator_memory_gb:g}; set it to what there is")
         else:
             yield ok("accelerators", f"{name}, {memory_gb:.0f} GB")
+
+
+def memory(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
+    """The plan's verdict on an accelerator's memory."""
+    estimate = memory_json(spec, outputs)
+    if estimate is not None and estimate["verdict"] != MemoryVerdict.IMPOSSIBLE:  # which the plan refuses
+        text = memory_lines(spec, outputs)[-1].strip()
+        is_enough = estimate["verdict"] != MemoryVerdict.UNLIKELY
+        yield ok("memory", text) if is_enough else fault("memory", text, ExitCode.PLAN)
 
 
 def _gpus() -> list[tuple[str, float]]:

@@ -21,7 +21,6 @@ from xp.launchers.preflight import interpreter
 from xp.models.files import local_directory
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
-from xp.tasks.template_check import WAY_OUT
 
 TIMEOUT_S: Final = 120.0
 PROGRAM = "xp.tasks.template_check"
@@ -51,7 +50,8 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         )
     except subprocess.TimeoutExpired:
         told = f"{place}: the chat template renders a short dialogue for more than {TIMEOUT_S:g} s, so it may never end"
-        yield fault("template", f"{told}; {WAY_OUT}; if only this machine is slow, try again", ExitCode.PLAN)
+        way_out = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
+        yield fault("template", f"{told}; {way_out}; if only this machine is slow, try again", ExitCode.PLAN)
         return
     if done.returncode:
         yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")

@@ -6,17 +6,22 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
 from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.child_process import ChildProcess
+from xp.envs.config import Dialect, EnvConfig, PromptSource
+from xp.envs.packages.hosted import PROGRAM, HostedSession
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.episode.prompt import opening_messages, tool_schemas
+from xp.episode.prompt import first_difference, session_messages, tool_schemas
+from xp.errors import XpError
+from xp.plugins import OWN, Kind
 from xp.valid_text import valid_value
 
 T = TypeVar("T")
@@ -73,8 +78,8 @@ class Measured:
     tools: tuple[ToolSpec, ...] = ()
     tool_faults: tuple[str, ...] = ()
     takes_answer: bool = False
-    is_prompt_stable: bool = True
-    """True if a second session on a task begins with the same messages."""
+    prompt_faults: list[str] = field(default_factory=list)
+    """Differences between the prompts of two sessions on one task."""
     prompts: list[list[Message]] = field(default_factory=list)
     is_repeatable: bool | None = None
     """True if two episodes of the scripted policy on a task get the same answers; None: it could not be played."""
@@ -86,7 +91,8 @@ class Measured:
     def until_now(self) -> Measured:
         """Copy of the measurements so far, which no other thread changes."""
         seconds = {question: list(taken) for question, taken in dict(self.seconds).items()}
-        return replace(self, seconds=seconds, faults=list(self.faults), prompts=list(self.prompts))
+        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("faults", "prompts", "prompt_faults")}
+        return replace(self, seconds=seconds, **lists)
 
     def schemas(self, dialect: Dialect | str) -> str:
         """The tools that a chat template gets; none for a dialect that writes calls as text."""
@@ -100,7 +106,7 @@ def measure(
     *,
     num_tasks: int,
     group_size: int,
-    system_prompt: str | None,
+    environ: Mapping[str, str],
     found: Measured,
     watch: Watch,
 ) -> None:
@@ -112,6 +118,7 @@ def measure(
         split: the split to play; if the environment lacks it, its first one.
         num_tasks: how many tasks are looked at and played.
         group_size: episodes of the random policy on each.
+        environ: variables of a second process with the environment.
         found: receives the measurements; another thread may read it at any time.
         watch: receives the current phase; nothing new begins after its time.
 
@@ -128,9 +135,12 @@ def measure(
     tasks = provider.tasks(found.split, _spread(found.counts[found.split], num_tasks))
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
-        _visit(provider, task, found, system_prompt, watch)
+        _visit(provider, task, rules, found, watch)
     if found.num_opened == 0 or watch.is_over:
         return
+    is_remote = rules.provider == "openreward" and rules.target is not None
+    if rules.prompt is PromptSource.PREPARED and not is_remote:
+        _start_again(rules, tasks, environ, found, watch)
     found.tool_faults = tuple(fault for tool in found.tools for fault in faults_of(tool))
     play = _Player(provider, rules, found, watch)
     words = [_words(prompt) for prompt in found.prompts]
@@ -200,36 +210,63 @@ class _Player:
         return outcome
 
 
-def _visit(provider: Provider, task: Task, found: Measured, system_prompt: str | None, watch: Watch) -> None:
-    """Opens two sessions on a task: measures times, the prompt, and whether the prompt is the same again."""
-    seen = []
-    for _ in range(2):
+def _visit(provider: Provider, task: Task, rules: EnvConfig, found: Measured, watch: Watch) -> None:
+    """Opens two sessions on a task, as preparation and as an episode: measures times, and compares their prompts."""
+    seen: list[list[Message]] = []
+    for one in (task, Task(task.env, task.split, task.index)):
         if watch.is_over:
             return
         try:
             # The first session may start a server.
-            session = _timed(found, "open" if found.seconds else "first open", lambda: provider.open(task))
+            session = _timed(found, "open" if found.seconds else "first open", partial(provider.open, one))
         except EnvFault as fault:
             found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
             continue
         found.num_opened += 1
         try:
-            seen.append(_first_look(session, found))
+            seen.append(_first_look(session, rules, found))
         except EnvFault as fault:
             found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
         finally:
             _timed(found, "close", session.close)
-    found.prompts.append(valid_value(opening_messages(system_prompt, seen[0], found.tools)) if seen else [])
-    found.is_prompt_stable &= len(seen) < 2 or seen[0] == seen[1]
+    found.prompts.append(seen[0] if seen else [])
+    if rules.prompt is PromptSource.PREPARED and (difference := first_difference(seen[0], seen[-1]) if seen else None):
+        found.prompt_faults.append(f"{task.id} in a second session: {difference}")
 
 
-def _first_look(session: Session, found: Measured) -> list[Message]:
+def _start_again(
+    rules: EnvConfig, tasks: Sequence[Task], environ: Mapping[str, str], found: Measured, watch: Watch
+) -> None:
+    """Compares the prompts with those of a second process, which has its own server, hash seed and import-time state.
+
+    Preparation and training are two processes, too.
+    """
+    watch.doing("starting it again in another process")
+    limit_s, process = rules.limits.create_timeout_s, ChildProcess(PROGRAM, rules, environ)
+    try:
+        child = process.child()
+        child.ask("start", 0, OWN[Kind.PROVIDER].get(rules.provider, rules.provider), limit_s, "the second start")
+        for number, (task, prompt) in enumerate(zip(tasks, found.prompts, strict=False)):
+            if watch.is_over:
+                return
+            opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
+            session = HostedSession(child, number, opened, rules.limits)
+            if prompt and (difference := first_difference(prompt, session_messages(rules.system_prompt, session))):
+                found.prompt_faults.append(f"{task.id} in another process: {difference}")
+            session.close()
+    except (EnvFault, XpError) as fault:
+        found.faults.append(f"in a second process: {type(fault).__name__}: {fault}")
+    finally:
+        process.close(now=False)
+
+
+def _first_look(session: Session, rules: EnvConfig, found: Measured) -> list[Message]:
     tools = _timed(found, "tools", session.tools)
     if found.tools and tools != found.tools:
         found.tool_faults = ("tools differ from one task to another",)
     found.tools = found.tools or tools
     found.takes_answer = session.takes_answer
-    return session.prompt()
+    return session_messages(rules.system_prompt, session)
 
 
 def _timed(found: Measured, question: str, ask: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.dialects import syntax_of
+from xp.episode.json_schema import TYPES, Schema, allowed_types, allowed_values, branches, properties, required
 
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2
@@ -66,50 +67,51 @@ def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _value(schema: Any, root: Mapping[str, Any], draw: Draw, depth: int) -> Any:
-    schema = _resolved(schema, root)
-    for choice in ("const", "default") if depth else ("const",):
-        if choice in schema:
-            return schema[choice]
-    if options := schema.get("enum"):
-        return draw.choice(list(options))
-    if branches := schema.get("anyOf") or schema.get("oneOf"):
-        return _value(draw.choice(list(branches)), root, draw, depth + 1)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    kind = draw.choice(kind) if isinstance(kind, list) else kind
-    return _OF_KIND.get(kind, _text)(schema, root, draw, depth)
+def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
+    options: Sequence[Schema] = branches(schema, root)
+    if depth >= MAX_DEPTH:  # the shortest way out of a schema that contains itself
+        options = [one for one in options if allowed_types(one).isdisjoint(("object", "array"))] or options
+    branch = draw.choice(options)
+    if depth and "default" in branch:
+        return branch["default"]
+    if (values := allowed_values(branch)) is not None:
+        return draw.choice(values)
+    kinds = allowed_types(branch)
+    kind = "string" if kinds == TYPES else draw.choice(sorted(kinds))
+    return _OF_KIND[kind](branch, root, draw, depth)
 
 
-def _object(schema: Mapping[str, Any], root: Mapping[str, Any], draw: Draw, depth: int) -> dict[str, Any]:
-    required = set(schema.get("required", ()))
+def _object(schema: Schema, root: Schema, draw: Draw, depth: int) -> dict[str, Any]:
+    needed = set(schema.get("required", ()))
     return {
         name: _value(child, root, draw, depth + 1)
         for name, child in schema.get("properties", {}).items()
-        if depth < MOST_DEPTH and (name in required or (depth < MAX_DEPTH and draw.random() < 0.5))
+        if depth < MOST_DEPTH and (name in needed or (depth < MAX_DEPTH and draw.random() < 0.5))
     }
 
 
-def _array(schema: Mapping[str, Any], root: Mapping[str, Any], draw: Draw, depth: int) -> list[Any]:
+def _array(schema: Schema, root: Schema, draw: Draw, depth: int) -> list[Any]:
     least = int(schema.get("minItems", 0))
     count = max(least, draw.randint(0, MAX_ITEMS)) if depth < MAX_DEPTH else least
     return [_value(schema.get("items", {}), root, draw, depth + 1) for _ in range(count)]
 
 
-def _integer(schema: Mapping[str, Any], _root: Mapping[str, Any], draw: Draw, _depth: int) -> int:
+def _integer(schema: Schema, _root: Schema, draw: Draw, _depth: int) -> int:
     least = int(schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1))
     return draw.randint(least, max(least, int(schema.get("maximum", least + SMALL))))
 
 
-def _number(schema: Mapping[str, Any], _root: Mapping[str, Any], draw: Draw, _depth: int) -> float:
+def _number(schema: Schema, _root: Schema, draw: Draw, _depth: int) -> float:
     least = float(schema.get("minimum", 0.0))
     return round(draw.uniform(least, max(least, float(schema.get("maximum", least + 1.0)))), 2)
 
 
-def _text(_schema: Mapping[str, Any], _root: Mapping[str, Any], draw: Draw, _depth: int) -> str:
+def _text(_schema: Schema, _root: Schema, draw: Draw, _depth: int) -> str:
     return draw.choice(draw.words)
 
 
 _OF_KIND: Final[Mapping[str, Any]] = {
+    "string": _text,
     "object": _object,
     "array": _array,
     "integer": _integer,
@@ -119,28 +121,16 @@ _OF_KIND: Final[Mapping[str, Any]] = {
 }
 
 
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema that a local reference names."""
-    for _ in range(MAX_DEPTH):
-        if not isinstance(schema, Mapping) or "$ref" not in schema:
-            break
-        found: Any = root
-        for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-            found = found.get(part, {}) if isinstance(found, Mapping) else {}
-        schema = found
-    return schema if isinstance(schema, Mapping) else {}
-
-
 def faults_of(tool: ToolSpec) -> Iterator[str]:
     """Parts of a tool's declaration that break chat templates or trainers."""
     if not tool.name.replace("_", "").replace("-", "").isalnum() or not tool.name.isascii():
         yield f"tool {tool.name!r}: a name of other than letters, digits, _ and -"
-    if tool.parameters.get("type", "object") != "object":
+    if all("object" not in allowed_types(branch) for branch in branches(tool.parameters, tool.parameters)):
         yield f"tool {tool.name}: its parameters are no object"
     if not tool.description.strip():
         yield f"tool {tool.name}: no description"
-    properties = tool.parameters.get("properties", {})
-    if missing := [name for name in tool.parameters.get("required", ()) if name not in properties]:
+    declared = properties(tool.parameters)
+    if missing := [name for name in required(tool.parameters) if name not in declared]:
         yield f"tool {tool.name}: required parameters {missing} are not declared"
     try:
         json.dumps(dict(tool.parameters), allow_nan=False)

@@ -11,6 +11,7 @@ from xp.env_check.measure import Measured, Plays, texts
 from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig
 from xp.episode.outcome import EpisodeStatus
+from xp.episode.prompt import WAY_OUT
 
 FLAT = 0.9
 """Share of groups without variance above which a random policy learns hardly anything."""
@@ -69,6 +70,11 @@ def report(
 def _faults(found: Measured) -> Sequence[str]:
     faults = [f"{len(found.faults)} sessions failed: {found.faults[0]}"] if found.faults else []
     faults += [fault for fault in found.tool_faults if not fault.endswith("no description")]
+    if found.prompt_faults:
+        faults.append(
+            f"a task's prompt is not the same again, so that its episodes would be void ({found.prompt_faults[0]});"
+            f" {WAY_OUT}"
+        )
     if found.num_opened and not found.tools and not found.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
     if void := [outcome for outcome in found.random.outcomes if outcome.status is EpisodeStatus.VOID]:
@@ -81,8 +87,6 @@ def _faults(found: Measured) -> Sequence[str]:
 
 def _warnings(rules: EnvConfig, found: Measured, lengths: Sequence[int], limit: int) -> Sequence[str]:
     warnings = [fault for fault in found.tool_faults if fault.endswith("no description")]
-    if not found.is_prompt_stable:
-        warnings.append("a second session on a task begins otherwise; prompts are prepared once, so they would not fit")
     if found.is_repeatable is False:
         warnings.append("the same calls are answered differently: an episode that lost its server cannot be replayed")
     flat = found.random.share_without_variance()

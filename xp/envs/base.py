@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypedDict, runtime_checkable
+from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
 
 MOST_TASKS: Final = 2**53
 """Largest number of tasks of a split; every JSON reader keeps smaller whole numbers exact."""
 
 
 class Message(TypedDict):
-    """One chat message, in the form of chat templates."""
+    """One chat message, in the form of chat templates (`xp.envs.messages` makes it of other forms)."""
 
     role: str
     content: str
+    name: NotRequired[str]
+    """Name of the tool whose result it is."""
+    tool_call_id: NotRequired[str]
+    """Id of the call whose result it is."""
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    """Calls of an assistant's message: id, type and function, whose arguments are an object."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class ToolResult:
     """True if a plain message was answered and the conversation goes on; only in sessions with plain messages."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers of the scorer, beside the reward."""
 
 
 class Session(Protocol):

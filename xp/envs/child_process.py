@@ -8,7 +8,6 @@ import os
 import pickle
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,24 +16,20 @@ from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from xp import guard
 from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
-from xp.envs.loop import call_on_loop
-from xp.envs.own_session import kill_session, wait_unreaped
-from xp.envs.pythons import path_for
+from xp.envs.pythons import executable, path_for
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 from xp.security.own_directory import PREFIX
 
-STOP_S: Final = 2.0
-"""Seconds that a process may take to end after it closed its connection."""
-
 
 def place_kind(pid: int) -> str:
-    """Kind of the directory of a child's temporary files, if it makes one; see xp.security.own_directory."""
+    """Kind of the directory of a child's temporary files, by its guard's id; see xp.security.own_directory."""
     return f"host-{pid}"
 
 
@@ -60,21 +55,19 @@ class ChildProcess:
         """The running child; starts it if there is none."""
         with self._lock:
             if self._child is None or not self._child.is_alive():
-                # The kernel's death signal depends on the thread that forked, so the fork happens on one that never
-                # ends.
-                self._child = call_on_loop(lambda: Child(self._program, self._config, self._environ, self._python))
+                self._child = Child(self._program, self._config, self._environ, self._python)
             return self._child
 
     def number(self) -> int:
         """A new number for a conversation."""
         return next(self._numbers)
 
-    def close(self, grace_s: float = 0.0) -> None:
-        """Ends the child; a child with its own shutdown gets `grace_s` seconds for it."""
+    def close(self, *, now: bool = True) -> None:
+        """Ends the child; with `now=False`, one with its own shutdown gets guard.GRACE_S seconds for it."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
-            child.end("it is closed", grace_s)
+            child.end("it is closed", now=now)
 
 
 class Child:
@@ -82,17 +75,15 @@ class Child:
 
     def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str) -> None:
         self._owner = os.getpid()
-        self._lock, self._reaping = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
-        self._process = subprocess.Popen(
-            [os.path.expanduser(python), "-m", program, str(theirs.fileno()), str(os.getpid())],
+        self._process = guard.start(
+            [executable(python), "-m", program, str(theirs.fileno())],
             env=_environ(environ, config.secrets, python),
-            stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
-            start_new_session=True,
         )
         theirs.close()
         self._connection.send(config)
@@ -130,19 +121,11 @@ class Child:
             raise DeadlineExceeded(f"{what} took longer than {limit_s:g} s") from None
         return _result(kind, value, what)
 
-    def end(self, why: str, grace_s: float = 0.0) -> None:
-        """Kills the process and what it started, after `grace_s` seconds; waiting callers get the reason."""
+    def end(self, why: str, *, now: bool = True) -> None:
+        """Ends the process and what it started, now or within guard.GRACE_S; waiting callers get the reason."""
         self._gone = self._gone or why
-        if self._owner != os.getpid():
-            return
-        if grace_s:
-            self._process.terminate()
-            wait_unreaped(self._process, grace_s)
-        self._kill()
-
-    def _kill(self) -> None:
-        with self._reaping:
-            kill_session(self._process)
+        if self._owner == os.getpid():
+            guard.end(self._process, now=now)
 
     def _read(self) -> None:
         while True:
@@ -155,17 +138,13 @@ class Child:
                 break
             if (done := self._waiting.pop(number, None)) is not None:
                 done.set_result(_unpacked(kind, packed))
-        if not wait_unreaped(self._process, STOP_S):
-            self._kill()
+        guard.ask(self._process)
 
     def _watch(self) -> None:
         """Waits for the process's end and tells the waiting callers."""
-        wait_unreaped(self._process)
-        self._kill()  # What it started ends too.
-        _hang_up(self._connection)  # A process that left the group may still hold the other end.
+        code = self._process.wait()
+        _hang_up(self._connection)  # A process that the guard could not end may still hold the other end.
         self._reader.join()
-        with self._reaping:
-            code = self._process.wait()
         with self._lock:
             self._gone = self._gone or f"it ended with code {code}"
             self._connection.close()

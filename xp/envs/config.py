@@ -41,6 +41,15 @@ class ToolCallsPerTurn(StrEnum):
     ALL = "all"
 
 
+class PromptSource(StrEnum):
+    """Source of the prompt that the model reads."""
+
+    PREPARED = "prepared"
+    """The task set; a session with another prompt makes its episode void."""
+    LIVE = "live"
+    """The episode's own session, whose prompt may be drawn anew."""
+
+
 class SandboxKind(StrEnum):
     """Sandbox of the model's commands."""
 
@@ -48,6 +57,17 @@ class SandboxKind(StrEnum):
     """A container for each session."""
     NONE = "none"
     """A new directory on this machine for each session, without isolation."""
+
+
+class GraderForm(StrEnum):
+    """Form of a grader function's call."""
+
+    XP = "xp"
+    """`(answer, row)`."""
+    VERL = "verl"
+    """verl's `(data_source, solution_str, ground_truth, extra_info)`, or those of them that it has."""
+    TRL = "trl"
+    """TRL's `(prompts, completions, **columns)`, which returns a list."""
 
 
 class Dialect(StrEnum):
@@ -177,12 +197,20 @@ class EnvConfig:
     """Sandbox of commands; None: the provider runs no commands."""
     grader: str | None = None
     """`module:function` or `module:Class` that scores answers."""
+    grader_form: GraderForm = GraderForm.XP
+    grader_args: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of a grader's function or class."""
     env_class: str | None = None
     """Name of an environment in skyrl_gym's registry."""
-    rows: str | None = None
-    """Tasks, as `package:file.jsonl` or `module:function`; None: the grader's own."""
+    rows: str | Mapping[str, str] | None = None
+    """Tasks: see xp.envs.rows.load_rows; None: the grader's own."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """`prompt`, `answer` or `split` -> the column of the rows that has it."""
     num_seeds: int = 1
     """Number of reset seeds for each row."""
+    system_prompt: str | None = None
+    """System message before the environment's own prompt, with `{tools}` and `{tool_names}`; None: no message."""
+    prompt: PromptSource = PromptSource.PREPARED
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the provider's own schema."""
 

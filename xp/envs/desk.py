@@ -13,7 +13,7 @@ from pickle import dumps
 from typing import Any
 
 from xp.envs.base import EnvFault, ProtocolError
-from xp.envs.bounds import bound_memory, die_with
+from xp.envs.bounds import bound_memory
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
 
@@ -75,11 +75,10 @@ def _place_of(error: BaseException) -> str:
 
 
 def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
-    """Main function of a child; its arguments are the connection's descriptor and the parent's process id.
+    """Main function of a child; its argument is the connection's descriptor.
 
     A clerk's method `end`, if there is one, is called at every end of the process.
     """
-    die_with(int(sys.argv[2]))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     config: EnvConfig = connection.recv()

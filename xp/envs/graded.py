@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from xp.data_files import is_set
 from xp.digest import text_digest
 from xp.envs.base import (
     EnvFault,
@@ -27,10 +29,10 @@ from xp.envs.base import (
 )
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig, Limits
-from xp.envs.graders import grader_of, rows_of
+from xp.envs.graders import check_answers, grader_of, rows_of
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
-from xp.envs.rows import Rows, checked, load_rows
+from xp.envs.rows import Rows, checked, line_of, load_rows, name_of
 from xp.errors import ExitCode, XpError
 
 GRADER: Final = "xp.envs.grader_child"
@@ -80,15 +82,19 @@ class GradedProvider(IndexedProvider):
 
     def _load(self) -> Rows:
         if self._config.rows is not None:
-            return load_rows(self._config.rows)
-        own = rows_of(self._grader)
-        if own is None:
+            name, (rows, columns) = name_of(self._config.rows), load_rows(self._config.rows, self._config.columns)
+            if is_set(name):  # The plan reads files, and has shown this line for them.
+                print(line_of(self._config.name, rows, columns), file=sys.stderr, flush=True)
+        elif (own := rows_of(self._grader, self._config)) is not None:
+            name, rows = f"of {self._config.grader}", checked(own(), f"of {self._config.grader}")
+        else:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"
-                " env.rows=package:file.jsonl or package.module:function",
+                " env.rows=./FILE.jsonl or package.module:function",
                 ExitCode.CONFIG,
             )
-        return checked(own(), f"of {self._config.grader}")
+        check_answers(self._config, rows, name)
+        return rows
 
     def _size(self, split: str) -> int:
         return len(self._rows()[split])

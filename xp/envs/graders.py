@@ -1,15 +1,22 @@
-"""The three kinds of graders, each as a conversation: a function, a class with `grade`, a class with `step`."""
+"""The kinds of graders, each as a conversation: a function of xp's, verl's or TRL's form, a class with `grade`, a class
+with `step`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from numbers import Real
 from typing import Any, Final
 
+from xp.data_files import Row, named_columns, value_at
 from xp.envs.base import Message, ProtocolError, ToolResult
-from xp.envs.config import EnvConfig
-from xp.envs.rows import PROMPT, Row, attribute, messages_of
+from xp.envs.config import EnvConfig, GraderForm
+from xp.envs.loop import run
+from xp.envs.messages import chat_messages
+from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of
 from xp.errors import ExitCode, XpError
 
 NO_REWARD: Final = "the grader gave None as the reward; return a number in every branch"
@@ -26,6 +33,9 @@ class GraderConversation:
     close: Callable[[], None]
 
 
+CHECKED: Final = "xp.builtin.graders:"
+"""Beginning of the names of ready graders, whose arguments and right answers are checked."""
+
 Begin = Callable[[Row], GraderConversation]
 
 
@@ -40,6 +50,7 @@ def grader_of(config: EnvConfig) -> Any:
     grader: Any = attribute(config.grader)
     is_fit = (_has_steps(grader) or _grades(grader)) if inspect.isclass(grader) else callable(grader)
     if is_fit:
+        _check_call(grader, config)
         return grader
     raise XpError(
         f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
@@ -48,10 +59,50 @@ def grader_of(config: EnvConfig) -> Any:
     )
 
 
-def rows_of(grader: Any) -> Callable[[], Any] | None:
+def rows_of(grader: Any, config: EnvConfig) -> Callable[[], Any] | None:
     """The method of a grader that returns its tasks; None if it has none."""
-    owner = grader() if inspect.isclass(grader) and not _has_steps(grader) else grader
+    owner = grader(**config.grader_args) if inspect.isclass(grader) and not _has_steps(grader) else grader
     return getattr(owner, "rows", None)
+
+
+def _check_call(grader: Any, config: EnvConfig) -> None:
+    """Raises XpError for arguments that a grader does not take, and for a function with the parameters of another form,
+    which could run and score nonsense."""
+    signature = inspect.signature(grader)
+    try:
+        signature.bind_partial(**({} if inspect.isclass(grader) and _has_steps(grader) else config.grader_args))
+    except TypeError as error:
+        raise XpError(f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}") from None
+    names = ["answer"] if inspect.isclass(grader) else list(signature.parameters)
+    marks = {"solution_str": GraderForm.VERL, "completions": GraderForm.TRL, "answer": GraderForm.XP}
+    form = next((form for mark, form in marks.items() if mark in names), config.grader_form)
+    if form is not config.grader_form:
+        raise XpError(
+            f"environment {config.name}: the parameters of grader {config.grader} are those of another form; set"
+            f" env.grader_form={form}"
+        )
+
+
+def check_answers(config: EnvConfig, splits: Rows, name: str) -> None:
+    """Checks the right answers of a ready grader's rows, by grading an empty answer.
+
+    Math-verify, which needs ten milliseconds to read one, is not asked.
+
+    Raises:
+        XpError: there is none, or one that no answer can agree with.
+    """
+    if not (config.grader or "").startswith(CHECKED):
+        return
+    grade = grader_of(config)
+    for split, rows in splits.items():
+        for number, row in enumerate(rows):
+            try:
+                grade("", row, **config.grader_args)
+            except ValueError as error:
+                raise XpError(
+                    f"rows {name}: row {number} of split {split}: {error}\nthe columns are {named_columns([row])};"
+                    " env.columns.answer=COLUMN says which one is the right answer"
+                ) from None
 
 
 def conversations_of(config: EnvConfig) -> Begin:
@@ -60,11 +111,11 @@ def conversations_of(config: EnvConfig) -> Begin:
     if grader is None:
         return _stepped(lambda row: _registered(config, row))
     if not inspect.isclass(grader):
-        return _graded(grader)
+        return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
-        return _stepped(lambda row: kind(env_config={}, extras=_without_prompt(row)))
-    return _graded(kind().grade)
+        return _stepped(lambda row: kind(env_config=dict(config.grader_args), extras=_without_prompt(row)))
+    return _graded(kind(**config.grader_args).grade, config)
 
 
 def _has_steps(kind: type) -> bool:
@@ -75,20 +126,60 @@ def _grades(kind: type) -> bool:
     return callable(getattr(kind, "grade", None))
 
 
-def _graded(grade: Callable[[str, Row], Any]) -> Begin:
+def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
     """Conversations with one answer and one reward."""
 
+    def take(row: Row, answer: str) -> ToolResult:
+        given = grade(answer, row)
+        if inspect.isawaitable(given):
+            given = run(_awaited(given), config.limits.call_timeout_s)
+        if config.grader_form is GraderForm.TRL:
+            (given,) = given
+        return _verdict(given)
+
     def begin(row: Row) -> GraderConversation:
-        return GraderConversation(_plain(messages_of(row)), lambda answer: _verdict(grade(answer, row)), lambda: None)
+        return GraderConversation(messages_of(row), partial(take, row), lambda: None)
 
     return begin
 
 
-def _verdict(reward: Any) -> ToolResult:
-    number = _number(reward)
+async def _awaited(given: Awaitable[Any]) -> Any:
+    return await given
+
+
+def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row) -> Any:
+    """Calls a function in its form: `(answer, row)`, or by those names of verl or TRL that it has as parameters."""
+    if config.grader_form is GraderForm.XP:
+        return grade(answer, row, **config.grader_args)
+    if config.grader_form is GraderForm.VERL:
+        truth = value_at(row, VERL_ANSWER)
+        named = {"data_source": row.get("data_source"), "solution_str": answer, "extra_info": row.get("extra_info")}
+        named["ground_truth"] = row.get(ANSWER) if truth is None else truth
+    else:  # Lists of one; a completion is a list of messages if the prompt is one.
+        completion = answer if isinstance(row[PROMPT], str) else [{"role": "assistant", "content": answer}]
+        named = {name: [value] for name, value in row.items() if name != PROMPT}
+        named |= {"prompts": [row[PROMPT]], "completions": [completion]}
+    parameters = inspect.signature(grade).parameters
+    has_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return grade(**{name: named[name] for name in named if has_any or name in parameters}, **config.grader_args)
+
+
+def _verdict(given: Any) -> ToolResult:
+    """The result of a reward, of a mapping with `score` or `reward`, or of a pair of a reward and a mapping."""
+    entries: dict[Any, Any] = {}
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        given, entries = given[0], dict(given[1])
+    elif isinstance(given, Mapping):
+        entries = dict(given)
+        if not (keys := [key for key in ("score", "reward") if key in entries]):
+            raise ProtocolError(f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}")
+        given = entries.pop(keys[0])
+    number = _number(given)
     if number is None:
         raise ProtocolError(NO_REWARD)
-    return ToolResult("graded", number, finished=True)
+    # verl's functions give texts as well.
+    metrics = {str(name): float(one) for name, one in entries.items() if isinstance(one, Real) and math.isfinite(one)}
+    return ToolResult("graded", number, finished=True, metrics=metrics)
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:
@@ -115,20 +206,18 @@ def _stepped(make: Callable[[Row], Any]) -> Begin:
 
 
 def _plain(opening: Any) -> list[Message]:
-    """Messages of plain texts: an object of the user's own class must not reach another process.
+    """Messages of plain values: an object of the user's own class must not reach another process.
 
     Raises:
         ProtocolError: it is no list of messages.
     """
     try:
-        texts = [(message["role"], message["content"]) for message in opening]
-    except (TypeError, LookupError):
-        texts = [(None, None)]
-    if not all(isinstance(role, str) and isinstance(content, str) for role, content in texts):
+        return chat_messages(opening)
+    except ProtocolError as error:
         raise ProtocolError(
-            "init() of the grader must return a list of messages, each with the texts role and content, and a mapping"
-        )
-    return [Message(role=str.__str__(role), content=str.__str__(content)) for role, content in texts]
+            "init() of the grader must return a list of messages, each with the texts role and content, and a mapping:"
+            f" {error}"
+        ) from None
 
 
 def _step(output: Mapping[str, Any]) -> ToolResult:
@@ -148,7 +237,7 @@ def _number(reward: Any) -> float | None:
             raise TypeError
         return float(reward)
     except (TypeError, ValueError):
-        raise ProtocolError(f"the grader's reward is {reward!r}, not a number") from None
+        raise ProtocolError(f"the grader's reward is {reward!r:.80}, not a number") from None
 
 
 def _registered(config: EnvConfig, row: Row) -> Any:

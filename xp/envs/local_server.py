@@ -1,4 +1,4 @@
-"""Serves an ORS environment on this machine while a stage needs it; the server proves that it is xp's own."""
+"""Serves an ORS environment on this machine while a stage needs it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from xp.envs.local_keys import TOKEN_VARIABLE, Keys
-from xp.envs.loop import call_on_loop
-from xp.envs.own_session import kill_session, wait_unreaped
-from xp.envs.pythons import candidates, path_for
+from xp import guard
+from xp.envs.pythons import candidates, executable, path_for
+from xp.envs.serve import KEY_VARIABLE
 from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
 from xp.security.environment import inherited
 
 START_S: Final = 180.0
-STOP_S: Final = 5.0
 
 
 class LocalServer:
@@ -56,17 +54,16 @@ class LocalServer:
         self._environ = os.environ if environ is None else environ
         self._pythons = candidates(python, self._environ)
         self.url = ""
-        self._token = secrets.token_hex(32)
-        self.keys = Keys.of(self._token)
+        self.key = secrets.token_hex(32)
+        """Key that the server requires in each request, as `X-API-Key`."""
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        """The guard of the server."""
+        self.pid: int | None = None
+        """Process id of the server; None: there is none."""
         self._owner = os.getpid()
         self._turn = threading.Lock()
         self._watch: OwnServerWatch | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Starts the child and waits until it listens.
@@ -79,7 +76,7 @@ class LocalServer:
 
     def watch(self, limit_s: float, ping_s: float | None = None) -> None:
         """Starts a watch of the child, which replaces it if it ends or gives no answer for `limit_s` seconds."""
-        self._watch = OwnServerWatch(self, {"X-API-Key": self.keys.client}, limit_s, ping_s)
+        self._watch = OwnServerWatch(self, {"X-API-Key": self.key}, limit_s, ping_s)
         self._watch.start()
 
     def is_alive(self) -> bool:
@@ -87,18 +84,17 @@ class LocalServer:
         return process is not None and process.poll() is None
 
     def replace(self) -> None:
-        """Kills the child and starts another one on the same port with the same keys; its sessions are lost."""
+        """Kills the child and starts another one on the same port with the same key; its sessions are lost."""
         with self._turn:
             if self._process is None or self._owner != os.getpid():
                 return
-            kill_session(self._process)
-            self._process.wait()
+            guard.end(self._process, now=True)
             if self._watch is None or not self._watch.is_ended:
                 self._start(int(self.url.rpartition(":")[2]))
 
     def _start(self, port: int) -> None:
         """Starts the child on this port; 0: any port."""
-        report: dict[str, object] = {}
+        report: dict[str, Any] = {}
         for python in self._pythons:
             report = self._start_by(python, port)
             if "port" in report or not report.get("lacks"):
@@ -112,7 +108,7 @@ class LocalServer:
                 f"cannot serve {self.serve}: {reason}{where}{way_out if report.get('lacks') else ''}",
                 ExitCode.ENVIRONMENT,
             )
-        self.url = f"http://127.0.0.1:{report['port']}"
+        self.url, self.pid = f"http://127.0.0.1:{report['port']}", int(report["pid"])
 
     def stop(self) -> None:
         """Ends the child; idempotent. A forked process does not end its parent's server."""
@@ -127,13 +123,9 @@ class LocalServer:
             self._end()
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        wait_unreaped(process, STOP_S)
-        kill_session(process)  # Also what the server started and did not end.
-        process.wait()
+        process, self._process, self.pid = self._process, None, None
+        if process is not None:
+            guard.end(process)
 
     def __enter__(self) -> LocalServer:
         self.start()
@@ -144,11 +136,10 @@ class LocalServer:
     ) -> None:
         self.stop()
 
-    def _start_by(self, python: str, port: int) -> dict[str, object]:
+    def _start_by(self, python: str, port: int) -> dict[str, Any]:
         """Starts a child with this interpreter and returns its report; stops it unless it reports a port."""
-        # The kernel's death signal depends on the thread that forked, so the fork happens on one that never ends.
         try:
-            reading = call_on_loop(lambda: self._spawn(python, port))
+            reading = self._spawn(python, port)
         except OSError as error:
             raise XpError(f"cannot serve {self.serve} by {python}: {error.strerror}", ExitCode.RUNTIME) from error
         try:
@@ -163,18 +154,15 @@ class LocalServer:
         reading, writing = os.pipe()
         try:
             with _opened(self._log) as log:
-                self._process = subprocess.Popen(
+                self._process = guard.start(
                     [
-                        *(os.path.expanduser(python), "-m", "xp.envs.serve"),
-                        *(self._kind, self.serve, str(writing), str(os.getpid()), str(port)),
-                        str(self._memory_gb or ""),
+                        *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
+                        *(str(writing), str(port), str(self._memory_gb or "")),
                     ],
-                    env=_child_environ(self._environ, self._token, python),
-                    stdin=subprocess.DEVNULL,
+                    env=_child_environ(self._environ, self.key, python),
                     stdout=log,
                     stderr=log,
                     pass_fds=(writing,),
-                    start_new_session=True,
                 )
         finally:
             os.close(writing)
@@ -187,7 +175,7 @@ def _opened(log: Path | None) -> IO[bytes]:
     return open(os.devnull if log is None else log, "ab")
 
 
-def _first_line(fd: int) -> dict[str, object]:
+def _first_line(fd: int) -> dict[str, Any]:
     """The child's first line of output; empty if it ends or takes too long."""
     line = b""
     while not line.endswith(b"\n"):
@@ -201,12 +189,12 @@ def _first_line(fd: int) -> dict[str, object]:
     return report
 
 
-def _child_environ(environ: Mapping[str, str], token: str, python: str) -> dict[str, str]:
+def _child_environ(environ: Mapping[str, str], key: str, python: str) -> dict[str, str]:
     """Variables of the child; another interpreter gets the paths of xp and the user's modules, and has its own
     libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), TOKEN_VARIABLE: token}
+    return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), KEY_VARIABLE: key}
 
 
 def source_version(serve: str) -> str:

@@ -7,7 +7,7 @@ import concurrent.futures
 import os
 import selectors
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from xp.envs.base import DeadlineExceeded
@@ -78,12 +78,3 @@ def run(work: Coroutine[Any, Any, T], limit_s: float) -> T:
     except BaseException:
         future.cancel()
         raise
-
-
-def call_on_loop(function: Callable[[], T]) -> T:
-    """Calls a plain function on the loop's thread, which lives as long as the process."""
-
-    async def call() -> T:
-        return function()
-
-    return run(call(), 600.0)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from xp.data_files import Row
 from xp.digest import digest_of
 from xp.envs.base import (
     DeadlineExceeded,
@@ -25,7 +26,7 @@ from xp.envs.loop import current_loop, run
 from xp.envs.openenv_core import Core
 from xp.envs.openenv_socket import Socket
 from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerHandle
-from xp.envs.rows import Row, load_rows, messages_of
+from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target
 from xp.errors import XpError
 
@@ -51,7 +52,7 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
         if config.rows is None:
             raise XpError(f"environment {config.name}: an OpenEnv environment needs rows, the prompts of its tasks")
         super().__init__(config, environ, openenv_target(config, environ) if config.target else None)
-        self._rows = load_rows(config.rows)
+        self._rows = load_rows(config.rows, config.columns)[0]
 
     def version(self) -> str:
         rows = digest_of({split: [dict(row) for row in rows] for split, rows in self._rows.items()})[:16]
@@ -98,15 +99,15 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
             container.start()
             return container, Target(container.url, None, {}, {})
         server = self._serve()
-        return server, Target(server.url, None, {"X-API-Key": server.keys.client}, {}, server.keys.server)
+        return server, Target(server.url, None, {"X-API-Key": server.key}, {})
 
 
 def opening(row: Row, seen: ToolResult) -> list[Message]:
     """The row's prompt, with the observation after the reset instead of `{observation}`."""
-    return [
-        Message(role=message["role"], content=message["content"].replace(OBSERVATION, seen.text))
-        for message in messages_of(row)
-    ]
+    messages = messages_of(row)
+    for message in messages:
+        message["content"] = message["content"].replace(OBSERVATION, seen.text)
+    return messages
 
 
 class OpenEnvSession:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -12,11 +11,9 @@ from typing import Any, Final
 import aiohttp
 
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost
-from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.ors_replies import MAX_REPLY_BYTES
-from xp.envs.own_connector import connector_to, replaced
-from xp.envs.target import Target, origin
+from xp.envs.target import Target
 from xp.envs.wire import parsed
 
 CLOSE_S: Final = 5.0
@@ -24,22 +21,16 @@ _ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMs
 
 
 def client_of(target: Target) -> aiohttp.ClientSession:
-    """HTTP client of one server, without redirects; answers of xp's own server must have its proof."""
-
-    async def check(_session: Any, _context: Any, seen: aiohttp.TraceRequestEndParams) -> None:
-        if target.proof is not None and seen.response.headers.get(PROOF_HEADER) != target.proof:
-            seen.response.close()
-            raise replaced(origin(target.url))
+    """HTTP client of one server, without redirects."""
 
     async def refuse(_session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams) -> None:
         seen.response.close()
         await raise_for_status(seen.response, f"{seen.method} /ws", False, target.url)
 
     trace = aiohttp.TraceConfig()
-    trace.on_request_end.append(check)
     trace.on_request_redirect.append(refuse)  # ws_connect has no allow_redirects
     return aiohttp.ClientSession(
-        connector=connector_to(target),
+        connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=not target.is_loopback,
@@ -64,8 +55,8 @@ class Socket:
     """An open session. Every coroutine runs on the process's loop and raises EnvFault only.
 
     Frames are read continuously, since reading answers the server's pings. A frame that no request waits for ends the
-    session, since a hostile server could fill the memory. A request without an answer in time ends it too, since its
-    late answer would be taken for the next request's.
+    session. A request without an answer in time ends it too, since its late answer would be taken for the next
+    request's.
     """
 
     def __init__(self, connection: aiohttp.ClientWebSocketResponse, what: str) -> None:
@@ -74,7 +65,6 @@ class Socket:
         self._answer: asyncio.Future[str | None] | None = None
         """The answer to the latest request; None in it: the connection has ended."""
         self._lost: str | None = None
-        self._is_unasked = False
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def ask(self, kind: str, data: Mapping[str, Any], deadline: float) -> tuple[str, Any]:
@@ -84,7 +74,7 @@ class Socket:
             deadline: end of the wait, on the loop's clock.
         """
         if self._lost is not None:
-            raise (ProtocolError if self._is_unasked else SessionLost)(f"{self._what}: {self._lost}")
+            raise SessionLost(f"{self._what}: {self._lost}")
         try:
             async with asyncio.timeout_at(deadline):
                 text = await self._exchange(kind, data)
@@ -131,9 +121,7 @@ class Socket:
             if message.type in _ENDS:
                 break
             if self._answer is None or self._answer.done():
-                self._is_unasked = self._lost is None
                 self._give_up("the server spoke without being asked")
-                self._cut()
                 return
             if message.type is aiohttp.WSMsgType.TEXT:
                 self._answer.set_result(message.data)
@@ -141,13 +129,6 @@ class Socket:
             self._lost = self._lost or "the connection has ended"
         else:
             self._answer.set_result(None)
-
-    def _cut(self) -> None:
-        """Ends the connection at once; a closing handshake would read on."""
-        line = self._connection.get_extra_info("socket")
-        with suppress(OSError):
-            if line is not None:
-                line.shutdown(socket.SHUT_RDWR)
 
     def _give_up(self, why: str) -> None:
         self._lost = self._lost or why

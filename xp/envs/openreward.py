@@ -90,7 +90,7 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
 
     def _start(self) -> tuple[LocalServer, Target]:
         server = self._serve()
-        return server, served_target(server.url, server.keys, self._config, self._environ)
+        return server, served_target(server.url, server.key, self._config, self._environ)
 
 
 class _Core:

@@ -19,10 +19,8 @@ from xp.envs.base import (
     ProtocolError,
     ResponseLost,
 )
-from xp.envs.local_keys import PROOF_HEADER
 from xp.envs.ors_faults import raise_for_status, translated
 from xp.envs.ors_replies import EVENTS, MAX_REPLY_BYTES, read_body, read_result
-from xp.envs.own_connector import connector_to, replaced
 from xp.envs.retry import Refused, RetryRule, Unreachable
 from xp.envs.target import Target, origin
 
@@ -203,9 +201,7 @@ class Transport:
             await client.close()
 
     async def _accept(self, response: aiohttp.ClientResponse, what: str, sid: str | None) -> None:
-        """Raises EnvFault unless the answer is from the right server and is not an error."""
-        if self.target.proof is not None and response.headers.get(PROOF_HEADER) != self.target.proof:
-            raise replaced(f"{what}: {self._origin}")
+        """Raises EnvFault if the answer is an error."""
         if not 200 <= response.status < 300:
             await raise_for_status(response, what, sid is not None, self.target.url)
         self._is_out = False
@@ -242,7 +238,7 @@ class Transport:
     def _connect(self) -> aiohttp.ClientSession:
         self.check_open()
         self._client = aiohttp.ClientSession(
-            connector=connector_to(self.target, keepalive_timeout=IDLE_CONNECTION_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
             timeout=aiohttp.ClientTimeout(total=None),
             headers={"Accept-Encoding": "identity", "User-Agent": "xp"},
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -30,8 +30,6 @@ PING_EVERY_S: Final = 10.0
 CLOSE_S: Final = 10.0
 END_AGAIN_S: Final = (2.0, 10.0, 60.0, 300.0)
 """Seconds between attempts to end a session whose creation had no answer, since the server may create it later."""
-MOST_CACHED: Final = 64 * 1024
-"""Largest size, in bytes, of a list of tools that is cached."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 
@@ -128,7 +126,7 @@ class Sessions:
             deadline = asyncio.get_running_loop().time() + self._limits.create_timeout_s
             path = f"/{live.env}/task_tools"
             work = self._transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
-            live.tools = await _listing(await self._guarded(live, work), path)
+            live.tools = _listing(await self._guarded(live, work), path)
         return live.tools
 
     def close_soon(self, live: Live) -> asyncio.Task[None]:
@@ -229,15 +227,9 @@ class Sessions:
         return task
 
 
-async def _listing(body: bytes, path: str) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
-    """Parses the tools of an answer. A small one is cached, since most tasks of an environment have the same."""
-    if len(body) <= MOST_CACHED:
-        return _cached_listing(body, path)
-    return wire.tools(await wire.parsed(body, path), path)
-
-
 @lru_cache(maxsize=256)
-def _cached_listing(body: bytes, path: str) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+def _listing(body: bytes, path: str) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+    """Parses the tools of an answer; cached, since most tasks of an environment have the same."""
     return wire.tools(wire.parse_json(body, path), path)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import site
 import sys
 import sysconfig
@@ -29,3 +31,11 @@ def path_for(python: str) -> str:
     entries = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
     entries = [entry for entry in entries if not any(Path(entry).is_relative_to(place) for place in own)]
     return os.pathsep.join(entry for entry in entries if not entry.endswith(".zip"))
+
+
+def executable(python: str) -> str:
+    """Path of an interpreter; raises FileNotFoundError, as starting it would."""
+    path = os.path.expanduser(python)
+    if shutil.which(path) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return path

@@ -1,41 +1,103 @@
-"""Reads tasks as rows, from a file beside a module or from a function; converts them to prompts."""
+"""Reads tasks as rows, from files, a data set of the hub, or a function; converts them to prompts."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Message
+from xp.data_files import Row, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
+from xp.envs.base import Message, ProtocolError
+from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
 from xp.load import load_object
 
-Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]
 """Split -> rows."""
 
 PROMPT: Final = "prompt"
+ANSWER: Final = "answer"
 SPLIT: Final = "split"
 DEFAULT_SPLIT: Final = "train"
+MOST_READ: Final = 100
+"""Rows of each split that are searched for a column: in JSON, a row may lack one."""
+VERL_ANSWER: Final = "reward_model.ground_truth"
+USUAL: Final[Mapping[str, Sequence[str]]] = {
+    PROMPT: ("question", "problem", "instruction", "input"),
+    ANSWER: ("solution", "output", "target", "ground_truth", VERL_ANSWER, "reward_spec.ground_truth"),
+    SPLIT: ("extra_info.split",),
+}
+"""Usual columns for each of xp's; one is used if it is the only one there and `env.columns` names no other."""
 
 
-def load_rows(name: str) -> Rows:
-    """The rows of `package:file.jsonl`, `package:file.parquet` or `package.module:function`.
+def load_rows(source: str | Mapping[str, str], columns: Mapping[str, str]) -> tuple[Rows, dict[str, str]]:
+    """The rows of an environment, with the columns `prompt`, and `answer` if there is one; and where these are from.
 
-    A row of a file belongs to the split in its field `split`, else to `train`; a function returns the mapping from
-    split to rows.
+    Args:
+        source: a file, `hf:ORG/NAME`, `package:file.jsonl`, `package.module:function` (which returns the mapping from
+            split to rows), or split -> file. A row of a single file belongs to the split in its column, else to train.
+        columns: `prompt`, `answer` or `split` -> the column that has it; others are found by `columns_for`.
 
     Raises:
-        XpError: the name does not exist, or a row has no prompt.
+        XpError: it cannot be read, or a row has no prompt.
     """
-    module, _, what = name.partition(":")
-    if "." in what:
-        return checked(_by_split(_read(_resource(module, what), name)), name)
-    return checked(attribute(name)(), name)
+    name, has_splits = name_of(source), True
+    if isinstance(source, Mapping):
+        splits: Rows = {split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()}
+    elif is_set(source):
+        splits = rows_of_hub(source)
+    elif (place := place_of(source)) is not None:
+        splits, has_splits = {DEFAULT_SPLIT: rows_of_file(place)}, False
+    else:
+        splits = _mapping(attribute(source)(), name)
+    chosen = columns_for(splits, columns, name)
+    if SPLIT in chosen and (SPLIT in columns or not has_splits):
+        splits = _by_split([row for rows in splits.values() for row in rows], chosen[SPLIT])
+    renamed = {column: chosen[column] for column in (PROMPT, ANSWER) if chosen.get(column, column) != column}
+    if renamed:
+        splits = {
+            split: [{**row, **{column: value_at(row, at) for column, at in renamed.items()}} for row in rows]
+            for split, rows in splits.items()
+        }
+    return checked(splits, name), chosen
+
+
+def columns_for(splits: Rows, given: Mapping[str, str], name: str) -> dict[str, str]:
+    """`prompt`, `answer` and `split` -> the column that has it: the given one, that of this name, or the usual one.
+
+    Raises:
+        XpError: a given column is in no row, or nothing says which column is the prompt.
+    """
+    some = [row for rows in splits.values() for row in islice(rows, MOST_READ) if isinstance(row, Mapping)]
+    chosen = {}
+    for column, usual in USUAL.items():
+        names = (given[column],) if column in given else (column, *usual)
+        present = [one for one in names if any(value_at(row, one) is not None for row in some)]
+        if column in present or len(present) == 1:
+            chosen[column] = present[0]
+        elif some and column in given:
+            raise XpError(f"rows {name}: there is no column {given[column]}; the columns are {named_columns(some)}")
+        elif some and column == PROMPT:
+            which = f"{' and '.join(present)} may both be the prompt" if present else "none is called prompt"
+            raise XpError(
+                f"rows {name}: the columns are {named_columns(some)}, and {which}\nsay which one is, for example"
+                f" env.columns.prompt={(present or [one for one in some[0] if one != ANSWER] or ['COLUMN'])[0]}"
+            )
+    return chosen
+
+
+def line_of(env: str, splits: Rows, columns: Mapping[str, str]) -> str:
+    """Line about the sizes of an environment's splits and the columns that are used."""
+    sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
+    used = ", ".join(f"{name} from the column {columns[name]}" for name in (PROMPT, ANSWER) if name in columns)
+    return f"rows of {env}: {sizes}; {used}"
+
+
+def name_of(source: str | Mapping[str, str]) -> str:
+    """Name of an environment's rows, for messages."""
+    return source if isinstance(source, str) else ", ".join(source.values())
 
 
 def attribute(name: str) -> Any:
@@ -48,78 +110,43 @@ def attribute(name: str) -> Any:
 
 def checked(rows: Any, name: str) -> Rows:
     """Returns the rows if each has a prompt; raises XpError otherwise."""
-    if not isinstance(rows, Mapping) or not all(isinstance(split, str) for split in rows):
-        raise XpError(f"rows {name}: not a mapping from the name of a split to its rows", ExitCode.CONFIG)
-    for split, members in rows.items():
+    for split, members in _mapping(rows, name).items():
         for number, row in enumerate(members):
-            if not isinstance(row, Mapping) or not _is_prompt(row.get(PROMPT)):
+            if fault := _prompt_fault(row):
                 raise XpError(
                     f"rows {name}: row {number} of split {split} has no {PROMPT} that is a text or a list of"
-                    " {role, content}",
+                    f" {{role, content}}: {fault}",
                     ExitCode.CONFIG,
                 )
-    return rows
+    splits: Rows = rows
+    return splits
 
 
 def messages_of(row: Row) -> list[Message]:
-    """The row's prompt as chat messages; a text becomes a user message."""
+    """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does."""
     prompt = row[PROMPT]
-    if isinstance(prompt, str):
-        return [Message(role="user", content=prompt)]
-    return [Message(role=message["role"], content=message["content"]) for message in prompt]
+    return [Message(role="user", content=prompt)] if isinstance(prompt, str) else chat_messages(prompt)
 
 
-def _is_prompt(prompt: Any) -> bool:
-    if isinstance(prompt, str):
-        return bool(prompt)
-    return bool(prompt) and all(
-        isinstance(message, Mapping)
-        and isinstance(message.get("role"), str)
-        and isinstance(message.get("content"), str)
-        for message in prompt
-    )
-
-
-def _resource(module: str, file: str) -> Traversable:
+def _prompt_fault(row: Any) -> str:
+    """The fault of a row's prompt; empty if it has none."""
+    if not isinstance(row, Mapping) or not row.get(PROMPT):
+        return f"got {row!r:.80}"
     try:
-        found = files(module) / file
-    except ImportError as error:
-        raise XpError(f"rows {module}:{file}: {error}", ExitCode.CONFIG) from error
-    if not found.is_file():
-        raise XpError(f"rows {module}:{file}: there is no {file} in {found}", ExitCode.CONFIG)
-    return found
+        return "" if messages_of(row) else "it is empty"
+    except ProtocolError as error:
+        return str(error)
 
 
-def _read(file: Traversable, name: str) -> list[Any]:
-    kind = file.name.rpartition(".")[2]
-    try:
-        return list(_READERS[kind](file))
-    except ValueError as error:
-        raise XpError(f"rows {name}: {error}", ExitCode.CONFIG) from error
+def _mapping(rows: Any, name: str) -> Rows:
+    if not isinstance(rows, Mapping) or not all(isinstance(split, str) for split in rows):
+        raise XpError(f"rows {name}: not a mapping from the name of a split to its rows", ExitCode.CONFIG)
+    return rows
 
 
-def _jsonl(file: Traversable) -> Iterator[Any]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from None
-
-
-def _parquet(file: Traversable) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
-    assert isinstance(file, Path)
-    yield from pq.read_table(file).to_pylist()
-
-
-_READERS: Final[Mapping[str, Callable[[Traversable], Iterator[Any]]]] = {"jsonl": _jsonl, "parquet": _parquet}
-
-
-def _by_split(rows: Sequence[Any]) -> Rows:
-    splits: dict[str, list[Any]] = {}
+def _by_split(rows: Sequence[Row], column: str) -> Rows:
+    splits: dict[str, list[Row]] = {}
     for row in rows:
-        split = row.get(SPLIT, DEFAULT_SPLIT) if isinstance(row, Mapping) else DEFAULT_SPLIT
-        splits.setdefault(split, []).append(row)
+        split = value_at(row, column)
+        splits.setdefault(DEFAULT_SPLIT if split is None else str(split), []).append(row)
     return splits

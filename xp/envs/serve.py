@@ -1,26 +1,24 @@
-"""The child process of a local server: the SDK's app on 127.0.0.1, for its parent only; it ends with its parent."""
+"""The child process of a local server: the SDK's app on 127.0.0.1, for its parent only."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import importlib
 import json
 import os
 import socket
 import sys
 import threading
-from collections.abc import MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from xp.envs.bounds import bound_memory, die_with, stacks_within
+from xp.envs.bounds import bound_memory, stacks_within
 from xp.envs.light_sdk import import_openenv, import_openreward
-from xp.envs.local_keys import PROOF_HEADER, TOKEN_VARIABLE, Keys
 from xp.load import load_object
 from xp.security.loopback import HOST, free_port
-from xp.security.web_origin import App, OwnOrigin, Receive, Scope, Send
+from xp.security.with_key import App, KeyCheck
 
+KEY_VARIABLE: Final = "XP_SERVE_KEY"
 BLOCKING_CALLS: Final = 1024
 """Largest number of concurrent calls of blocking tools; the client's limit is env.limits.max_sessions."""
 STACKS: Final = 0.5
@@ -53,53 +51,23 @@ class Threads(ThreadPoolExecutor):
             self._calls -= 1
 
 
-class Guard:
-    """ASGI middleware: requires the client's key, and adds the server's proof to every answer."""
-
-    def __init__(self, app: App, keys: Keys) -> None:
-        self._app = app
-        self._key = keys.client.encode()
-        self._proof = (PROOF_HEADER.lower().encode(), keys.server.encode())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        given = next((value for name, value in scope["headers"] if name == b"x-api-key"), b"")
-        if not hmac.compare_digest(given, self._key):
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
-            await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
-
-        async def send_with_proof(message: MutableMapping[str, Any]) -> None:
-            if message["type"] in ("http.response.start", "websocket.accept"):
-                message["headers"] = [*message.get("headers", ()), self._proof]
-            await send(message)
-
-        await self._app(scope, receive, send_with_proof)
-
-
-def main(kind: str, serve: str, report_fd: int, parent: int, port: int, memory_gb: float | None) -> None:
-    """Serves `module:Class` until SIGTERM or the parent's end.
+def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None) -> None:
+    """Serves `module:Class` until SIGTERM.
 
     The port is written to `report_fd` as one line of JSON; port 0 means any port.
     """
-    die_with(parent)
     bound_memory(memory_gb)
-    keys = Keys.of(os.environ.pop(TOKEN_VARIABLE))
+    key = os.environ.pop(KEY_VARIABLE)
     with os.fdopen(report_fd, "w") as report:
         try:
-            app = OwnOrigin(Guard(_app(kind, serve), keys))
+            app = KeyCheck(_app(kind, serve), key, header="x-api-key")
             # Not any port of the system: a replacement of this server must find the same one free.
             listener = socket.create_server((HOST, port or free_port()), backlog=1024)
         except Exception as error:
             lacks = error.name if isinstance(error, ModuleNotFoundError) else None
             report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")
             raise SystemExit(1) from error
-        report.write(json.dumps({"port": listener.getsockname()[1]}) + "\n")
+        report.write(json.dumps({"port": listener.getsockname()[1], "pid": os.getpid()}) + "\n")
     room = BLOCKING_CALLS if memory_gb is None else stacks_within(memory_gb * STACKS)
     _run(app, listener, Threads(min(BLOCKING_CALLS, room)))
 
@@ -130,5 +98,5 @@ def _run(app: App, listener: socket.socket, threads: Threads) -> None:
 
 
 if __name__ == "__main__":
-    memory_gb = float(sys.argv[6]) if sys.argv[6] else None
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), memory_gb)
+    memory_gb = float(sys.argv[5]) if sys.argv[5] else None
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), memory_gb)

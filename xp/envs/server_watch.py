@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Protocol
 
-from xp.envs.target import is_taken
 from xp.errors import XpError
 from xp.exchange import direct_opener
 
@@ -84,8 +83,6 @@ class OwnServerWatch:
     def _fault(self) -> str | None:
         if not self._server.is_alive():
             return "has ended"
-        if is_taken(self._server.url):
-            return "has lost its port to another user"
         request = urllib.request.Request(f"{self._server.url}/health", headers=dict(self._headers))
         try:
             with _DIRECT.open(request, timeout=self._limit_s):

@@ -15,9 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xp.envs.config import EnvConfig
-from xp.envs.local_keys import Keys
 from xp.errors import ExitCode, XpError
-from xp.security.loopback import has_foreign_listener
 
 DEFAULT_URL = "https://openreward.ai"
 API_KEY = "OPENREWARD_API_KEY"
@@ -37,8 +35,6 @@ class Target:
     """Headers of every request."""
     secrets: Mapping[str, str] = field(repr=False)
     """Secrets that are sent when a session is created."""
-    proof: str | None = field(default=None, repr=False)
-    """Proof that the server's answers must have; None: it is not a server of xp."""
 
     @property
     def is_loopback(self) -> bool:
@@ -128,10 +124,9 @@ def api_target(environ: Mapping[str, str], allowed_origins: Iterable[str] = ()) 
     return Target(url, None, {"X-API-Key": _header(key, API_KEY)}, {})
 
 
-def served_target(url: str, keys: Keys, config: EnvConfig, environ: Mapping[str, str]) -> Target:
+def served_target(url: str, key: str, config: EnvConfig, environ: Mapping[str, str]) -> Target:
     """The target of a server that this process has started."""
-    headers = {"X-API-Key": keys.client}
-    return Target(url, None, headers, _secrets_header(_secret_values(config, environ)), keys.server)
+    return Target(url, None, {"X-API-Key": key}, _secrets_header(_secret_values(config, environ)))
 
 
 @lru_cache(maxsize=256)
@@ -156,11 +151,6 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def is_taken(url: str) -> bool:
-    """Returns whether another user listens on a loopback URL's port, so that a key must not be sent there."""
-    return is_loopback(url) and has_foreign_listener(urlsplit(url).port or 80)
 
 
 def _shown(url: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
+from xp.envs.messages import chat_messages
 from xp.valid_text import valid_value
 
 CALL_ERRORS = ("not_found", "input_validation", None)
@@ -19,8 +20,6 @@ ROLES = ("system", "user", "assistant")
 
 LARGE: Final = 256 * 1024
 """Length of JSON, in characters or bytes, above which it is parsed in a thread instead of on the event loop."""
-MOST_OBJECTS: Final = 1_000_000
-"""Largest number of objects and lists in an answer: 15 MB of empty ones would need 330 MB of memory."""
 NOT_FINITE: Final = ("nan", "inf", "-inf")
 """Rewards of xp's own servers that JSON has no numbers for (xp.envs.served_rewards)."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
@@ -39,8 +38,6 @@ def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] |
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        if text.count("{") + text.count("[") > MOST_OBJECTS:
-            raise ProtocolError(f"{what}: more than {MOST_OBJECTS:,} objects and lists")
         value = json.loads(text, parse_constant=_refuse_constant, object_hook=object_hook)
         return valid_value(value) if _SURROGATE.search(text) else value
     except RecursionError:
@@ -73,17 +70,32 @@ def tool_result(value: Any, what: str) -> ToolResult:
 
 
 def messages(value: Any, what: str) -> list[Message]:
-    """Parses the answer of `/messages`."""
+    """Parses the answer of `/messages`; calls and results are blocks of the assistant's and the user's messages."""
     if not isinstance(value, list) or not value:
         raise ProtocolError(f"{what}: not a list of messages")
-    found = []
+    found: list[dict[str, Any]] = []
     for item in value:
         message = mapping(item, what)
-        role = message.get("role")
+        role, blocks = message.get("role"), message.get("blocks")
         if role not in ROLES:
             refuse(what, "role", role)
-        found.append(Message(role=role, content=block_text(message.get("blocks"), what)))
-    return found
+        if not isinstance(blocks, list):
+            refuse(what, "blocks", blocks)
+        calls, results, rest = [], [], []
+        for block in blocks:
+            match mapping(block, what):
+                case {"type": "tool_call"}:
+                    call = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
+                    calls.append(call)
+                case {"type": "tool_result"}:
+                    text = block_text(block.get("blocks"), what)
+                    results.append({"role": "tool", "content": text, "tool_call_id": block.get("tool_call_id")})
+                case _:
+                    rest.append(block)
+        found += results
+        if rest or not results:
+            found.append({"role": role, "content": block_text(rest, what), "tool_calls": calls})
+    return chat_messages(found)
 
 
 def block_text(blocks: Any, what: str) -> str:
@@ -102,11 +114,6 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
         return f"<think>{text}</think>" if kind == "reasoning" else text
     if kind == "image":
         raise ProtocolError(f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone")
-    if kind == "tool_call":
-        call = {"name": block.get("name"), "arguments": block.get("input")}
-        return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
-    if kind == "tool_result":
-        return f"<tool_response>\n{block_text(block.get('blocks'), what)}\n</tool_response>"
     return refuse(what, "type of a block", kind)
 
 

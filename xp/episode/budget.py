@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,14 +32,15 @@ def is_far_over(num_tokens: int, room: int) -> bool:
 
 
 def num_characters(messages: Sequence[Message]) -> int:
-    """Number of characters of all contents together."""
-    return sum(len(message["content"]) for message in messages)
+    """Number of characters of all contents and calls together."""
+    calls = (message["tool_calls"] for message in messages if "tool_calls" in message)
+    return sum(len(message["content"]) for message in messages) + sum(map(len, map(json.dumps, calls)))
 
 
 def cut(messages: Sequence[Message], size: int) -> list[Message]:
     """The messages with the first `size` characters of all contents; later messages are kept, but empty."""
-    found = []
+    found: list[Message] = []
     for message in messages:
-        found.append(Message(role=message["role"], content=message["content"][: max(0, size)]))
+        found.append({**message, "content": message["content"][: max(0, size)]})
         size -= len(message["content"])
     return found

@@ -55,15 +55,14 @@ def json_object(begin: str) -> Data:
     return Data(begin, _object_end)
 
 
-def between(opening: str, closing: str) -> Data:
-    """Text between two tags that does not contain the opening one."""
-    either = re.compile(f"{re.escape(opening)}|{re.escape(closing)}")
+def up_to(opening: str, closing: re.Pattern[str]) -> Data:
+    """Text between two tags; `opening` is a regular expression."""
 
     def end(text: str, begin: re.Match[str]) -> int | None:
-        found = either.search(text, begin.end())
-        return None if found is None or found.group() != closing else found.end()
+        found = closing.search(text, begin.end())
+        return None if found is None else found.end()
 
-    return Data(re.escape(opening), end)
+    return Data(opening, end)
 
 
 def without_thinking(text: str, data: Data | None = None) -> str:
@@ -73,6 +72,8 @@ def without_thinking(text: str, data: Data | None = None) -> str:
         text: one turn.
         data: the form of arguments, in which these tags have no meaning.
     """
+    if THINK_OPEN not in text and THINK_CLOSE not in text:
+        return text
     tags = Tags(text, f"{THINK_OPEN}|{THINK_CLOSE}", data)
     kept: list[str] = []
     start = position = 0

@@ -20,6 +20,29 @@ def is_rounding(spread: float, rewards: Iterable[float]) -> bool:
     return spread <= ROUNDING * max(1.0, max(map(abs, rewards)))
 
 
+Limits = tuple[float | None, float | None]
+"""Smallest and largest possible reward; None: unknown."""
+
+
+def reward_limits(rewards: Iterable[float | None], rule: Limits = (None, None)) -> Limits:
+    """Limits of an environment's rewards: those of its rule, else 0 and 1 if all observed rewards are within them.
+
+    Args:
+        rewards: observed rewards; None: void.
+        rule: limits that the reward rule sets.
+    """
+    values = [one for one in rewards if one is not None]
+    low, high = (0.0, 1.0) if values and min(values) >= 0 and max(values) <= 1 else (None, None)
+    return (low if rule[0] is None else rule[0], high if rule[1] is None else rule[1])
+
+
+def within(value: float, limits: Limits) -> float:
+    """The nearest value that the limits permit."""
+    low, high = limits
+    value = value if low is None else max(low, value)
+    return value if high is None else min(high, value)
+
+
 def clustered_stderr(groups: Sequence[Sequence[float]]) -> float | None:
     """Standard error of the mean over all values, clustered by group; None: fewer than two groups have values.
 

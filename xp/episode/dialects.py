@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.call_data import without_thinking
 from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes
+from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
 from xp.load import load_object
-
-Tools = Callable[[], Sequence[ToolSpec]]
-"""Function that returns the session's tools; called only if the dialect needs them."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +28,6 @@ class Syntax:
     """Writes a call as the model does, without the token that ends the turn."""
     plain: Callable[[str], str] = without_thinking
     """Returns the text of a turn without a call."""
-    has_tags: bool = True
-    """False if ordinary text may look like a call; in a session without tools it is an answer."""
 
 
 def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:
@@ -53,18 +48,8 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
     Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
     Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
-    Dialect.LLAMA_JSON: Syntax(
-        llama_calls.JSON_FORM,
-        _without_tools(llama_calls.parse_llama_json),
-        llama_calls.write_llama_json,
-        has_tags=False,
-    ),
-    Dialect.PYTHONIC: Syntax(
-        llama_calls.PYTHONIC_FORM,
-        _without_tools(llama_calls.parse_pythonic),
-        llama_calls.write_pythonic,
-        has_tags=False,
-    ),
+    Dialect.LLAMA_JSON: Syntax(llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json),
+    Dialect.PYTHONIC: Syntax(llama_calls.PYTHONIC_FORM, llama_calls.parse_pythonic, llama_calls.write_pythonic),
     Dialect.HARMONY: Syntax(
         harmony.FORM, _without_tools(harmony.parse_harmony), harmony.write_harmony, harmony.plain_harmony
     ),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
-from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, ToolCallsPerTurn
+from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
+from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
@@ -23,19 +24,6 @@ UNREAD: Final = "tool"
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One assistant message and its results, for the trajectory."""
-
-    text: str
-    calls: tuple[ParsedCall, ...]
-    results: tuple[ToolResult, ...]
-    messages: tuple[Message, ...]
-    """The environment's messages, including the last ones of the episode."""
-    elapsed_s: float
-    """Seconds that the environment took."""
-
-
 class Episode:
     """A state machine that the trainer's loop calls; it has no tokens, no loop and no event loop of its own.
 
@@ -44,7 +32,7 @@ class Episode:
         open_session: opens a new session on it; called again for each retry.
         rules: rules of turns, limits and rewards.
         shapes: the user's reward functions, from the rules' `reward_fn`.
-        opening: the first messages of the dialogue, for those functions.
+        prepared: the prepared first messages of the dialogue; none: they are the session's.
         describe: fetches the environment's own description of the task, for those functions; None: not needed.
     """
 
@@ -54,16 +42,19 @@ class Episode:
         open_session: Callable[[], Session],
         rules: EnvConfig,
         shapes: Sequence[Shape] = (),
-        opening: Sequence[Message] = (),
+        prepared: Sequence[Message] = (),
         describe: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.task = task
         self._rules = rules
         self._shapes = shapes
-        self._opening = opening
+        self._prepared = prepared
+        self.is_live = rules.prompt is PromptSource.LIVE
+        """True if the model must read the session's own prompt, after `start`."""
         self._describe = describe
         self._metadata: Mapping[str, Any] = {}
-        self._attempt = Attempt(open_session, rules.limits.retries_per_episode)
+        expected = None if self.is_live or not prepared else prepared
+        self._attempt = Attempt(open_session, rules.limits.retries_per_episode, rules.system_prompt, expected)
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
         self._is_finished = False
@@ -85,6 +76,15 @@ class Episode:
     @property
     def turns(self) -> tuple[Turn, ...]:
         return tuple(self._turns)
+
+    @property
+    def opening(self) -> Sequence[Message]:
+        """First messages of the dialogue: the prepared ones, or the session's own once it is open."""
+        return self._prepared if self._attempt.opening is None else self._attempt.opening
+
+    @property
+    def is_over(self) -> bool:
+        return self._status is not EpisodeStatus.ONGOING
 
     def start(self) -> None:
         """Opens the session before the first step, from any thread; a fault is reported by `step` or `settle`."""
@@ -114,11 +114,10 @@ class Episode:
             if is_over:
                 self._leave()
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
-            names = tuple(call.name if isinstance(call, ToolCall) else UNREAD for call in turn.calls)
-            return Reply((), self._status) if is_over else Reply(turn.messages, self._status, names)
+            return Reply(() if is_over else turn.messages, self._status)
 
     def give_up(self, reason: str) -> None:
-        """Makes an episode void because its model is unavailable; does nothing after the episode's end."""
+        """Makes an episode void that the model cannot play (on); does nothing after the episode's end."""
         with self._lock:
             if self._status is EpisodeStatus.ONGOING:
                 self._status, self._void_reason = EpisodeStatus.VOID, reason
@@ -158,9 +157,9 @@ class Episode:
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            calls = self._calls(text) if given is None else given
+            calls = syntax.read(text, self._attempt.tools) if given is None else given
             # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
-            complete = self._calls(f"{text}x") if is_cut and given is None else calls
+            complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut and given is None else calls
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)
@@ -174,15 +173,7 @@ class Episode:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
 
-    def _calls(self, text: str) -> tuple[ParsedCall, ...]:
-        """The calls in a turn; none if they have no tags and the session takes answers and has no tools."""
-        syntax = syntax_of(self._rules.dialect)
-        calls = syntax.read(text, self._attempt.tools)
-        is_answer = calls and not syntax.has_tags and self._attempt.takes_answer() and not self._attempt.tools()
-        return () if is_answer else calls
-
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
-        role = "user" if self._rules.dialect is Dialect.ACTION else "tool"
         for call in calls:
             if isinstance(call, Malformed):
                 self._num_malformed += 1
@@ -190,15 +181,22 @@ class Episode:
                     self._status = EpisodeStatus.STOPPED
                     return
                 form = syntax_of(self._rules.dialect).form
-                messages.append(Message(role=role, content=f"Error: {call.fault}. Write a call as\n{form}"))
+                messages.append(self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1
             result = self._perform(Call(call))
             results.append(result)
-            messages.append(Message(role=role, content=result.text))
+            messages.append(self._answer(call.name, result.text))
             if result.finished:
                 self._status = EpisodeStatus.FINISHED
                 return
+
+    def _answer(self, tool: str, text: str) -> Message:
+        """The message that answers a call, with an id that no other call of the episode has."""
+        if self._rules.dialect is Dialect.ACTION:
+            return Message(role="user", content=text)
+        number = self._num_tool_calls + self._num_malformed - 1
+        return Message(role="tool", content=text, name=tool, tool_call_id=call_id(number))
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
         """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""
@@ -257,7 +255,7 @@ class Episode:
 
     def _about(self) -> dict[str, Any]:
         """Arguments that a reward function's parameters may name, in addition to the outcome."""
-        messages = list(self._opening)
+        messages = list(self.opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
             messages += [Message(role="assistant", content=turn.text), *turn.messages]
@@ -276,7 +274,9 @@ class Episode:
         }
 
     def _score(self) -> EpisodeResult:
-        rewards = tuple(result.reward for turn in self._turns for result in turn.results if result.reward is not None)
+        results = [result for turn in self._turns for result in turn.results]
+        rewards = tuple(result.reward for result in results if result.reward is not None)
+        judged = [result.judges for result in results if result.judges] or [{}]
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
@@ -291,10 +291,6 @@ class Episode:
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
-            judges=_judges([result.judges for turn in self._turns for result in turn.results if result.judges]),
+            judges={name: sum(one[name] for one in judged) for name in judged[0] if all(name in one for one in judged)},
+            grader={name: value for result in results for name, value in result.metrics.items()},
         )
-
-
-def _judges(used: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    """Sums over the results, by name."""
-    return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}

@@ -17,21 +17,25 @@ from xp.errors import ExitCode, XpError
 def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[str, Any]:
     """Mean reward with its standard error, over the scored episodes; raises XpError if there are none.
 
-    `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`. The standard error
-    is clustered by task. `tasks` has each task's rewards in the order of play, None for a void episode.
+    `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`, `env_pass_share` the
+    same before the user's reward functions. The standard error is clustered by task. `tasks` has each task's rewards in
+    the order of play, None for a void episode.
     """
     tasks: dict[str, list[float | None]] = {}
     for one in played:
         tasks.setdefault(one.task_id, []).append(one.outcome.reward)
-    rewards = [one.outcome.reward for one in played if one.outcome.reward is not None]
-    if not rewards:
+    scored = [(one.outcome.reward, one.outcome.unshaped) for one in played if one.outcome.reward is not None]
+    if not scored:
         raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
+    rewards = [reward for reward, _ in scored]
+    unshaped = [reward if own is None else own for reward, own in scored]
     statuses = [one.outcome.status.value for one in played]
     return {
         "reward_mean": fmean(rewards),
         "reward_stderr": clustered_stderr([[one for one in task if one is not None] for task in tasks.values()]),
         "perfect_share": fmean(float(reward >= FULL_REWARD) for reward in rewards),
         "pass_share": fmean(float(reward >= pass_threshold) for reward in rewards),
+        "env_pass_share": fmean(float(reward >= pass_threshold) for reward in unshaped),
         "pass_threshold": pass_threshold,
         "num_scored": len(rewards),
         "num_void": len(played) - len(rewards),
@@ -48,6 +52,7 @@ def write_evaluation(
     results: Mapping[str, Mapping[str, Any]],
     held_out: Mapping[str, Mapping[str, Any]],
     task_hashes: Mapping[str, str],
+    scoring: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Writes evaluation.json atomically.
 
@@ -57,6 +62,7 @@ def write_evaluation(
         results: name -> `evaluation_result`.
         held_out: environment -> rule of its held-out tasks, with numbers.
         task_hashes: task -> digest of its content.
+        scoring: environment -> what decides its rewards (xp.tasks.request).
     """
     evaluation = {
         "schema_version": 1,
@@ -64,5 +70,6 @@ def write_evaluation(
         "results": results,
         "held_out": held_out,
         "task_hashes": dict(task_hashes),
+        "scoring": dict(scoring),
     }
     write_atomically(path, json.dumps(evaluation, indent=2) + "\n")

@@ -46,17 +46,19 @@ def _messages(text: str) -> Iterator[tuple[str, str]]:
         end = tags.after(start)
         piece = text[start : len(text) if end is None else end.start()]
         header, mark, _ = piece.partition(MESSAGE)
-        if mark:
+        if mark or (_channel(header) and _recipient(header)):
             yield header, piece
         start = None if end is None else end.end()
 
 
 def _call(piece: str) -> ParsedCall:
-    header, _, body = piece.partition(MESSAGE)
+    header, mark, body = piece.partition(MESSAGE)
+    if not mark:
+        return Malformed(f"the message to {_recipient(header)[:80]} has no {MESSAGE}")
     arguments = read_json(body) if body.strip() else None
     if isinstance(arguments, Malformed):
         return arguments
-    return call_of({"name": _recipient(header).removeprefix(_NAMESPACE), "arguments": arguments}, "arguments")
+    return call_of({"name": _recipient(header).removeprefix(_NAMESPACE), "arguments": arguments})
 
 
 def _recipient(header: str) -> str:

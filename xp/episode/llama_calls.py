@@ -1,4 +1,7 @@
-"""Llama's two formats of tool calls: a JSON object with `parameters`, and a Python list of calls (never executed)."""
+"""Llama's two formats of tool calls: a JSON object with `parameters`, and a Python list of calls (never executed).
+
+Neither has tags, so a text that calls none of the session's tools is an answer.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,71 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.episode.call_data import Data, json_object, without_thinking
+from xp.episode.call_data import MAX_FAILED, Data, json_object, without_thinking
 from xp.episode.pythonic import NotPythonic, calls_end, read_calls
 from xp.episode.tool_calls import (
-    MAX_CALL_CHARS,
+    ARGUMENT_KEYS,
     MAX_CALLS,
     Malformed,
     ParsedCall,
-    call_of,
+    Tools,
     checked_call,
-    read_json,
+    limited,
+    parse_call,
+    unwrapped,
+    with_calls,
 )
 
 JSON_FORM: Final = '{"name": "<tool>", "parameters": {...}}'
 PYTHONIC_FORM: Final = "[<tool>(<name>=<value>, ...)]"
-PYTHON_TAG: Final = "<|python_tag|>"
-_OBJECT: Final = re.compile(r'\{\s*"(?:name|parameters|type|function)"\s*:')
-_LIST: Final = re.compile(r"(?<!\\)\[\s*[A-Za-z_][\w.-]{0,127}\(")  # `\[` begins a formula of LaTeX
-_BETWEEN: Final = re.compile(rf"(?:[\s;,]|{re.escape(PYTHON_TAG)})*")
+_OBJECT: Final = re.compile(r'\{\s*"')
 _OBJECTS: Final = json_object(_OBJECT.pattern)
+_LIST: Final = re.compile(r"(?<!\\)\[\s*[^\W\d][\w.-]{0,127}\s*\(")  # `\[` begins a formula of LaTeX
 _LISTS: Final = Data(_LIST.pattern, lambda text, begin: calls_end(text, begin.start()))
+_NAMED: Final = re.compile(r'(?:\{\s*"(?:type|function)"\s*:\s*(?:"function"\s*,\s*)?)*\{?\s*"name"\s*:\s*"([^"\\]*)"')
+"""The beginning of an object that is a call."""
 _DECODER: Final = json.JSONDecoder()
 
 
-def parse_llama_json(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of one turn, separated by `;` or nothing; empty if no object begins like a call."""
-    return tuple(_limited(_objects(without_thinking(text, _OBJECTS))))
+def parse_llama_json(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
+    """The calls of one turn; empty if no object with arguments has the name of a tool.
+
+    Args:
+        text: one turn.
+        tools: called only if the turn has an object with a name.
+    """
+    objects = list(_objects(without_thinking(text, _OBJECTS)))
+    names = {tool.name for tool in tools()} if objects else set()
+    if not any(has_arguments and name in names for _, name, has_arguments in objects):
+        return ()
+    return with_calls((body for body, name, has_arguments in objects if has_arguments or name in names), parse_call)
 
 
-def parse_pythonic(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of the turn's first list; empty if no list begins with a call. LFM2 puts tokens around the list."""
+def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
+    """The calls of the turn's lists; empty if no list calls a tool. LFM2 puts tokens around the list.
+
+    Args:
+        text: one turn.
+        tools: called only if the turn has a list that begins with a call.
+    """
     said = without_thinking(text, _LISTS)
     begin = _LIST.search(said)
-    if begin is None:
-        return ()
-    try:
-        found = read_calls(said[begin.start() : begin.start() + MAX_CALL_CHARS])
-    except NotPythonic as error:
-        return (Malformed(f"the tool calls are not a Python list of calls ({error})"),)
-    return tuple(_limited(checked_call(name, arguments) for name, arguments in found))
+    names = set() if begin is None else {tool.name for tool in tools()}
+    calls: list[ParsedCall] = []
+    called: set[str] = set()
+    num_failed = 0
+    while begin is not None and num_failed < MAX_FAILED and len(calls) <= MAX_CALLS:
+        try:
+            pairs, position = read_calls(said, begin.start())
+            calls += [checked_call(name, arguments) for name, arguments in pairs]
+            called.update(name for name, _ in pairs)
+        except NotPythonic as error:
+            calls.append(Malformed(f"the tool calls are not a Python list of calls ({error})"))
+            called.add(name := begin.group().strip("[(").strip())
+            # The lists after the beginning of a call may be a part of it.
+            position, num_failed = begin.end(), MAX_FAILED if name in names else num_failed + 1
+        begin = _LIST.search(said, position)
+    return () if called.isdisjoint(names) else limited(calls)
 
 
 def write_llama_json(name: str, arguments: Mapping[str, Any]) -> str:
@@ -58,34 +87,19 @@ def write_pythonic(name: str, arguments: Mapping[str, Any]) -> str:
     return f"[{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})]"
 
 
-def _objects(said: str) -> Iterator[ParsedCall]:
-    begin = _OBJECT.search(said)
-    position = -1 if begin is None else begin.start()
-    while position >= 0:
-        rest = said[position : position + MAX_CALL_CHARS]
+def _objects(said: str) -> Iterator[tuple[str, str, bool]]:
+    """The JSON objects with a name: text, name, and whether it has arguments. One that does not end is the last."""
+    position = num_failed = 0
+    while (begin := _OBJECT.search(said, position)) is not None:
         try:
-            _, length = _DECODER.raw_decode(rest)
+            value, position = _DECODER.raw_decode(said, begin.start())
         except (ValueError, RecursionError):
-            fault = read_json(rest)  # says what is wrong
-            yield fault if isinstance(fault, Malformed) else Malformed("the tool call is not valid JSON")
-            return
-        value = read_json(rest[:length])
-        yield value if isinstance(value, Malformed) else _json_call(value)
-        gap = _BETWEEN.match(said, position + length)
-        assert gap is not None  # it matches the empty text
-        position = gap.end() if said.startswith("{", gap.end()) else -1
-
-
-def _json_call(value: Any) -> ParsedCall:
-    inner = value.get("function") if isinstance(value, dict) else None
-    own = inner if isinstance(inner, dict) else value
-    is_named = isinstance(own, dict) and "parameters" in own
-    return call_of(own, "parameters" if is_named else "arguments")
-
-
-def _limited(calls: Iterator[ParsedCall]) -> Iterator[ParsedCall]:
-    for number, call in enumerate(calls):
-        if number == MAX_CALLS:
-            yield Malformed(f"more than {MAX_CALLS} tool calls in one message")
-            return
-        yield call
+            position, num_failed = begin.end(), num_failed + 1
+            named = _NAMED.match(said, begin.start())
+            if named is not None or num_failed == MAX_FAILED:
+                yield said[begin.start() :], "" if named is None else named[1], True
+                return
+            continue
+        own = unwrapped(value)
+        if isinstance(own, dict) and isinstance(own.get("name"), str):
+            yield said[begin.start() : position], own["name"], not own.keys().isdisjoint(ARGUMENT_KEYS)

@@ -51,6 +51,12 @@ METRICS: Final = (
         "The parts of a reward: which of them rises.",
     ),
     Metric(
+        "grader/<name>",
+        "as the grader gives it",
+        "Mean of what a grader returned under that name beside the score, over the scored episodes that have it.",
+        "The parts of a score: which of them rises.",
+    ),
+    Metric(
         "judges/<name>",
         "tokens; US dollars",
         "Sum over this step's scored episodes of what judge models and simulated users read (`prompt_tokens`), wrote"
@@ -209,13 +215,6 @@ METRICS: Final = (
         "Updates of this step that were not made, since the loss or gradient was not a finite number"
         " (`training.on_nonfinite=skip`); written only where there are any.",
         f"Rare ones do no harm. In {MOST_IN_A_ROW} steps in a row they stop the run.",
-    ),
-    Metric(
-        "training/engine_restarts",
-        "restarts",
-        "Restarts of the engine's server since the step before, as it had ended or did not answer; written only where"
-        " there are any.",
-        "Episodes that were going on are void. The reason is in the log's warning and at the end of the server's log.",
     ),
     Metric(
         "training/value_loss",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -23,8 +23,6 @@ class Played:
     outcome: EpisodeResult
     num_tokens: int
     """Tokens that the policy generated, over all turns."""
-    is_lost: bool = False
-    """True if the engine failed during the episode, which is no fault of the environment."""
 
 
 def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
@@ -45,16 +43,20 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
 
 
 def check_health(played: Sequence[Played], max_void_fraction: float) -> None:
-    """Raises XpError(UNHEALTHY) if too large a share of the episodes is void, not counting lost engines."""
-    played = [one for one in played if not one.is_lost]
+    """Raises XpError(UNHEALTHY) if too large a share of the episodes is void."""
     void = [one.outcome for one in played if one.outcome.status is EpisodeStatus.VOID]
     if len(void) > max_void_fraction * len(played):
-        reasons = sorted({outcome.void_reason for outcome in void if outcome.void_reason})
         raise XpError(
             f"{len(void)} of {len(played)} episodes are void, more than training.max_void_fraction={max_void_fraction}:"
-            f" the environment is failing ({'; '.join(reasons[:3])})",
+            f" the environment is failing ({void_reasons(one.void_reason for one in void)})",
             ExitCode.UNHEALTHY,
         )
+
+
+def void_reasons(reasons: Iterable[str | None]) -> str:
+    """Up to three reasons of void episodes, each of another type of fault."""
+    of_type = {reason.partition(":")[0]: reason for reason in sorted(filter(None, reasons), reverse=True)}
+    return "; ".join(sorted(of_type.values())[:3])
 
 
 def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
@@ -73,7 +75,8 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         "environment/total_reward": sum((sum(one.outcome.step_rewards) for one in scored), 0.0),
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
-    metrics |= _of_reward_fn(scored) | _of_judges(scored)
+    metrics |= _means("reward_fn", [one.outcome.metrics for one in scored]) | _of_judges(scored)
+    metrics |= _means("grader", [one.outcome.grader for one in scored])
     if scored:
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
@@ -90,12 +93,12 @@ def pass_name(group_size: int, pass_threshold: float) -> str:
     return name if pass_threshold == FULL_REWARD else f"{name}_from_{pass_threshold:g}"
 
 
-def _of_reward_fn(scored: Sequence[Played]) -> dict[str, float]:
-    """Mean of each further metric of reward functions, over the episodes that have it."""
+def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each further metric of reward functions or graders, over the episodes that have it."""
     given: dict[str, list[float]] = {}
-    for one in scored:
-        for name, value in one.outcome.metrics.items():
-            given.setdefault(f"reward_fn/{name}", []).append(value)
+    for one in entries:
+        for name, value in one.items():
+            given.setdefault(f"{source}/{name}", []).append(value)
     return {name: fmean(values) for name, values in sorted(given.items())}
 
 

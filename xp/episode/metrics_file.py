@@ -13,13 +13,8 @@ from typing import Any, Final
 
 from xp.atomic import append_line
 from xp.episode.metric_names import check_names
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.reading import is_count, is_finite, lines_of, opened
-
-MAX_LINE: Final = 10_000_000
-"""Largest size of a line, in bytes."""
-MAX_BYTES: Final = 1_000_000_000
-"""Largest size of a file, in bytes; it is read into memory."""
 
 
 class MetricsFile:
@@ -77,11 +72,11 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a file in order; none if there is no file.
 
     Raises:
-        XpError: (RUN_DIR) it is not a regular file of this directory, not readable or too large.
+        XpError: (RUN_DIR) it is not a regular file of this directory, or not readable.
     """
     if not os.path.lexists(path):
         return
-    for text in lines_of(path, ExitCode.RUN_DIR, max_line=MAX_LINE, max_bytes=MAX_BYTES, below=path.parent):
+    for text in lines_of(path, ExitCode.RUN_DIR, below=path.parent):
         if (line := _line(text)) is not None:
             yield line
 
@@ -109,14 +104,12 @@ def last_step(path: Path) -> int | None:
     """The last rollout step that a training wrote, from the end of the file; None if there is none.
 
     Raises:
-        XpError: (RUN_DIR) the file is not a regular file, not readable or too large.
+        XpError: (RUN_DIR) the file is not a regular file, or not readable.
     """
     if not os.path.lexists(path):
         return None
     with opened(path, ExitCode.RUN_DIR, below=path.parent) as file:
         size = file.seek(0, os.SEEK_END)
-        if size > MAX_BYTES:
-            raise XpError(f"{path} has {size:,} bytes; expected at most {MAX_BYTES:,}", ExitCode.RUN_DIR)
         length = TAIL_BYTES
         while True:
             file.seek(max(0, size - length))

@@ -1,4 +1,4 @@
-"""Results of an episode: the reply to a turn, and the final result."""
+"""Results of an episode: its turns, the reply to each, and the final result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolResult
+from xp.episode.tool_calls import ParsedCall
 
 
 class EpisodeStatus(StrEnum):
@@ -24,13 +25,24 @@ class EpisodeStatus(StrEnum):
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One assistant message and its results, for the trajectory."""
+
+    text: str
+    calls: tuple[ParsedCall, ...]
+    results: tuple[ToolResult, ...]
+    messages: tuple[Message, ...]
+    """The environment's messages, including the last ones of the episode."""
+    elapsed_s: float
+    """Seconds that the environment took."""
+
+
+@dataclass(frozen=True)
 class Reply:
     """Reply to one assistant turn: messages to append, or the end."""
 
     messages: tuple[Message, ...]
     status: EpisodeStatus
-    tools: tuple[str, ...] = ()
-    """Names of the tools whose results are among the messages, in order; some chat templates render them."""
 
     @property
     def is_done(self) -> bool:
@@ -50,5 +62,9 @@ class EpisodeResult:
     void_reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the user's reward function returned in addition to the reward."""
+    unshaped: float | None = None
+    """Reward before the user's reward functions; None: there are none, or the episode is void."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
+    grader: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that the environment's grader returned in addition to the reward."""

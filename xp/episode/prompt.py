@@ -1,14 +1,23 @@
-"""The first messages of an episode, the same for all backends: system prompt, then the environment's own."""
+"""The first messages of an episode, the same for all backends, and the comparison of those of two sessions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from xp.envs.base import Message, ToolSpec
+from xp.counted import counted
+from xp.envs.base import Message, Session, ToolSpec
+from xp.valid_text import valid_value
 
 EMPTY_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+WAY_OUT: Final = (
+    "set env.prompt=live if each session is meant to draw its own, else make it depend on the task alone (a seed of its"
+    " own, not hash() or the time)"
+)
+"""Ending of a message about a prompt that is not the prepared one."""
+MAX_EXCERPT: Final = 48
+"""Largest number of characters of each text in the description of a difference."""
 
 
 def tool_schema(tool: ToolSpec) -> dict[str, Any]:
@@ -34,13 +43,51 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
             templates support only one.
     """
     if template is None:
-        return list(prompt)
+        return [_clean(message) for message in prompt]
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in tool_schemas(tools))
     names = ", ".join(tool.name for tool in tools)
     system = "".join({"{tools}": lines, "{tool_names}": names}.get(piece, piece) for piece in _pieces(template))
     if prompt and prompt[0]["role"] == "system":
-        return [Message(role="system", content=f"{system}\n\n{prompt[0]['content']}"), *prompt[1:]]
-    return [Message(role="system", content=system), *prompt]
+        prompt, system = prompt[1:], f"{system}\n\n{prompt[0]['content']}"
+    return [_clean(message) for message in (Message(role="system", content=system), *prompt)]
+
+
+def _clean(message: Message) -> Message:
+    """A message with valid texts, without empty keys and others, which a provider of the user's own may give it."""
+    own = {key: value for key, value in message.items() if key in Message.__annotations__ and value is not None}
+    clean: Message = valid_value(own)
+    return clean
+
+
+def session_messages(template: str | None, session: Session) -> list[Message]:
+    """First messages of the dialogue in a session; its tools are requested only if the template names them.
+
+    Args:
+        template: system prompt, as in `opening_messages`.
+    """
+    tools = session.tools() if template is not None and len(_pieces(template)) > 1 else ()
+    return opening_messages(template, session.prompt(), tools)
+
+
+def first_difference(expected: Sequence[Mapping[str, object]], actual: Sequence[Mapping[str, object]]) -> str | None:
+    """Describes the first place where two dialogues differ; None: they are equal. A key without a value is no key."""
+    for number, (one, other) in enumerate(zip(expected, actual, strict=False), start=1):
+        for key in {**one, **other}:
+            if one.get(key) != other.get(key):
+                was, now = _excerpts(one.get(key), other.get(key))
+                return f"message {number}, {key}: expected {was}, got {now}"
+    if len(expected) != len(actual):
+        return f"expected {counted(len(expected), 'message')}, got {len(actual)}"
+    return None
+
+
+def _excerpts(*values: object) -> list[str]:
+    """Two values as printable texts, each from just before the first difference."""
+    texts = [value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str) for value in values]
+    pairs = enumerate(zip(*texts, strict=False))
+    start = max(0, next((at for at, (one, other) in pairs if one != other), min(map(len, texts))) - MAX_EXCERPT // 2)
+    end = start + MAX_EXCERPT
+    return [repr("..." * (start > 0) + text[start:end] + "..." * (end < len(text))) for text in texts]
 
 
 def _pieces(template: str) -> list[str]:

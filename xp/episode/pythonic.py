@@ -1,171 +1,117 @@
-"""Parses a list of calls in Python's notation: literals only, with a scanner; nothing is evaluated."""
+"""Reads a list of calls in Python's notation with Python's own parser; only literals are arguments, nothing is run."""
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any, Final
 
+from xp.episode.tool_calls import MAX_CALL_CHARS
+
 MAX_DEPTH: Final = 32
-_SPACE: Final = re.compile(r"\s*")
-_NAME: Final = re.compile(r"[A-Za-z_][\w.-]*")
-_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_STRING: Final = re.compile(r"""'([^'\\]*(?:\\.[^'\\]*)*)'|"([^"\\]*(?:\\.[^"\\]*)*)\"""", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
-_SHORT: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "\n": ""}
-_WORDS: Final = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-"""Constants of Python and of JSON, since LFM2's template writes a dictionary as JSON."""
-_MAX_DIGITS: Final = 400
-"""Largest number of digits of a number; conversion of digits to an integer takes quadratic time."""
+"""Largest depth of brackets in an argument; Python's parser is safe to call below it."""
+_PART: Final = re.compile(
+    r"""(?P<string>'''(?:[^\\]|\\.)*?'''|\"{3}(?:[^\\]|\\.)*?\"{3}|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    r"""|(?P<open>[\[({])|(?P<close>[\])}])|(?P<code>[^\[\](){}'"#]+)""",  # a comment would be unread text
+    re.DOTALL,
+)
+_NAME: Final = r"(?<![\w.-])[^\W\d][\w.-]*"
+_TOOL: Final = re.compile(rf"{_NAME}(?=\s*\Z)")
+_ARGUMENT: Final = re.compile(rf"{_NAME}(?=\s*=(?!=))")
+_ESCAPE: Final = re.compile(r"\\(.)|[\n\r\0]", re.DOTALL)
+_ESCAPES: Final = "\n\r\\'\"abfnrtv01234567xNuU"
+_JSON: Final = {"true": True, "false": False, "null": None}
+"""Constants of JSON, since LFM2's template writes a dictionary as JSON."""
 
 
 class NotPythonic(ValueError):
     """The text is not a list of calls; the message says why."""
 
 
-def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and arguments of `[name(key=value, ...), ...]` at the beginning of the text; raises NotPythonic."""
-    return _read(_Scanner(text, 0))
+def read_calls(text: str, start: int = 0) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    """Names and arguments of the `[name(key=value, ...), ...]` that begins at `start`, and the position after it.
+
+    Raises:
+        NotPythonic: there is no such list.
+    """
+    source, names, end = _source(text, start)
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotPythonic(str(getattr(error, "msg", "it is no Python"))[:80]) from None
+    if not isinstance(tree, ast.List):
+        raise NotPythonic("it is no list")
+    return [_call(node, names) for node in tree.elts], end
 
 
 def calls_end(text: str, start: int) -> int | None:
-    """The position after the list of calls that begins at `start`; None: there is no such list."""
-    scanner = _Scanner(text, start)
+    """The position after the list that begins at `start`; None: it does not end."""
     try:
-        _read(scanner)
+        return _source(text, start)[2]
     except NotPythonic:
         return None
-    return scanner.position
 
 
-def _read(scanner: _Scanner) -> list[tuple[str, dict[str, Any]]]:
-    scanner.take("[")
-    calls: list[tuple[str, dict[str, Any]]] = []
-    while not scanner.accepts("]"):
-        if calls:
-            scanner.take(",")
-            if scanner.accepts("]"):
-                break
-        name = scanner.match(_NAME, "the name of a tool")
-        scanner.take("(")
-        calls.append((name, scanner.arguments()))
-    return calls
+def _source(text: str, start: int) -> tuple[str, dict[str, str], int]:
+    """The list as Python has it, the names of its tools and arguments by `_0`, `_1`, ..., and the position after it.
 
+    These stand for the names in it, which may be none in Python: `web-search`, `from`.
+    """
+    parts: list[str] = []
+    names: dict[str, str] = {}
 
-class _Scanner:
-    """A position in the text; every method moves it forward or raises NotPythonic."""
+    def number(name: re.Match[str]) -> str:
+        names[f"_{len(names)}"] = name.group()
+        return next(reversed(names))
 
-    def __init__(self, text: str, start: int) -> None:
-        self._text, self._at = text, start
-
-    @property
-    def position(self) -> int:
-        return self._at
-
-    def accepts(self, mark: str) -> bool:
-        """Returns whether the mark is next in the text, and if so moves past it."""
-        space = _SPACE.match(self._text, self._at)
-        assert space is not None  # it matches the empty text
-        self._at = space.end()
-        if not self._text.startswith(mark, self._at):
-            return False
-        self._at += len(mark)
-        return True
-
-    def take(self, mark: str) -> None:
-        if not self.accepts(mark):
-            raise NotPythonic(f"expected {mark} at character {self._at}")
-
-    def match(self, pattern: re.Pattern[str], what: str) -> str:
-        self.accepts("")
-        found = pattern.match(self._text, self._at)
-        if found is None:
-            raise NotPythonic(f"expected {what} at character {self._at}")
-        self._at = found.end()
-        return found.group()
-
-    def arguments(self) -> dict[str, Any]:
-        """Reads `key=value, ...)`; tools have no positional arguments."""
-        given: dict[str, Any] = {}
-        while not self.accepts(")"):
-            if given:
-                self.take(",")
-                if self.accepts(")"):
-                    break
-            key = self.match(_NAME, "the name of an argument")
-            self.take("=")
-            if key in given:
-                raise NotPythonic(f"the argument {key[:80]} occurs twice")
-            given[key] = self.value(0)
-        return given
-
-    def value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
+    depth, position = 0, start
+    while (part := _PART.match(text, position, start + MAX_CALL_CHARS)) is not None:
+        position, piece = part.end(), part.group()
+        if part.lastgroup == "code" and depth in (1, 2):
+            piece = (_TOOL if depth == 1 else _ARGUMENT).sub(number, piece)
+        elif part.lastgroup == "string" and not parts[-1].endswith(("r", "R")):
+            piece = _ESCAPE.sub(_escaped, piece)
+        depth += (part.lastgroup == "open") - (part.lastgroup == "close")
+        parts.append(piece)
+        if depth == 0:
+            return "".join(parts), names, position
+        if depth > MAX_DEPTH + 2:
             raise NotPythonic("it is nested too deeply")
-        if self.accepts("["):
-            return self._items("]", depth)
-        if self.accepts("("):
-            return self._items(")", depth)
-        if self.accepts("{"):
-            return self._dictionary(depth)
-        if self._text.startswith(("'", '"'), self._at):
-            return self._string()
-        if self._text[self._at : self._at + 1].isalpha():
-            word = self.match(_NAME, "a value")
-            if word not in _WORDS:
-                raise NotPythonic(f"{word[:80]} is no value; variables and calls cannot be arguments")
-            return _WORDS[word]
-        return self._number()
-
-    def _items(self, end: str, depth: int) -> list[Any]:
-        items: list[Any] = []
-        while not self.accepts(end):
-            if items:
-                self.take(",")
-                if self.accepts(end):
-                    break
-            items.append(self.value(depth + 1))
-        return items
-
-    def _dictionary(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        is_first = True
-        while not self.accepts("}"):
-            if not is_first:
-                self.take(",")
-                if self.accepts("}"):
-                    break
-            is_first = False
-            key = self.value(depth + 1)
-            if not isinstance(key, str) or key in found:
-                raise NotPythonic("a key of a dictionary is no text, or occurs twice")
-            self.take(":")
-            found[key] = self.value(depth + 1)
-        return found
-
-    def _string(self) -> str:
-        found = _STRING.match(self._text, self._at)
-        if found is None:
-            raise NotPythonic(f"the text that begins at character {self._at} does not end")
-        self._at = found.end()
-        return _ESCAPE.sub(_unescaped, found.group(1) if found.group(1) is not None else found.group(2))
-
-    def _number(self) -> int | float:
-        word = self.match(_NUMBER, "a value")
-        if len(word) > _MAX_DIGITS:
-            raise NotPythonic("a number is too long")
-        try:
-            return int(word)
-        except ValueError:
-            return float(word)
+    raise NotPythonic(f"it ends, or is no literal, at character {position - start}")
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    code = found.group(1)
-    if code[0] in "xuU" and len(code) > 1:
-        point = int(code[1:], 16)
-        return chr(point) if point <= 0x10FFFF else found.group()
-    if code[0] in "01234567":
-        return chr(int(code, 8))
-    if code in "'\"\\":
-        return code
-    return _SHORT.get(code, found.group())
+def _escaped(part: re.Match[str]) -> str:
+    """Part of a text as Python must have it: line breaks are escaped, a backslash that escapes nothing is itself."""
+    if (code := part.group(1)) is None:
+        return repr(part.group())[1:-1]
+    return part.group() if code in _ESCAPES else f"\\{part.group()}"
+
+
+def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in names:
+        raise NotPythonic("a part of it is no call of a tool")
+    pairs = [(names.get(str(one.arg)), one.value) for one in node.keywords]
+    if node.args or any(name is None for name, _ in pairs):
+        raise NotPythonic("an argument has no name")
+    arguments = {str(name): _value(value) for name, value in pairs}
+    if len(arguments) != len(pairs):
+        raise NotPythonic("an argument occurs twice")
+    return names[node.func.id], arguments
+
+
+def _value(node: ast.expr | None) -> Any:
+    match node:
+        case ast.Constant(value=str() | int() | float() | None):
+            return node.value
+        case ast.Name(id=name) if name in _JSON:
+            return _JSON[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)):
+            return -number if isinstance(node.op, ast.USub) else number
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            pairs = [(_value(key), _value(value)) for key, value in zip(keys, values, strict=True)]
+            if all(isinstance(key, str) for key, _ in pairs) and len(dict(pairs)) == len(pairs):
+                return dict(pairs)
+            raise NotPythonic("a key of a dictionary is no text, or occurs twice")
+    raise NotPythonic("an argument is no literal; variables, calls and sums cannot be arguments")

@@ -1,9 +1,9 @@
-"""Replaces a lost session by a new one, brought to the same state by the same calls; else the episode is void."""
+"""Opens the session of an episode, and replaces a lost one by a new one in the same state; else the episode is void."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -12,6 +12,7 @@ from typing import TypeVar
 from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
+    Message,
     ProtocolError,
     Session,
     StateScorer,
@@ -20,6 +21,7 @@ from xp.envs.base import (
     UnsafeOrigin,
 )
 from xp.envs.retry import backoff_s
+from xp.episode.prompt import WAY_OUT, first_difference, session_messages
 from xp.episode.tool_calls import ToolCall
 from xp.valid_text import valid_text
 
@@ -27,7 +29,11 @@ T = TypeVar("T")
 
 
 class Diverged(EnvFault):
-    """The new session answered an earlier call differently, so the episode cannot continue."""
+    """The new session begins or answers differently from the lost one, so the episode cannot continue."""
+
+
+class PromptDiffers(EnvFault):
+    """The session has another prompt than the one that was prepared, which the model reads."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,21 @@ class Attempt:
     Args:
         open_session: opens a new session.
         retries: largest number of retries of the whole episode.
+        system_prompt: system message before each session's own prompt.
+        prepared: first messages of the dialogue, which every session must repeat; None: they are the first session's.
     """
 
-    def __init__(self, open_session: Callable[[], Session], retries: int) -> None:
+    def __init__(
+        self,
+        open_session: Callable[[], Session],
+        retries: int,
+        system_prompt: str | None = None,
+        prepared: Sequence[Message] | None = None,
+    ) -> None:
         self._open_session = open_session
+        self._system_prompt, self._is_live = system_prompt, prepared is None
+        self.opening = prepared
+        """First messages of the dialogue; None: they are those of a session that is not open yet."""
         self._retries_left = retries
         self._num_retries = 0
         self._session: Session | None = None
@@ -87,7 +104,7 @@ class Attempt:
                 raise DeadlineExceeded("the episode took longer than its limit")
             try:
                 return _as_fault(lambda: act(self._session or self._reopen()))
-            except (UnsafeOrigin, Diverged):
+            except (UnsafeOrigin, Diverged, PromptDiffers):
                 raise
             except EnvFault:
                 self.close()
@@ -99,6 +116,13 @@ class Attempt:
 
     def _reopen(self) -> Session:
         self._session = session = self._open_session()
+        messages = session_messages(self._system_prompt, session)
+        if self.opening is None:
+            self.opening = messages
+        elif difference := first_difference(self.opening, messages):
+            if self._is_live:
+                raise Diverged(f"a fresh session has another prompt than the one that was lost: {difference}")
+            raise PromptDiffers(f"the environment's prompt is not the prepared one: {difference}; {WAY_OUT}")
         for call, expected in self._done:
             found = _perform(session, call)
             if found != expected:

@@ -65,7 +65,7 @@ def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, 
             return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
         reward += shape.weight * given
         metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], given, entries)
-    return replace(outcome, reward=reward, metrics=metrics)
+    return replace(outcome, reward=reward, metrics=metrics, unshaped=outcome.reward)
 
 
 def _under(function: str, given: float, entries: Mapping[str, float]) -> dict[str, float]:

@@ -4,43 +4,71 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.envs.base import ToolSpec
-from xp.episode.call_data import between
-from xp.episode.tool_calls import (
-    Malformed,
-    ParsedCall,
-    bodies,
-    checked_call,
-    read_json,
-    with_calls,
-)
+from xp.episode.call_data import Data, up_to
+from xp.episode.json_schema import Schema, allowed_types, allowed_values, allows, branches, properties, required
+from xp.episode.tool_calls import CLOSE, OPEN, Malformed, ParsedCall, Tools, bodies, checked_call, read_json, with_calls
 
-Tools = Callable[[], Sequence[ToolSpec]]
 XML_FORM: Final = (
     "<tool_call>\n<function=<tool>>\n<parameter=<name>>\n<value>\n</parameter>\n...\n</function>\n</tool_call>"
 )
 GLM_FORM: Final = "<tool_call><tool>\n<arg_key><name></arg_key>\n<arg_value><value></arg_value>\n...\n</tool_call>"
-_XML_TAGS: Final = re.compile(r"(<function=|</function>|<parameter=|</parameter>)")
-_GLM_TAGS: Final = re.compile(r"(</?arg_key>|</?arg_value>)")
-_XML_VALUE: Final = ("<parameter=", "</parameter>")
-_GLM_VALUE: Final = ("<arg_value>", "</arg_value>")
-_XML_DATA: Final = between(*_XML_VALUE)
-_GLM_DATA: Final = between(*_GLM_VALUE)
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 """Python's constants, which Qwen3.5's template writes."""
 
 
+@dataclass(frozen=True)
+class _Form:
+    """One dialect, in regular expressions; the tool and an argument have their names as a group."""
+
+    opening: str
+    closing: str
+    tool: re.Pattern[str]
+    argument: re.Pattern[str]
+    end: re.Pattern[str]
+    """The tag that ends a value: what follows it is no text, else it is a part of the value (models write code)."""
+    data: Data
+
+
+def _form(opening: str, closing: str, tool: str, argument: str, value: str, end: str, after: str) -> _Form:
+    last = re.compile(rf"{end}\s*(?={after}|\Z)")
+    return _Form(opening, closing, re.compile(tool), re.compile(argument), last, up_to(value, last))
+
+
+_XML: Final = _form(
+    opening=rf"(?:{OPEN}\s*)?<function=|{OPEN}",
+    closing=rf"</function>(?:\s*{CLOSE})?|{CLOSE}",
+    tool=rf"(?:{OPEN}\s*)?<function=([^<>]+)>",
+    argument=r"<parameter=([^<>]+)>\n?",
+    value="<parameter=",
+    end=r"\n?</parameter>",
+    after=rf"<parameter=|</function>|{CLOSE}",
+)
+_GLM: Final = _form(
+    opening=OPEN,
+    closing=CLOSE,
+    tool=rf"{OPEN}\s*([^\s<>{{}}]+)",
+    argument=r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>",
+    value="<arg_value>",
+    end="</arg_value>",
+    after=rf"<arg_key>|{CLOSE}",
+)
+
+
 def parse_xml(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    """The calls of one turn in Qwen3.5's format, which Qwen3-Coder and Nemotron 3 share; empty if there are none."""
-    return with_calls(bodies(text, _XML_DATA, bare="<function="), lambda body: _xml_call(body, tools))
+    """The calls of one turn in Qwen3.5's format, which Qwen3-Coder and Nemotron 3 share; empty if there are none.
+
+    Qwen3-Coder leaves out `<tool_call>` at times.
+    """
+    return _parse(text, tools, _XML)
 
 
 def parse_glm(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     """The calls of one turn in GLM's format; empty if there are none."""
-    return with_calls(bodies(text, _GLM_DATA), lambda body: _glm_call(body, tools))
+    return _parse(text, tools, _GLM)
 
 
 def write_xml(name: str, arguments: Mapping[str, Any]) -> str:
@@ -57,104 +85,83 @@ def write_glm(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>{name}\n{given}</tool_call>"
 
 
-def _xml_call(body: str, tools: Tools) -> ParsedCall:
-    pieces = _pieces(body, _XML_TAGS, *_XML_VALUE)
-    if len(pieces) < 3 or pieces[1] != "<function=":
-        return Malformed("the tool call has no <function=...>")
-    name, closing, _ = pieces[2].partition(">")
-    if not closing or not name.strip():
-        return Malformed("the tool call has no name in <function=...>")
-    given: dict[str, str] = {}
-    for tag, piece in zip(pieces[3::2], pieces[4::2], strict=True):
-        if tag == "<function=":
-            return Malformed("one <tool_call> holds one <function=...>")
-        if tag != "<parameter=":
-            continue
-        key, closing, value = piece.partition(">")
-        if not closing or not key.strip() or key.strip() in given:
-            return Malformed("a <parameter=...> has no name, or one that occurs twice")
-        given[key.strip()] = value.removeprefix("\n").removesuffix("\n")
-    return _typed_call(name.strip(), given, tools)
+def value_of(text: str, options: Sequence[Schema]) -> Any:
+    """The value that has this text; Malformed: the schema allows none.
+
+    Args:
+        text: the value as the model wrote it.
+        options: branches of the value's schema. Where one of them allows any text, the others come first.
+    """
+    stripped = text.strip()
+    value = _PYTHON[stripped] if stripped in _PYTHON else read_json(stripped)
+    listed = [branch for branch in options if allowed_values(branch) is not None]
+    for candidate in (text, stripped, *(() if isinstance(value, Malformed) else (value,))):
+        if any(allows(branch, candidate) for branch in listed):
+            return candidate
+    if not isinstance(value, str | Malformed) and any(allows(branch, value) for branch in options):
+        return value
+    kinds = frozenset[str]().union(*map(allowed_types, options))
+    if "string" in kinds:
+        return text
+    return Malformed(f"must be JSON of type {' or '.join(sorted(kinds))}") if isinstance(value, Malformed) else value
 
 
-def _glm_call(body: str, tools: Tools) -> ParsedCall:
-    pieces = _pieces(body, _GLM_TAGS, *_GLM_VALUE)
-    name = pieces[0].strip()
-    if not name or name.startswith(("{", "<")):
-        return Malformed("the tool call does not begin with the tool's name")
-    given: dict[str, str] = {}
-    key: str | None = None
-    for tag, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-        if tag == "<arg_key>":
-            key = piece.strip()
-        elif tag == "<arg_value>":
-            if not key or key in given:
-                return Malformed("an <arg_value> has no <arg_key> before it, or one that occurs twice")
-            given[key], key = piece, None
-    if key is not None:
-        return Malformed(f"<arg_key>{key[:80]}</arg_key> has no <arg_value>")
-    return _typed_call(name, given, tools)
+def is_omitted(text: str, options: Sequence[Schema]) -> bool:
+    """Returns whether an optional argument is left out: an empty tag, which XML has instead of null.
+
+    The empty text is a value where the tool would put another one in its place.
+    """
+    takes_text = any("string" in allowed_types(branch) for branch in options)
+    default = next((branch["default"] for branch in options if "default" in branch), None)
+    return (not text and default in (None, "")) if takes_text else not text.strip()
 
 
-def _pieces(body: str, tags: re.Pattern[str], opening: str, closing: str) -> list[str]:
-    """The body split at its tags, which are at the odd positions; other tags inside a value are a part of it."""
-    value = between(opening, closing)
-    pieces: list[str] = []
-    start = position = 0
-    while (tag := tags.search(body, position)) is not None:
-        pieces += (body[start : tag.start()], tag.group())
-        start = position = tag.end()
-        end = value.end(body, tag) if tag.group() == opening else None
-        if end is not None:
-            position = end - len(closing)
-    return [*pieces, body[start:]]
+def _parse(text: str, tools: Tools, form: _Form) -> tuple[ParsedCall, ...]:
+    return with_calls(bodies(text, form.data, form.opening, form.closing), lambda body: _call(body, tools, form))
 
 
-def _typed_call(name: str, given: Mapping[str, str], tools: Tools) -> ParsedCall:
-    """The call with values of the schema's types; the environment rejects an unknown tool."""
-    schema = next((tool.parameters for tool in tools() if tool.name == name), {}) if given else {}
-    properties = schema.get("properties")
+def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
+    """The call, with values of the schema's types; the environment rejects an unknown tool."""
+    begin = form.tool.match(body)
+    if begin is None:
+        return Malformed("the tool call does not begin with the name of a tool")
+    name, rest = begin[1].strip(), body[begin.end() :].strip()
+    root = next((tool.parameters for tool in tools() if tool.name == name), {}) if rest else {}
+    declared, needed = properties(root), required(root)
+    texts = _texts(rest, form, declared.keys())
+    if isinstance(texts, Malformed):
+        return texts
     arguments: dict[str, Any] = {}
-    for key, text in given.items():
-        own = properties.get(key) if isinstance(properties, Mapping) else None
-        kinds = json_types(own) if isinstance(own, Mapping) else frozenset()
-        value = _typed(text, kinds)
+    for key, text in texts.items():
+        options = branches(declared.get(key), root)
+        if key in declared and key not in needed and is_omitted(text, options):
+            continue
+        value = value_of(text, options)
         if isinstance(value, Malformed):
             return Malformed(f"{key[:80]} of the tool call {value.fault}")
         arguments[key] = value
     return checked_call(name, arguments)
 
 
-def _typed(text: str, kinds: frozenset[str]) -> Any:
-    """A value from its text: unchanged if the schema allows a string, else parsed as JSON (or True, False, None)."""
-    stripped = text.strip()
-    if kinds == {"string"}:
-        return text
-    if "string" in kinds:
-        return None if "null" in kinds and stripped in ("null", "None") else text
-    if stripped in _PYTHON:
-        return _PYTHON[stripped]
-    value = read_json(stripped)
-    if not isinstance(value, Malformed):
-        return text if isinstance(value, str) and not kinds else value
-    return Malformed(f"must be JSON of type {' or '.join(sorted(kinds))}") if kinds else text
-
-
-def json_types(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The JSON types that a property may have; empty if its schema does not say."""
-    found: set[str] = set()
-    own = schema.get("type")
-    found |= {own} if isinstance(own, str) else {kind for kind in _listed(own) if isinstance(kind, str)}
-    for branch in (*_listed(schema.get("anyOf")), *_listed(schema.get("oneOf"))):
-        kind = branch.get("type") if isinstance(branch, Mapping) else None
-        found |= {kind} if isinstance(kind, str) else set()
-    if "enum" in schema and not found:
-        found |= {"string"} if all(isinstance(value, str) for value in _listed(schema["enum"])) else set()
-    return frozenset(found)
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else []
+def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malformed:
+    """The texts of the arguments, by name; Malformed if one does not end, or a part belongs to none."""
+    texts: dict[str, str] = {}
+    position = 0
+    while position < len(body):
+        argument = form.argument.match(body, position)
+        if argument is None:
+            return Malformed(f"the tool call has text that belongs to no argument: {body[position:][:80]}")
+        key, start = argument[1].strip(), argument.end()
+        if key in texts:
+            return Malformed(f"the argument {key[:80]} of the tool call occurs twice")
+        end = form.end.search(body, start)
+        texts[key] = value = body[start : start if end is None else end.start()]
+        others = any(one[1].strip() in declared - texts.keys() for one in form.argument.finditer(value))
+        close = re.search(form.closing, value)
+        if end is None or others or (close is not None and re.search(form.opening, value[close.end() :])):
+            return Malformed(f"{key[:80]} of the tool call has a value that is not closed")
+        position = end.end()
+    return texts
 
 
 def _text(value: Any) -> str:

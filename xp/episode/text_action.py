@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from xp.envs.base import ToolSpec
 from xp.episode.call_data import Tags, json_object, without_thinking
-from xp.episode.tagged_calls import json_types
-from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, parse_call
+from xp.episode.json_schema import TYPES, allowed_types, branches, properties, required
+from xp.episode.tagged_calls import is_omitted, value_of
+from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, Tools, checked_call, parse_call
 
 FORM: Final = "<action>...</action>"
 _OPEN: Final = "<action>"
 _CLOSE: Final = "</action>"
+_TEXT: Final = {"type": "string"}
 _DATA: Final = json_object(rf"(?<={_OPEN})\s*\{{")
-_READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": int, "number": float}
 
 
-def parse_action(text: str, tools: Callable[[], Sequence[ToolSpec]]) -> tuple[ParsedCall, ...]:
+def parse_action(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     """The turn's last action as one call; empty if there is none.
 
     Args:
@@ -50,29 +51,24 @@ def _last_body(said: str) -> str | None:
 
 def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if len(tools) != 1:
-        names = ", ".join(tool.name for tool in tools) or "none"
-        return Malformed(f"an action needs an environment with exactly one tool; this one has: {names}")
-    tool = tools[0]
-    properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+        given = ", ".join(tool.name for tool in tools) or "none"
+        return Malformed(f"an action needs an environment with exactly one tool; this one has: {given}")
+    tool, root = tools[0], tools[0].parameters
+    declared, needed = properties(root), required(root)
     if body.startswith("{"):
         call = parse_call(json.dumps({"name": tool.name, "arguments": body}))
-        if isinstance(call, ToolCall) and set(call.arguments) <= set(properties):
+        if isinstance(call, ToolCall) and set(call.arguments) <= set(declared):
             return call
-    wanted = list(tool.parameters.get("required") or properties)
-    if not wanted and body in ("", "null"):
+    names = needed or list(declared)
+    if not names and body in ("", "null"):
         return ToolCall(tool.name, {})
-    if len(wanted) != 1:
-        return Malformed(f"the action must be a JSON object with {', '.join(wanted) or 'no keys'}")
-    return _single(tool.name, wanted[0], properties.get(wanted[0], {}), body)
-
-
-def _single(tool: str, name: str, schema: object, body: str) -> ParsedCall:
-    kinds = (json_types(schema) if isinstance(schema, Mapping) else frozenset()) or frozenset({"string"})
-    if "string" in kinds:
-        return ToolCall(tool, {name: body.encode("utf-8", "replace").decode()})
-    try:
-        value = _READ[min(kinds)](body) if len(kinds) == 1 and kinds <= set(_READ) else json.loads(body)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        return Malformed(f"the action must be of type {' or '.join(sorted(kinds))}")
-    return ToolCall(tool, {name: value})
+    if len(names) != 1:
+        return Malformed(f"the action must be a JSON object with {', '.join(names) or 'no keys'}")
+    # Between these tags stands text, so a schema without a type means text.
+    options = [one if allowed_types(one) != TYPES else _TEXT for one in branches(declared.get(names[0]), root)]
+    if not needed and is_omitted(body, options):
+        return ToolCall(tool.name, {})
+    value = value_of(body, options)
+    if isinstance(value, Malformed):
+        return Malformed(f"the action {value.fault}")
+    return checked_call(tool.name, {names[0]: value})

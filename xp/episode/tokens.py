@@ -7,22 +7,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
 from xp.digest import text_digest
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolSpec
 from xp.envs.config import Chat, ToolsPrompt
+from xp.envs.messages import call_id, with_text_arguments
 from xp.episode.budget import beginnings, cut, is_far_over, num_characters
+from xp.episode.prompt import tool_schemas
 from xp.episode.tools_prompt import as_user, with_tools
-from xp.episode.turn_ends import TURN, TurnEnds, calling_turn, plain_turn, turn_ends
+from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
+from xp.errors import ExitCode, XpError
 
 MAX_KEPT_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
 MAX_KEPT: Final = 4_096
 """Largest number of cached replies."""
+
+
+class TemplateFault(XpError):
+    """The model's chat template does not render a dialogue.
+
+    Args:
+        reason: the template's own error, or what it lacks.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the model's chat template does not render a dialogue: {reason}", ExitCode.PLAN)
+        self.reason = reason
 
 
 class ChatTokens:
@@ -48,7 +63,7 @@ class ChatTokens:
     @cached_property
     def ends(self) -> TurnEnds:
         """Tokens that end a turn: the template's, and the tokenizer's end-of-text token."""
-        return turn_ends(self._tokenizer, self._arguments)
+        return turn_ends(self._tokenizer, lambda dialogue: str(self._render(dialogue, tokenize=False)))
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -70,7 +85,11 @@ class ChatTokens:
         return text_digest(content)[:16]
 
     def prompt(self, messages: Sequence[Message], tools: str) -> list[int]:
-        """Token ids of the prompt: first messages and tools (a JSON list), and the start of the model's turn."""
+        """Token ids of the prompt: first messages and tools (a JSON list), and the start of the model's turn.
+
+        Raises:
+            TemplateFault: the template does not render it.
+        """
         rendered = self._apply(messages, tools, tokenize=True, return_dict=True)
         return list(rendered["input_ids"])
 
@@ -98,13 +117,23 @@ class ChatTokens:
         schemas = json.loads(tools)
         if self._is_ours:
             messages, schemas = with_tools(messages, schemas, self.chat.dialect), []
-        return self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=schemas or None,
-            add_generation_prompt=True,
-            **how,
-            **self._arguments,
-        )
+        return self._render(messages, tools=schemas or None, add_generation_prompt=True, **how)
+
+    def _render(self, dialogue: Dialogue, **how: Any) -> Any:
+        """The rendered dialogue; a template that refuses objects gets the arguments of calls as JSON text."""
+        faults = []
+        given = [dict(message) for message in dialogue]
+        names = [call["function"]["name"] for message in given for call in message.get("tool_calls", ())]
+        if names:  # Some models have another template for dialogues with tools.
+            how.setdefault("tools", tool_schemas([ToolSpec(name, "", {}) for name in names]))
+        for messages in (given, with_text_arguments(given)) if names else (given,):
+            try:
+                return self._tokenizer.apply_chat_template(messages, **how, **self._arguments)
+            except MemoryError:
+                raise
+            except Exception as error:  # a template may raise anything
+                faults.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+        raise TemplateFault(faults[0])
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of the policy's turn, without the token that ends the turn."""
@@ -119,39 +148,45 @@ class ChatTokens:
             messages: the environment's messages.
             last_id: the policy's last token; if it does not end a turn, a token that does is inserted (as the
                 environment's, not trained on).
-            tools: names of the tools whose results are among the messages, in order.
+            tools: names of the tools whose results are among the messages, for results without a name.
+
+        Raises:
+            TemplateFault: the template does not render it.
         """
         if num_characters(messages) > MAX_KEPT_CHARACTERS:
             return self._reply(messages, last_id, tools)
         key = json.dumps([last_id if last_id in self.end_ids else None, [*tools], *messages])
-        if key not in self._known:
+        ids = self._known.get(key)
+        if ids is None:
+            ids = self._reply(messages, last_id, tools)
             if len(self._known) >= MAX_KEPT:
                 self._known.clear()
-            self._known[key] = self._reply(messages, last_id, tools)
-        return list(self._known[key])
+            self._known[key] = ids
+        return list(ids)
 
-    def reply_within(
-        self, room: int, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()
-    ) -> list[int] | None:
+    def reply_within(self, room: int, messages: Sequence[Message], *, last_id: int | None) -> list[int] | None:
         """The ids of `reply`; None if no room is left for a token of the next turn.
 
         Only the beginning of a reply that is far too long is rendered and tokenized.
 
         Args:
             room: number of tokens left for the response.
-            messages: as in `reply`, like `last_id` and `tools`.
+            messages: as in `reply`, like `last_id`.
         """
         sizes = beginnings(num_characters(messages), room)
-        if any(is_far_over(len(self._reply(cut(messages, size), last_id, tools)), room) for size in sizes):
+        if any(is_far_over(len(self._reply(cut(messages, size), last_id)), room) for size in sizes):
             return None
-        ids = self.reply(messages, last_id=last_id, tools=tools)
+        ids = self.reply(messages, last_id=last_id)
         return ids if len(ids) < room else None
 
-    def _reply(self, messages: Sequence[Message], last_id: int | None, tools: Sequence[str]) -> list[int]:
-        tail = self.rendered_reply(messages, tools)
-        first = self.ends.first(tail)
-        is_written = last_id in self.end_ids and (first not in self.ends.opening_texts or self._is(last_id, first))
-        return self._ids(tail[len(first) :] if is_written else tail)
+    def _reply(self, messages: Sequence[Message], last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
+        tail, first = self._tail(messages, tools)
+        last = self.ends.text_of(last_id)
+        if last and (last == first or not self.ends.openings & {first, last}):
+            tail = tail.removeprefix(first)
+            # A token after the usual one may have ended the turn.
+            tail = tail if last == first else tail.removeprefix(last)
+        return self._ids(tail)
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -172,31 +207,64 @@ class ChatTokens:
         return is_there
 
     def rendered_reply(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> str:
-        """Text between two turns of the assistant, from the token that ends the first; raises ValueError.
+        """Text between two turns of the assistant, from the token that ends the first; raises TemplateFault."""
+        return self._tail(messages, tools)[0]
 
-        If the template supports tool calls, the assistant's turn is one, since gpt-oss' needs a call before a result.
+    def _tail(self, messages: Sequence[Message], tools: Sequence[str]) -> tuple[str, str]:
+        """The text of `rendered_reply`, and its first token.
+
+        Results of tools answer calls, since gpt-oss' template needs a call before a result, and others its name or id.
+        A template without calls may render them after a plain turn.
         """
-        said = self.said(messages)
-        num_results = sum(message["role"] == "tool" for message in said)
-        found = ""
-        if num_results:
-            names = [*tools, *["tool"] * num_results][:num_results]
-            with suppress(Exception):  # a template may raise anything; without calls it may support the messages
-                found = self._after(calling_turn(names), said)
-        found = found or self._after(plain_turn(), said)
-        if not found:
-            raise ValueError("the model's chat template does not render what an assistant wrote")
-        first = self.ends.first(found)
+        said, names = self.said(messages), iter(tools)
+        for number, one in enumerate(said):
+            if one["role"] == "tool":
+                said[number] = {"name": next(names, "tool"), "tool_call_id": call_id(number), **one}
+        results = [one for one in said if one["role"] == "tool"]
+        if results:
+            with suppress(TemplateFault):
+                if len(results) == 1 or len(results) < len(said) or self._joins_results:
+                    return self._after(_calls_of(results), said)
+                return self._joined(results)
+        return self._after(plain_turn(), said)
+
+    def _after(self, turn: Dialogue, said: Sequence[Message], *, is_last: bool = True) -> tuple[str, str]:
+        """Text after the turn, from the token that ends it, and this token."""
+        rendered = str(self._render([*turn, *said], tokenize=False, add_generation_prompt=is_last))
+        tail = rendered.partition(TURN)[2]
+        if not tail:
+            raise TemplateFault("it does not render what an assistant wrote")
+        reply, first = self.ends.split(tail, is_call="tool_calls" in turn[-1])
         if not first:
-            raise ValueError("the model's chat template does not end an assistant's turn with a token of its own")
-        return found[found.index(first) :]
+            raise TemplateFault("it does not end an assistant's turn with a token of its own")
+        return reply, first
 
-    def _after(self, stub: Sequence[Mapping[str, Any]], said: Sequence[Message]) -> str:
-        dialogue = [*map(dict, stub), *map(dict, said)]
-        rendered = self._tokenizer.apply_chat_template(
-            dialogue, tokenize=False, add_generation_prompt=True, **self._arguments
-        )
-        return str(rendered).partition(TURN)[2]
+    def _joined(self, results: Sequence[Message]) -> tuple[str, str]:
+        """The same for results that are rendered one by one, each after its own call."""
+        tails = []
+        for number, result in enumerate(results):
+            turn = _calls_of([result])
+            tail, first = self._after(turn, [result], is_last=number == len(results) - 1)
+            ended, _ = self._after(turn, [], is_last=False)
+            tails.append(tail.removeprefix(ended if tail.startswith(ended) else first) if number else tail)
+        return "".join(tails), first
 
-    def _is(self, last_id: int | None, text: str) -> bool:
-        return bool(last_id == self._tokenizer.convert_tokens_to_ids(text))
+    @cached_property
+    def _joins_results(self) -> bool:
+        """True if the template renders the results of two calls in one turn, with both names if it prints names.
+
+        gpt-oss' template expects one call in a turn, and gives its name to every result.
+        """
+        with suppress(TemplateFault):
+            tail, _ = self._after(_calls_of(RESULTS), RESULTS)
+            singles = [self._after(_calls_of([one]), [one])[0] for one in RESULTS]
+            return all(
+                one["content"] in tail and (one["name"] not in single or one["name"] in tail)
+                for one, single in zip(RESULTS, singles, strict=True)
+            )
+        return False
+
+
+def _calls_of(results: Sequence[Message]) -> Dialogue:
+    """A dialogue whose last turn has the calls of these results."""
+    return calling_turn([one["name"] for one in results], [one["tool_call_id"] for one in results])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
+from xp.envs.base import ToolSpec
 from xp.episode.call_data import Data, Tags, json_object, without_thinking
 
 OPEN: Final = "<tool_call>"
@@ -18,6 +21,9 @@ MAX_CALL_CHARS: Final = 262_144
 
 MAX_CALLS: Final = 64
 """Largest number of parsed calls of one message; all further text counts as one malformed call."""
+
+ARGUMENT_KEYS: Final = ("arguments", "parameters")
+"""Keys of a call's arguments; models write either in every dialect that is JSON."""
 
 
 @dataclass(frozen=True)
@@ -37,56 +43,63 @@ class Malformed:
 
 
 ParsedCall = ToolCall | Malformed
+Tools = Callable[[], Sequence[ToolSpec]]
+"""Function that returns the session's tools; called only if the dialect needs them."""
 TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
+TOO_MANY: Final = Malformed(f"more than {MAX_CALLS} tool calls in one message")
 
 
 def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
     """The calls of one turn, in order; empty if there are none."""
-    return with_calls(bodies(text, _DATA), parse_call)
+    return with_calls(bodies(text, _DATA), lambda body: parse_call(body.removeprefix(OPEN)))
 
 
-def bodies(text: str, data: Data, bare: str | None = None) -> Iterator[str]:
-    """Text between `<tool_call>` and `</tool_call>`, call by call. Text inside `<think>` is not a call.
+def bodies(text: str, data: Data, opening: str = OPEN, closing: str = CLOSE) -> list[str]:
+    """Text of each call, from its opening tag to its closing one. Text inside `<think>` is not a call.
 
-    The last closing tag may be missing, if it was the stop string or the turn ended with the call.
+    The last closing tag may be missing, if it was the stop string or the turn ended with the call. Text before a
+    closing tag belongs to a call too, where no tag opens it: a call is not executed without it.
 
     Args:
         text: one turn.
         data: the form of arguments; tags inside them are a part of them.
-        bare: beginning of a call without tags; None: every call has tags.
+        opening: regular expression of the tag that opens a call.
+        closing: regular expression of the tag that closes it.
     """
     said = without_thinking(text, data)
-    if bare is not None and (begin := said.find(bare)) >= 0 and Tags(said, OPEN, data).after(0) is None:
-        yield said[begin:]
-        return
-    tags = Tags(said, f"{OPEN}|{CLOSE}", data)
-    start: int | None = None
-    position = 0
+    tags, closes = Tags(said, f"{opening}|{closing}", data), re.compile(closing)
+    spans: list[tuple[int, int]] = []
+    is_open = False
+    start = position = 0
     while (tag := tags.after(position)) is not None:
-        position = tag.end()
-        body = None if start is None else said[start : tag.start()]
-        # An opening tag ends an unclosed call too, but a doubled one opens a single call.
-        if body is not None and (tag.group() == CLOSE or body.strip()):
-            yield body
-        start = position if tag.group() == OPEN else None
-    if start is not None:
-        yield said[start:]
+        is_closing = closes.fullmatch(tag.group()) is not None
+        has_text = bool(said[position : tag.start()].strip())
+        if is_open and (is_closing or has_text):  # a doubled opening tag opens a single call
+            spans.append((start, tag.start()))
+        elif is_closing and has_text:
+            begin, _ = spans.pop() if spans else (position, position)
+            spans.append((begin, tag.start()))
+        is_open, start, position = not is_closing, tag.start(), tag.end()
+    if is_open:
+        spans.append((start, len(said)))
+    return [said[begin:end] for begin, end in spans]
 
 
 def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple[ParsedCall, ...]:
     """Parses each body as a call, within the limits of length and number."""
-    calls: list[ParsedCall] = []
-    for body in found:
-        if len(calls) == MAX_CALLS:
-            return (*calls, Malformed(f"more than {MAX_CALLS} tool calls in one message"))
-        calls.append(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG)
-    return tuple(calls)
+    return limited(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG for body in found)
+
+
+def limited(calls: Iterable[ParsedCall]) -> tuple[ParsedCall, ...]:
+    """The calls up to the limit of number; further ones count as one malformed call."""
+    first = tuple(islice(calls, MAX_CALLS + 1))
+    return first if len(first) <= MAX_CALLS else (*first[:-1], TOO_MANY)
 
 
 def parse_call(body: str) -> ParsedCall:
     """Parses a call from its JSON object with `name` and `arguments`."""
     value = read_json(body)
-    return value if isinstance(value, Malformed) else call_of(value, "arguments")
+    return value if isinstance(value, Malformed) else call_of(value)
 
 
 def read_json(text: str) -> Any:
@@ -103,13 +116,21 @@ def read_json(text: str) -> Any:
         return Malformed(f"the tool call is not valid JSON ({error})")
 
 
-def call_of(value: Any, key: str) -> ParsedCall:
-    """The call in a JSON value, with its arguments under `key`; null or a missing key means no arguments."""
+def call_of(value: Any) -> ParsedCall:
+    """The call in a JSON value: a name, and `arguments` or `parameters`; null or a missing key means no arguments.
+
+    A value with further keys is malformed: they may be arguments, without which the call must not be executed.
+    """
+    value = unwrapped(value)
     if not isinstance(value, dict):
         return Malformed("the tool call is not a JSON object")
-    name, arguments = value.get("name"), value.get(key)
+    name = value.get("name")
     if not isinstance(name, str) or not name:
         return Malformed('the tool call has no "name" that is a string')
+    if len(value) > 2 or (len(value) == 2 and not value.keys() & ARGUMENT_KEYS):
+        keys = ", ".join(json.dumps(key) for key in value)
+        return Malformed(f'the tool call has the keys {keys[:80]}; expected "name" and "arguments"')
+    arguments = next((value[key] for key in ARGUMENT_KEYS if key in value), None)
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, as in OpenAI's API.
         inner = None if arguments.strip() in ("", "null") else read_json(arguments)
@@ -117,8 +138,15 @@ def call_of(value: Any, key: str) -> ParsedCall:
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        return Malformed(f'"{key}" of the tool call is not a JSON object')
+        return Malformed("the arguments of the tool call are not a JSON object")
     return checked_call(name, arguments)
+
+
+def unwrapped(value: Any) -> Any:
+    """A call without what OpenAI's API writes around it: `{"type": "function", "function": {...}}`."""
+    if isinstance(value, dict) and value.get("type") == "function":
+        value = {key: part for key, part in value.items() if key != "type"}
+    return value["function"] if isinstance(value, dict) and value.keys() == {"function"} else value
 
 
 def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:

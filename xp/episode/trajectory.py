@@ -15,15 +15,13 @@ from typing import Any, Final
 from xp.atomic import write_atomically
 from xp.digest import text_digest
 from xp.envs.base import Message, ToolResult
-from xp.episode.episode import Episode, Turn
-from xp.episode.outcome import EpisodeResult
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, Turn
 from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode
 from xp.reading import lines_of
 
 SCHEMA_VERSION: Final = 3
-READABLE: Final = (1, 2, 3)
-"""Versions of the schema that can be read; version 1 has no `tools`, version 2 no `prompt`."""
 TOOLS: Final = "tools"
 """Name of the field with the digest of the tools, and of the tools' directory beside the trajectories."""
 PROMPT: Final = "prompt"
@@ -101,7 +99,6 @@ def canonical_tools(tools: str) -> str:
 
 def trajectory(
     episode: Episode,
-    opening: Sequence[Message],
     *,
     run: str,
     phase: str,
@@ -115,11 +112,10 @@ def trajectory(
     """The record of a settled episode.
 
     Args:
-        opening: first messages of the dialogue.
         tools: JSON list of the tools' schemas.
-        prompt: both as text, if the run keeps prompts.
+        prompt: first messages and tools as text, if the run keeps prompts.
     """
-    messages = list(opening)
+    messages = list(episode.opening)
     tool_calls: list[Mapping[str, Any]] = []
     for number, turn in enumerate(episode.turns):
         messages.append(Message(role="assistant", content=turn.text))
@@ -224,9 +220,8 @@ def read_trajectories(path: Path) -> Trajectories:
             num_torn += bool(line.strip())
             continue
         version = record.get("schema_version") if isinstance(record, dict) else None
-        if version not in READABLE:
-            readable = " and ".join(map(str, READABLE))
-            raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {readable}")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}")
         records.append(record)
     return Trajectories(tuple(records), num_torn)
 

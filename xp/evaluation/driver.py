@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from xp.envs.config import EpisodeConfig
@@ -19,7 +19,6 @@ from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board
 from xp.evaluation.records import Number
 from xp.evaluation.settings import ToolCalls
-from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
 
 Todo = Sequence[tuple[TaskRow, int]]
@@ -213,7 +212,7 @@ class EndpointPlay:
         fault: BaseException | None = None
         while num_threads:
             try:
-                one = self._ended.get(timeout=STOPPING_S) if fault else next_of(self._ended)
+                one = self._ended.get(timeout=STOPPING_S if fault else None)
             except queue.Empty:
                 break
             if one is None:
@@ -247,9 +246,10 @@ class EndpointPlay:
     def _episode(self, row: TaskRow, sample: int) -> Trajectory:
         stage = self._stage
         episode = stage.mix.episode(row)
-        dialogue = Dialogue(row, stage.rules.members[row.env], self._tools)
-        usage = play(self._ask, dialogue, episode)
-        return record(episode, row.messages, row.tools, usage, run=stage.run, sample=sample)
+        episode.start()
+        played = replace(row, messages=tuple(episode.opening))
+        usage = play(self._ask, Dialogue(played, stage.rules.members[row.env], self._tools), episode)
+        return record(episode, row.tools, usage, run=stage.run, sample=sample)
 
     def _ask(self, dialogue: Dialogue) -> Answer:
         """Sends a request; pauses between attempts keep the slot, so that a busy endpoint gets fewer requests."""

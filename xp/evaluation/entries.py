@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from xp.backends.stages.model import start_place
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
-from xp.runs.record import no_such_run
-from xp.security.names import is_name
+from xp.runs.named import run_directory
 from xp.spec import RunSpec
 
 _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -53,13 +51,7 @@ class Entry:
 def entries(asked: Asked) -> list[Entry]:
     """Every model on every environment; raises XpError for a name that does not exist."""
     found = [entry for env in asked.envs or (None,) for entry in _models(asked, env)]
-    told: set[str] = set()
-    for env in asked.envs or (None,):
-        for name in asked.runs:
-            run = name.partition("@")[0]
-            found.append(_of_run(asked, name, env, tell=run not in told))
-            told.add(run)
-    return found
+    return found + [_of_run(asked, name, env) for env in asked.envs or (None,) for name in asked.runs]
 
 
 def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
@@ -71,7 +63,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
                 raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
             url = asked.settings.model.url
             for name in asked.endpoint_names:
-                yield Entry(name, _env_name(env, spec), spec, {"kind": "endpoint", "name": name, "url": url})
+                yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})
             continue
         is_own = is_option(model, asked.config_dirs)
         chosen = [f"model={model}"] if is_own else _hugging_face(model, asked.config_dirs)
@@ -79,18 +71,19 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
-        yield Entry(name, _env_name(env, spec), spec, _identity(name, where, directory), directory)
+        yield Entry(name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory)
 
 
-def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
+def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     from xp.backends.base import RunPaths, render_module
     from xp.backends.stages.prepare import task_set_place
-    from xp.runs.origin import check_ours
+    from xp.runs.record import check_ours
 
     run, _, step = name.partition("@")
-    directory = _run_directory(run, asked.overrides)
+    given = next((word.partition("=")[2] for word in asked.overrides if word.startswith("outputs=")), "outputs")
+    directory = run_directory(Path(given), run)
     check_ours(directory)
-    spec = _spec_of_run(directory, asked, env, tell=tell)
+    spec = _spec_of_run(directory, asked, env)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
@@ -105,14 +98,14 @@ def _of_run(asked: Asked, name: str, env: str | None, *, tell: bool) -> Entry:
     ):
         raise XpError(f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR)
     label = f"{directory.name}@{step}" if step else directory.name
-    return Entry(label, _env_name(env, spec), spec, _identity(label, where, place), place, directory.name)
+    return Entry(label, "+".join(spec.env.members), spec, _identity(label, where, place), place, directory.name)
 
 
-def _spec_of_run(directory: Path, asked: Asked, env: str | None, *, tell: bool) -> RunSpec:
+def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
     from xp.compose.recorded import recorded_spec, validated
 
-    container = recorded_spec(directory / "spec.yaml", tell=tell)
+    container = recorded_spec(directory / "spec.yaml")
     validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
     words = [word for word in asked.overrides if not word.startswith("outputs=")]
@@ -150,16 +143,6 @@ def _in_mix(key: str, env: Mapping[str, Any]) -> str:
     return key
 
 
-def _run_directory(run: str, overrides: Sequence[str]) -> Path:
-    outputs = next((word.partition("=")[2] for word in overrides if word.startswith("outputs=")), "outputs")
-    directory = Path(run) if "/" in run else Path(outputs) / "runs" / run
-    is_run = is_name(directory.name) and Path(os.path.abspath(directory)).parent.name == "runs"
-    if not is_run or not (directory / "spec.yaml").is_file():
-        known = [file.parent.name for file in directory.parent.glob("*/spec.yaml")]
-        raise no_such_run(run, known, directory.parent.parent)
-    return directory
-
-
 def _steps(directory: Path) -> str:
     """Existing checkpoints, for a message."""
     found = sorted((path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()), key=_by_number)
@@ -177,10 +160,6 @@ def _env_words(env: str | None) -> list[str]:
     if _CLASS.fullmatch(env):
         return ["env=openreward", f"env.serve='{env}'"]
     return ["env=openreward", f"env.target='{env}'"] if "/" in env else [f"env={env}"]
-
-
-def _env_name(env: str | None, spec: RunSpec) -> str:
-    return env if env is not None and is_name(env) else "+".join(spec.env.members)
 
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:

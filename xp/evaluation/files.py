@@ -8,7 +8,6 @@ from typing import Any
 
 from xp.atomic import replacing, write_atomically
 from xp.evaluation.tables import Result, latex, markdown
-from xp.valid_text import valid_value
 
 
 def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
@@ -46,8 +45,7 @@ def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any
         "seconds": number,
         "void_reason": text,
     }
-    # An older xp kept texts of a server as they came.
-    values = [valid_value(_row(result, record)) for record in records]
+    values = [_row(result, record) for record in records]
     table = pa.Table.from_pylist(values, schema=pa.schema(list(kinds.items())))
     with replacing(file) as temporary:
         pq.write_table(table, temporary, compression="zstd")

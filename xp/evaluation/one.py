@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -31,12 +32,13 @@ from xp.evaluation.records import Requested
 from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
+from xp.planning.rows import row_lines
 from xp.runs.run_directory import check_writable
 from xp.security.secrets import resolve
 from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
-from xp.tasks.request import code_digest, request_key, versioned_code
+from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
 from xp.tasks.unchanged import check_unchanged
@@ -91,6 +93,8 @@ class EvaluationRun:
         if (done := _finished(place)) is not None:
             return done
         self.check(again=again)
+        for line in row_lines(self._entry.spec):
+            print(line, file=sys.stderr, flush=True)
         self._task_set = prepare(prepare_config(self._entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, self._settings.eval.tasks)
         with records.held(place, self.requested), self._model(place) as model:
@@ -196,10 +200,8 @@ class EvaluationRun:
             playing |= {"chat_template": dict(chat.arguments), "tools_prompt": chat.tools_prompt.value}
             if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
                 playing["engine"] = engine.value
-        code = {one.fn: code_digest(one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()}
-        for member in episode_config(spec).members.values():
-            code |= versioned_code(member)
-        rules = digest_of([asdict(episode_config(spec)), code] if code else asdict(episode_config(spec)))
+        config = episode_config(spec)
+        rules = digest_of([asdict(config), scoring(config)])
         return Requested(self._entry.env, self._entry.model, self._entry.run, task_set, rules, playing)
 
 

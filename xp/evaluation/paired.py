@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Final
 
-from xp.episode.clusters import is_rounding
+from xp.counted import counted
+from xp.episode.clusters import is_rounding, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import CONFIDENCE, Rewards
 
@@ -66,12 +67,20 @@ class Paired:
     """
     verdict: str
     """The verdict, as one sentence."""
-    num_unchecked: int = 0
-    """Tasks whose content was not compared, since an evaluation by an earlier version has no record of it."""
+    unit: str = "task"
+    """Noun of the paired samples: `task`, or `seed` of two settings."""
 
 
-def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float) -> Paired:
-    """Compares two evaluations task by task; `p_holm` is for a single comparison.
+def compare(
+    names: tuple[str, str],
+    first: Rewards,
+    second: Rewards,
+    pass_threshold: float,
+    margin: float,
+    *,
+    unit: str = "task",
+) -> Paired:
+    """Compares two evaluations task by task, or two settings seed by seed; `p_holm` is for a single comparison.
 
     Raises:
         XpError: PLAN if the tasks differ, or no task has rewards of both.
@@ -84,6 +93,9 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
     means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
     differences = _without_rounding([other - one for one, other in means], _rewards(pairs.values()))
     low, high, p_value = _interval(differences)
+    smallest, largest = reward_limits(_rewards(pairs.values()))
+    if low is not None and high is not None and smallest is not None and largest is not None:
+        low, high = max(low, smallest - largest), min(high, largest - smallest)
     spread = stdev(differences) if len(differences) > 1 else 0.0
     found = Paired(
         first=names[0],
@@ -104,6 +116,7 @@ def compare(names: tuple[str, str], first: Rewards, second: Rewards, pass_thresh
         p_equivalent=_equivalence(differences, margin, _reach(list(pairs.values()))),
         enough_tasks=_enough(differences, margin, _reach(list(pairs.values()))),
         verdict="",
+        unit=unit,
     )
     return replace(found, verdict=verdict(found))
 
@@ -130,29 +143,32 @@ def verdict(found: Paired) -> str:
             if found.p_holm != found.p_value
             else f", p {p_text(found.p_value)})"
         )
+    samples = counted(found.num_tasks, found.unit)
     is_equivalent = found.p_equivalent is not None and found.p_equivalent < 1 - CONFIDENCE
     if found.p_holm is not None and found.p_holm < 1 - CONFIDENCE:
         word = "better" if found.difference > 0 else "worse"
         but = f", which is within {found.margin:g} all the same: equivalent" if is_equivalent else ""
-        return f"{found.second} is {word} than {found.first} {size} on {found.num_tasks} tasks{but}."
+        return f"{found.second} is {word} than {found.first} {size} on {samples}{but}."
     if is_equivalent:
         return (
-            f"{found.second} and {found.first} are equivalent within {found.margin:g} on {found.num_tasks} tasks"
+            f"{found.second} and {found.first} are equivalent within {found.margin:g} on {samples}"
             f" (two one-sided tests, p {p_text(found.p_equivalent)})."
         )
     return f"No difference between {found.second} and {found.first} was shown: {_missing(found)}."
 
 
 def _missing(found: Paired) -> str:
+    samples = counted(found.num_tasks, found.unit)
     if found.num_tasks < 2:
-        return f"{found.num_tasks} task says nothing about others"
+        return f"{samples} says nothing about others"
     if found.smallest is None:
         alike = "have the same reward in both" if found.difference == 0 else "differ alike"
         shows = f"equivalence within {found.margin:g}" if found.difference == 0 else "it"
-        return f"all {found.num_tasks} tasks {alike}, and {found.enough_tasks} such tasks would show {shows}"
-    text = f"{found.num_tasks} tasks show differences from {found.smallest:.3f} on"
+        return f"all {samples} {alike}, and {found.enough_tasks} such {found.unit}s would show {shows}"
+    text = f"{samples} show differences from {found.smallest:.3f} on"
     assert found.enough_tasks is not None  # the differences vary
-    return f"{text}; about {max(found.enough_tasks, found.num_tasks + 1):,} tasks would show one of {found.margin:g}"
+    more = counted(max(found.enough_tasks, found.num_tasks + 1), found.unit)
+    return f"{text}; about {more} would show one of {found.margin:g}"
 
 
 def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from xp.envs.base import Message
 from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
+from xp.envs.messages import with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
@@ -82,7 +82,7 @@ class Dialogue:
         self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
         self.schemas = schemas if self.is_native else []
         opening = self.row.messages if self.is_native else with_tools(self.row.messages, schemas, self.rules.dialect)
-        self.messages = [dict(message) for message in opening]
+        self.messages = with_text_arguments(opening)
 
     def written(self, message: Mapping[str, Any]) -> str:
         """The model's message as text for the Episode, with native calls in the rules' dialect."""
@@ -114,10 +114,7 @@ class Dialogue:
         said: dict[str, Any] = {"role": "assistant", "content": valid_text(text) if isinstance(text, str) else ""}
         if self.is_native and taken and len(taken) == len(answers):
             said["tool_calls"] = taken
-            results = [
-                {"role": "tool", "tool_call_id": call["id"], "content": answer["content"]}
-                for call, answer in zip(taken, answers, strict=True)
-            ]
+            results = [{**answer, "tool_call_id": call["id"]} for call, answer in zip(taken, answers, strict=True)]
             others = [one for one in reply.messages if one["role"] != "tool"]
             self.messages += [said, *results, *map(dict, others)]
             return
@@ -155,7 +152,7 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
     usage = Usage()
     episode.start()
     try:
-        while True:
+        while not episode.is_over:
             try:
                 answer = ask(dialogue)
             except TooLong as fault:
@@ -171,17 +168,15 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
             if reply.is_done:
                 return usage
             dialogue.add(answer.message, reply)
+        return usage
     finally:
         episode.settle()
 
 
-def record(
-    episode: Episode, opening: Sequence[Message], tools: str, usage: Usage, *, run: str, sample: int
-) -> Trajectory:
+def record(episode: Episode, tools: str, usage: Usage, *, run: str, sample: int) -> Trajectory:
     """The trajectory of a settled episode."""
     return trajectory(
         episode,
-        opening,
         run=run,
         phase="eval",
         step=0,
@@ -204,4 +199,4 @@ def _arguments(value: Any) -> Any:
 
 
 def _text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments if isinstance(arguments, dict) else {})
+    return arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)

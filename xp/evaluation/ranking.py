@@ -1,37 +1,71 @@
-"""Compares the best of several runs with the next one: over seeds if there are several, else task by task."""
+"""Compares the settings of several runs: paired by seed if there are several seeds, else task by task."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev, variance
+from statistics import fmean
 from typing import Final
 
-from xp.episode.clusters import is_rounding
+from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
+from xp.evaluation.paired import Paired, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
-from xp.evaluation.statistics import interval, student
+from xp.evaluation.statistics import interval
 from xp.runs.differences import brief, words_of
 from xp.runs.leaderboard import RunRow
 
 OPTIONS: Final = ("model", "algorithm", "backend")
-NORMAL: Final = 1.96
 
 
 @dataclass(frozen=True)
-class ComparedSpec:
+class Setting:
     """Runs of one spec, which differ only by their seeds."""
 
     label: str
+    """Its values of what differs, as overrides."""
     runs: tuple[RunRow, ...]
-    rewards: tuple[float, ...]
+    rewards: Mapping[int, Sequence[float]]
+    """Seed -> held-out rewards after training, adjusted by the values before it."""
+
+    @property
+    def seeds(self) -> list[float]:
+        """The reward of each seed."""
+        return [fmean(values) for values in self.rewards.values()]
 
     @property
     def mean(self) -> float:
-        return fmean(self.rewards)
+        return fmean(self.seeds)
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error over seeds; None: there is one seed."""
+        return clustered_stderr([[one] for one in self.seeds])
+
+
+def settings_of(rows: Sequence[RunRow]) -> list[Setting]:
+    """The settings of comparable runs on one environment, highest mean first.
+
+    A reward is adjusted by the difference of its run's value before training from the mean of all; if a run was not
+    evaluated before training, none is adjusted.
+    """
+    scored = [row for row in rows if row.after is not None and row.ranked_by == "reward"]
+    varied = [name for name in OPTIONS if len({getattr(row, name) for row in scored}) > 1]
+    before = [row.before for row in scored if row.before is not None]
+    is_adjusted = len(before) == len(scored)
+    groups: dict[str, list[RunRow]] = {}
+    for row in scored:
+        groups.setdefault(words_of({**{name: getattr(row, name) for name in varied}, **row.differs}), []).append(row)
+    found = []
+    for words, own in groups.items():
+        rewards: dict[int, list[float]] = {}
+        for row in own:
+            change = fmean(before) - (row.before or 0.0) if is_adjusted else 0.0
+            rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
+        found.append(Setting(brief(words) or own[0].run, tuple(own), rewards))
+    return sorted(found, key=lambda one: -one.mean)
 
 
 def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
@@ -44,74 +78,43 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     scored = [row for row in rows if row.after is not None]
     if len(scored) < 2:
         return None
-    points = sorted(_points(scored), key=lambda point: -point.mean)
-    if len(points) == 1:
-        return f"{len(scored)} seeds of one spec: mean held-out reward {points[0].mean:.3f}, {_over_seeds(points[0])}"
-    first, second = points[0], points[1]
-    own = f"{first.label} is highest with {first.mean:.3f}; against {second.label}"
-    difference = first.mean - second.mean
-    bounds, basis = _interval(outputs, first, second)
-    if bounds is None:
-        return f"{own}: {difference:+.3f}, without further statistics: {basis}"
-    low, high = bounds
-    told = "a difference is shown" if low > 0 else "not distinguishable; more seeds or episodes"
-    return f"{own}: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}, {basis}): {told}"
+    if reason := scored[0].incomparable:
+        order = {"passes": "ranked by passes of the environment's own reward"}.get(scored[0].ranked_by, "not ranked")
+        return f"{order}, without a verdict: the rewards are not on one scale, since {reason}"
+    best, *others = settings_of(scored)
+    if not others:
+        limits = scored[0].result.limits if scored[0].result else (None, None)
+        return f"{len(scored)} seeds of one spec: mean held-out reward {best.mean:.3f}, {_over_seeds(best, limits)}"
+    told = f"{best.label} is highest with {best.mean:.3f}"
+    try:
+        pairs = holm([_paired(outputs, other, best) for other in others])
+    except XpError as error:
+        return f"{told}, without further statistics: {str(error).splitlines()[0]}"
+    is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
+    return f"{told}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
-def _points(rows: Sequence[RunRow]) -> list[ComparedSpec]:
-    varied = [name for name in OPTIONS if len({getattr(row, name) for row in rows}) > 1]
-    groups: dict[str, list[RunRow]] = {}
-    for row in rows:
-        words = words_of({**{name: getattr(row, name) for name in varied}, **row.differs})
-        groups.setdefault(words, []).append(row)
-    return [
-        ComparedSpec(brief(words) or own[0].run, tuple(own), tuple(row.after for row in own if row.after is not None))
-        for words, own in groups.items()
-    ]
-
-
-def _varies(point: ComparedSpec) -> bool:
-    return not is_rounding(max(point.rewards) - min(point.rewards), point.rewards)
-
-
-def _over_seeds(point: ComparedSpec) -> str:
-    if not _varies(point):
+def _over_seeds(one: Setting, limits: Limits) -> str:
+    if not one.stderr:
         return "the same for each"
-    number = len(point.rewards)
-    low, high = interval(fmean(point.rewards), stdev(point.rewards) / math.sqrt(number), number)
+    low, high = (within(value, limits) for value in interval(one.mean, one.stderr, len(one.seeds)))
     return f"95 % {low:.3f} to {high:.3f} over seeds"
 
 
-def _interval(outputs: Path, first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
-    """Bounds of first minus second, and a text about the samples."""
-    if len(first.rewards) > 1 and len(second.rewards) > 1:
-        return _welch(first, second)
-    one, other = first.runs[0], second.runs[0]
-    try:
-        (found,) = compare_all(outputs, [other.run, one.run], settings({}).eval.margin)
-    except XpError:
-        return _by_errors(one, other)
-    if found.low is None or found.high is None:
-        is_same = found.difference == 0
-        return None, "every task has the same reward in both" if is_same else "all tasks differ alike"
-    return (found.low, found.high), f"paired over {found.num_tasks} tasks, one seed each"
+def _paired(outputs: Path, other: Setting, best: Setting) -> Paired:
+    """Compares the best setting with another one on their common seeds; on one seed task by task.
 
-
-def _welch(first: ComparedSpec, second: ComparedSpec) -> tuple[tuple[float, float] | None, str]:
-    if not _varies(first) and not _varies(second):
-        return None, "the seeds do not vary"
-    one, other = (variance(point.rewards) / len(point.rewards) for point in (first, second))
-    # Welch's test: degrees of freedom by Satterthwaite.
-    freedom = (one + other) ** 2 / (one**2 / (len(first.rewards) - 1) + other**2 / (len(second.rewards) - 1))
-    reach = student(freedom) * math.sqrt(one + other)
-    difference = fmean(first.rewards) - fmean(second.rewards)
-    return (difference - reach, difference + reach), f"over {len(first.rewards)} and {len(second.rewards)} seeds"
-
-
-def _by_errors(one: RunRow, other: RunRow) -> tuple[tuple[float, float] | None, str]:
-    """Comparison by the two standard errors, if the tasks differ or are not recorded."""
-    if one.stderr is None or other.stderr is None or one.after is None or other.after is None:
-        return None, "the evaluations have no standard error"
-    reach = NORMAL * (one.stderr**2 + other.stderr**2) ** 0.5
-    difference = one.after - other.after
-    return (difference - reach, difference + reach), "by their standard errors, one seed each"
+    Raises:
+        XpError: there is no common seed, or the tasks cannot be compared.
+    """
+    margin = settings({}).eval.margin
+    common = [seed for seed in best.rewards if seed in other.rewards]
+    if len(common) > 1:
+        first, second = ({str(seed): one.rewards[seed] for seed in common} for one in (other, best))
+        return compare((other.label, best.label), first, second, 1.0, margin, unit="seed")
+    if not common:
+        raise XpError(f"no seed of {best.label} was run with {other.label} too")
+    runs = [next(row.run for row in one.runs if row.seed in (common[0], None)) for one in (other, best)]
+    (found,) = compare_all(outputs, runs, margin)
+    found = replace(found, first=other.label, second=best.label)
+    return replace(found, verdict=verdict(found))

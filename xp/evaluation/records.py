@@ -161,10 +161,11 @@ class ListedEvaluation:
 def summaries(outputs: Path) -> list[ListedEvaluation]:
     """Every evaluation with an episode below the outputs root, with its eval.json, oldest first."""
     files = sorted((outputs / ROOM).glob(f"*/{REQUEST}"), key=lambda file: file.lstat().st_mtime)
-    return [_listed(file.parent) for file in files if _is_begun(file.parent)]
+    return [listed(file.parent) for file in files if _is_begun(file.parent)]
 
 
-def _listed(place: Path) -> ListedEvaluation:
+def listed(place: Path) -> ListedEvaluation:
+    """The evaluation in a directory."""
     if not os.path.lexists(place / SUMMARY):
         return ListedEvaluation(place, None)
     try:

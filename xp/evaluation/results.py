@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from pathlib import Path
 
 from xp.counted import counted
-from xp.errors import ExitCode, XpError, nearest
+from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, Paired, compare, holm
-from xp.evaluation.records import ROOM, SUMMARY, evaluation_place, read_summary
+from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
-from xp.runs.held_out import evaluation_files, read_rewards, rewards_by_task
-from xp.runs.record import FILE, directory_of
+from xp.runs.held_out import (
+    Scoring,
+    evaluation_files,
+    read_rewards,
+    rewards_by_task,
+    scoring_differences,
+    scoring_of,
+)
+from xp.runs.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,9 @@ class NamedResult:
     name: str
     rewards: Rewards
     hashes: Mapping[str, str]
-    """Task -> digest of its content; tasks without a record of it are absent."""
+    """Task -> digest of its content."""
     pass_threshold: float
+    scoring: Scoring | None
     file: Path
     """File of the evaluation."""
 
@@ -45,9 +52,17 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
 
 
 def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Paired:
-    """Compares two evaluations; raises XpError(PLAN) if the tasks or their contents differ."""
-    found = compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
-    return replace(found, num_unchecked=_check_content(first, other))
+    """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
+    differ."""
+    if differences := scoring_differences([first.scoring, other.scoring]):
+        raise XpError(
+            f"{first.name} and {other.name}: their rewards are not on one scale, so that nothing is compared: these"
+            f" differ: {', '.join(differences.values())}\nevaluate both with one reward: python -m xp eval run=RUN,RUN"
+            " env.reward_fn=null, or with the same env.reward and code",
+            ExitCode.PLAN,
+        )
+    _check_content(first, other)
+    return compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
 
 
 def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
@@ -56,28 +71,14 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     Raises:
         XpError: (RUN_DIR) a word matches no name, or is the beginning of several.
     """
-    evaluations = [path.parent.name for path in (outputs / ROOM).glob(f"*/{SUMMARY}")]
-    runs = [path.parent.name for path in (outputs / "runs").glob(f"*/{FILE}")]
-    known = sorted({*evaluations, *runs})
-    return list(dict.fromkeys(name for word in words for name in _of_word(outputs, word, known)))
-
-
-def _of_word(outputs: Path, word: str, known: Sequence[str]) -> list[str]:
-    own, at, step = word.partition("@")
-    if own in known or evaluation_place(outputs, word) is not None:
-        return [word]
-    is_pattern = any(character in own for character in "*?[")
-    found = [name for name in known if (fnmatchcase(name, own) if is_pattern else name.startswith(own))]
-    if len(found) > 1 and not is_pattern:
-        few = ", ".join(found[:3])
-        raise XpError(f"{own} is the beginning of {len(found)} names: {few}, ...; '{own}*' takes all", ExitCode.RUN_DIR)
-    if not found:
-        raise XpError(
-            f"no such run or evaluation: {own}{nearest(own, known)}; python -m xp runs list and"
-            " python -m xp eval list name them",
-            ExitCode.RUN_DIR,
-        )
-    return [f"{name}{at}{step}" for name in found]
+    rooms = (RUNS, EVALUATIONS)
+    known = known_names(outputs, rooms)
+    found: list[str] = []
+    for word in words:
+        own, at, step = word.partition("@")
+        is_place = "/" in own and evaluation_place(outputs, word) is not None
+        found += [word] if is_place else [f"{name}{at}{step}" for name in chosen(outputs, own, known, rooms)]
+    return list(dict.fromkeys(found))
 
 
 def named(outputs: Path, name: str) -> NamedResult:
@@ -89,11 +90,12 @@ def named(outputs: Path, name: str) -> NamedResult:
         value = read_summary(place / SUMMARY)
         rewards = rewards_by_task({task: one["rewards"] for task, one in value["tasks"].items()})
         hashes = {task: str(one["hash"]) for task, one in value["tasks"].items()}
-        return NamedResult(name, rewards, hashes, float(value["summary"]["pass_threshold"]), place / SUMMARY)
+        threshold, scoring = float(value["summary"]["pass_threshold"]), scoring_of(value.get("scoring"))
+        return NamedResult(name, rewards, hashes, threshold, scoring, place / SUMMARY)
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
-    return _of_run(directory_of(outputs, run), name, "before" if step else "after")
+    return _of_run(run_directory(outputs, run), name, "before" if step else "after")
 
 
 def _of_run(directory: Path, name: str, which: str) -> NamedResult:
@@ -101,16 +103,14 @@ def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     for file in reversed(evaluation_files(directory)):
         found = read_rewards(file, which)
         if found is not None:
-            return NamedResult(name, found.rewards, found.hashes, found.pass_threshold, file)
+            return NamedResult(name, found.rewards, found.hashes, found.pass_threshold, found.scoring, file)
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 
-def _check_content(first: NamedResult, other: NamedResult) -> int:
-    """Number of tasks whose content cannot be compared. Raises XpError(PLAN) if the content of others differs."""
-    if first.file == other.file:  # one evaluate stage plays one task set
-        return 0
-    tasks = [task for task in first.rewards if task in first.hashes and task in other.hashes]
-    changed = sorted(task for task in tasks if first.hashes[task] != other.hashes[task])
+def _check_content(first: NamedResult, other: NamedResult) -> None:
+    """Raises XpError(PLAN) if tasks of the same name differ in content."""
+    tasks = first.rewards.keys() & other.rewards.keys()
+    changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         runs = ",".join(one.name for one in (first, other) if one.file.name != SUMMARY)
@@ -122,4 +122,3 @@ def _check_content(first: NamedResult, other: NamedResult) -> int:
             f" evaluations{again}",
             ExitCode.PLAN,
         )
-    return len(first.rewards) - len(tasks)

@@ -11,10 +11,9 @@ from xp.backends.common_rows import longest_episode
 from xp.backends.trl.worker.completions import ServerWriter
 from xp.backends.trl.worker.server import Program, Served, serving
 from xp.backends.trl.worker.writing import GeneratedTurn, GenerationRequest
-from xp.security.loopback import HOST
-from xp.security.start_ray import free_ports
+from xp.engines import key_check
+from xp.security.loopback import HOST, free_ports
 from xp.spec import RunSpec
-from xp.worker import sglang_server
 
 START_TIMEOUT_S = 1800.0
 PATIENCE_S = 120.0
@@ -98,13 +97,13 @@ def running(spec: RunSpec, model: str, devices: str, log: Path, python: str) -> 
     """
     port, second_port = free_ports(2, HOST)
     command = (
-        *(python, "-m", sglang_server.__name__, "--model-path", model, "--host", HOST, "--port", str(port)),
+        *(python, "-m", key_check.__name__, "sglang", "--model-path", model, "--host", HOST, "--port", str(port)),
         *server_arguments(spec),
     )
     # Its default for the second one is the first plus 10,000, which may not exist.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(second_port)}
     environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if spec.hardware.accelerator == "cpu" else {}
-    program = Program("SGLang", command, sglang_server.KEY, environ)
+    program = Program("SGLang", command, environ)
     print(f"SGLang serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
     with serving(program, port, START_TIMEOUT_S, PATIENCE_S, log) as served:
         yield served

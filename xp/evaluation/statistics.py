@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from xp.episode.clusters import clustered_stderr
+from xp.episode.clusters import Limits, clustered_stderr, reward_limits, within
 
 Rewards = Mapping[str, Sequence[float | None]]
 """Task -> the rewards of its episodes; None: void."""
@@ -90,16 +90,17 @@ def summarize(
     """
     scored = [[one for one in task if one is not None] for task in rewards.values()]
     scored = [task for task in scored if task]
+    possible = reward_limits([one for task in scored for one in task], limits)
     passed = [[float(one >= pass_threshold) for one in task] for task in scored]
     return Summary(
         num_tasks=len(rewards),
         num_episodes=sum(map(len, rewards.values())),
         num_void=sum(one is None for task in rewards.values() for one in task),
-        reward=mean(scored),
+        reward=bounded(mean(scored), possible),
         bootstrap=bootstrap(scored),
         passes=share(passed),
         pass_threshold=pass_threshold,
-        avg_at_k=mean([[fmean(task)] for task in scored]),
+        avg_at_k=bounded(mean([[fmean(task)] for task in scored]), possible),
         pass_at_k=_over_k(passed, pass_at_k),
         pass_hat_k=_over_k(passed, pass_hat_k),
         void_bounds=_void_bounds(rewards, limits),
@@ -117,6 +118,13 @@ def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Es
         return Estimate(value, stderr, None, None, STUDENT, num_tasks)
     low, high = interval(value, stderr, num_tasks, confidence)
     return Estimate(value, stderr, low, high, STUDENT, num_tasks)
+
+
+def bounded(found: Estimate | None, limits: Limits) -> Estimate | None:
+    """The estimate with its interval within the limits of the values."""
+    if found is None or found.low is None or found.high is None:
+        return found
+    return replace(found, low=within(found.low, limits), high=within(found.high, limits))
 
 
 def interval(value: float, stderr: float, num_tasks: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -141,9 +149,7 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
         if found.value == 0.0:
             return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
         return Estimate(1.0, 0.0, float(betaincinv(number, 1, tail)), 1.0, EXACT, number)
-    low = None if found.low is None else max(0.0, found.low)
-    high = None if found.high is None else min(1.0, found.high)
-    return Estimate(found.value, found.stderr, low, high, STUDENT, found.num_tasks)
+    return bounded(found, (0.0, 1.0))
 
 
 def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:

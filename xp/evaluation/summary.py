@@ -9,9 +9,13 @@ from statistics import fmean
 from typing import Any
 
 from xp import __version__
+from xp.backends.stages.episode import episode_config
+from xp.episode.clusters import reward_limits
+from xp.episode.metrics import void_reasons
 from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, rewards_of
-from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, mix_of, summarize
+from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
 from xp.spec import RunSpec
+from xp.tasks.request import scoring
 from xp.tasks.row import TaskRow
 
 
@@ -41,7 +45,7 @@ def summary_of(
             {task: one for task, one in rewards.items() if task.split("/")[0] == name},
             [one for one in played.values() if one["env"] == name],
             threshold,
-            (member.reward.minimum, member.reward.maximum),
+            (None, None) if member.reward_fn else (member.reward.minimum, member.reward.maximum),
         )
         for name, member in spec.env.members.items()
     }
@@ -65,6 +69,7 @@ def summary_of(
         "summary": whole,
         "environments": envs,
         "usage": usage(list(played.values()), prices) | {"judges": judges_of(list(played.values()))},
+        "scoring": scoring(episode_config(spec)),
         "tasks": {task: {"hash": hashes[task], "rewards": values} for task, values in rewards.items()},
     }
 
@@ -113,12 +118,14 @@ def _mix(
 ) -> dict[str, Any]:
     """Statistics over all environments as strata, weighted by their numbers of scored episodes."""
     found = _as_json(summarize(rewards, threshold))
+    limits = reward_limits(one for task in rewards.values() for one in task)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
         if parts:
             estimates = [Estimate(**part) for part, _ in parts]
             weights = [part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts]
-            found[figure] = asdict(mix_of(estimates, weights))
+            mixed = bounded(mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits)
+            found[figure] = mixed and asdict(mixed)
     found |= {"bootstrap": None, "bootstrap_differs": False}
     bounds = [one["void_bounds"] for one in envs.values()]
     return {**found, "void_bounds": found["void_bounds"] if any(bounds) else None, **_episodes(records)}
@@ -142,6 +149,7 @@ def _episodes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "malformed_mean": _mean([one["num_malformed"] for one in outcomes]),
         "tokens_mean": _mean(written) if len(written) == len(records) else None,
         "seconds_mean": _mean([one["elapsed_s"] for one in records]),
+        "void_reasons": void_reasons(one["void_reason"] for one in outcomes),
     }
 
 

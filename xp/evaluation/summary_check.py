@@ -121,6 +121,7 @@ class _Summary(_SummaryPart):
     summary: _Figures
     environments: Annotated[dict[str, Any], AfterValidator(each(_Figures))]
     usage: _Usage
+    scoring: dict[str, dict[str, Any]] | None = None
     tasks: Annotated[dict[str, Any], AfterValidator(each(_Task))]
 
 

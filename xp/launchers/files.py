@@ -10,11 +10,14 @@ from pathlib import Path, PurePosixPath
 
 from xp.atomic import write_atomically
 from xp.code_files import code_files, code_places, left_out
+from xp.data_files import data_of, files_in, shipped_name
 from xp.errors import ExitCode, XpError
 from xp.plugins import top_modules
+from xp.spec import RunSpec
 
 PACKAGE = Path(__file__).resolve().parent.parent
 MAX_MODULE_BYTES = 50_000_000
+MAX_DATA_BYTES = 200_000_000
 
 
 def write_files(files: Mapping[str, str], outputs: Path) -> None:
@@ -59,13 +62,35 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     return places
 
 
-def copy_modules(places: Sequence[Path], target: Path) -> None:
-    """Copies the user's own modules beside the package."""
+def locate_data(spec: RunSpec) -> tuple[Path, ...]:
+    """Files of rows and directories of data sets that a run copies, so that its jobs have them as they are now.
+
+    Raises:
+        XpError: RESOURCE for more than `MAX_DATA_BYTES`.
+    """
+    places = tuple(place for member in spec.env.members.values() for place in data_of(member.rows))
+    size = sum(file.stat().st_size for place in places for file in files_in(place))
+    if size <= MAX_DATA_BYTES:
+        return places
+    raise XpError(
+        f"env.rows: its files would be copied into the run and have {size / 1e6:.0f} MB; give a function that reads"
+        " them where they are, env.rows=module:function",
+        ExitCode.RESOURCE,
+    )
+
+
+def copy_modules(places: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:
+    """Copies the user's own modules beside the package, and files of rows to where xp.data_files looks for them."""
     for place in places:
         if place.is_file():
             shutil.copy(place, target / place.name)
         else:
             copy_package(target, place)
+    for place in data:
+        for file in files_in(place):
+            copy = target / shipped_name(place) / file.relative_to(place)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
 
 
 def _origin(name: str) -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from xp import guard
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
@@ -21,15 +21,14 @@ from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.limits import needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.guarded import behind_guard
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
 from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"
-TREE_PATIENCE_S = 60.0
-"""Seconds beyond the grace period that an earlier attempt's process tree may take to end, on a busy machine too."""
+TREE_PATIENCE_S = 30.0
+"""Seconds beyond the grace period that an earlier attempt's process tree may take to end."""
 
 
 def make_launcher(spec: LauncherSpec, outputs: Path) -> LocalLauncher:
@@ -49,8 +48,6 @@ class _Running:
     file: BinaryIO
     context: Context
     launch: Launch
-    mark: str
-    """Value of XP_LAUNCH in the environment of its processes; no other launch of this machine has it."""
 
 
 class LocalLauncher:
@@ -91,20 +88,18 @@ class LocalLauncher:
         python = interpreter(stage.job.runtime)
         argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
         hold = self._hold_tree(context)
-        mark = f"{key}/{secrets.token_hex(16)}"
-        process = subprocess.Popen(
-            behind_guard(argv, self._grace_s),
+        process = guard.start(
+            argv,
+            self._grace_s,
             cwd=context.outputs,
-            env={**self._environment(stage, context), "XP_LAUNCH": mark},
-            stdin=subprocess.PIPE,
+            env=self._environment(stage, context),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             pass_fds=(hold,),
         )
         os.close(hold)
         launch = Launch(self.name, key, str(process.pid), context.log(stage.name), now())
-        self._running[key] = _Running(process, file, context, launch, mark)
+        self._running[key] = _Running(process, file, context, launch)
         return launch
 
     def wait(self, launch: Launch, echo: Echo) -> int:
@@ -122,16 +117,10 @@ class LocalLauncher:
             with suppress(OSError):
                 running.file.close()
         code = running.process.wait()
-        if code < 0:
-            sweep(running.mark)
-            return 128 - code
-        return code
+        return code if code >= 0 else 128 - code
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        process = self._running[launch.key].process
-        assert process.stdin is not None
-        with suppress(OSError):
-            os.write(process.stdin.fileno(), b"K" if now else b"T")
+        guard.ask(self._running[launch.key].process, now=now)
 
     def close(self, context: Context) -> None:
         """Does nothing: no process outlives a stage, and accelerators are kept for the next attempt."""
@@ -177,16 +166,6 @@ class LocalLauncher:
             "XP_PYTHON": sys.executable,  # xp.envs.local_server
             **context.secrets,
         }
-
-
-def sweep(mark: str) -> None:
-    """Kills the remaining processes of a launch whose guard was killed, found by the mark in their environment."""
-    import psutil
-
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get("XP_LAUNCH") == mark:
-                process.kill()
 
 
 def _screen() -> Mapping[str, str]:

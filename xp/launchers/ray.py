@@ -151,7 +151,6 @@ class RayLauncher:
         for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)
         if self._head is not None:
-            self._head.check_port()
             return JobSubmissionClient(self._head.address, headers={"Authorization": f"Bearer {self._head.token}"})
         return JobSubmissionClient(self._address)
 

@@ -3,23 +3,18 @@ supervisor."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
-from xp.envs.target import is_taken
+from xp import guard
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import GUARD_S, START_RAY, behind_guard, end_guarded
 from xp.security import own_directory, own_ray
-from xp.security.loopback import HOST
-from xp.security.start_ray import free_ports
+from xp.security.loopback import HOST, free_ports
 
-START_S = 900.0
-"""Seconds until the dashboard must answer, on a busy machine too; a head that ends earlier is told at once."""
-GRACE_S = 10.0
+START_S = 300.0
+"""Seconds until the dashboard must answer; a head that ends earlier is told at once."""
 
 
 class RayHead:
@@ -31,7 +26,7 @@ class RayHead:
         dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, *START_RAY, "start", "--head", "--disable-usage-stats", "--port=0"),
+            *(sys.executable, *own_ray.COMMAND, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
             *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
@@ -45,14 +40,7 @@ class RayHead:
         }
         self._log = self._directory / "head.log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                behind_guard(command, GRACE_S),
-                env=variables,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = guard.start(command, env=variables, stdout=log, stderr=subprocess.STDOUT)
         self._wait()
 
     @property
@@ -61,33 +49,17 @@ class RayHead:
 
     def kill(self) -> None:
         """Kills all its processes without waiting; `stop` must still be called."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            os.write(self._process.stdin.fileno(), b"K")
+        guard.ask(self._process, now=True)
 
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
-        end_guarded(self._process, GRACE_S + GUARD_S)
+        guard.end(self._process)
         own_directory.remove(self._directory)
-
-    def check_port(self) -> None:
-        """Raises XpError(RUNTIME) if another user listens on its port, to which no token may go."""
-        if is_taken(self.address):
-            raise XpError(
-                f"launcher.start_head: a process of another user listens on {self.address}, the address of Ray's"
-                " dashboard; start the run again, and it gets another port",
-                ExitCode.RUNTIME,
-            )
 
     def _wait(self) -> None:
         """Waits until its dashboard accepts jobs; raises XpError(RUNTIME) with Ray's output."""
         end = time.monotonic() + START_S
         while time.monotonic() < end and self.is_alive:
-            try:
-                self.check_port()
-            except XpError:
-                self.stop()
-                raise
             if self._answers():
                 return
             time.sleep(0.3)

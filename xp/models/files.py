@@ -8,18 +8,38 @@ import os
 import re
 import threading
 import urllib.request
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.exchange import body_of
-from xp.reading import text_of
+from xp.reading import json_of, text_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
 """Largest size of a config.json, in bytes; a longer answer is not one."""
+
+PARTS: Final = {
+    "weights (*.safetensors)": ("*.safetensors", "pytorch_model*.bin"),
+    "tokenizer (tokenizer.json)": ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken", "tiktoken.model"),
+}
+"""Parts of a model beside config.json -> names of files, one of which must be there."""
+
+
+def missing_parts(place: Path) -> Iterator[str]:
+    """Weights and tokenizer of a model's directory that are not there, and files that its index of weights names."""
+    for what, names in PARTS.items():
+        if not any(any(place.glob(name)) for name in names):
+            yield what
+    for index in place.glob("*.safetensors.index.json"):
+        try:
+            named = set(json_of(index, ExitCode.CONFIG)["weight_map"].values())
+        except (XpError, LookupError, TypeError, AttributeError):
+            continue  # the loader says what is wrong with it
+        yield from sorted(str(name) for name in named if not (place / str(name)).is_file())[:1]
 
 
 def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path | None:
@@ -39,7 +59,7 @@ def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
     if directory is None:
         return _from_hub(name) if HUB_ID.fullmatch(name) else None
     try:
-        return _mapping(text_of(directory / "config.json", ExitCode.CONFIG, MAX_BYTES))
+        return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))
     except XpError:
         return None
 

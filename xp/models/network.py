@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -94,8 +95,15 @@ def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> li
     return [
         f"{field} is {_words(architecture.get(field))}, and config.json has {_words(value)}"
         for field, value in stated(config).items()
-        if value != architecture.get(field)
+        if not _is_same(value, architecture.get(field))
     ]
+
+
+def _is_same(stated: Any, wanted: Any) -> bool:
+    """Returns whether two values are equal; a float may have been written through float32."""
+    if isinstance(stated, float) and isinstance(wanted, float):
+        return math.isclose(stated, wanted, rel_tol=1e-7)
+    return bool(stated == wanted)
 
 
 def not_causal(config: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.limits import check_limits
 from xp.planning.memory import memory_refusals
+from xp.planning.rows import row_lines
 from xp.planning.sandbox import sandbox_refusals
 from xp.planning.splits import profile_refusals, split_refusals
 from xp.spec import RunSpec
@@ -51,6 +52,7 @@ def new_run_id(spec: RunSpec) -> str:
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     backend = render_module(spec)
+    row_lines(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *_task_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     # Last: its remedy is searched among legal specs.
@@ -126,6 +128,7 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
 
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans only the preparation of the task set, also for an environment without training tasks."""
+    row_lines(spec)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
@@ -143,6 +146,7 @@ def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None)
 def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans an evaluation on the held-out tasks of the spec's model, without training."""
     _refuse_nothing_held_out(spec)
+    row_lines(spec)
     backend = render_module(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False), *sandbox_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from xp.episode.clusters import reward_limits
 from xp.episode.metrics_file import metrics_lines
-from xp.evaluation.statistics import mean
+from xp.evaluation.statistics import bounded, mean
 from xp.reading import is_finite
 from xp.report.episodes import TRAIN, EpisodeIndex
 from xp.report.foreign import page_name
@@ -39,9 +40,10 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
     for row in index.rows:
         if row.phase == TRAIN and row.attempt == last[TRAIN, row.step] and row.reward is not None:
             steps.setdefault(row.step, {}).setdefault(row.task, []).append(row.reward)
+    limits = reward_limits(row.reward for row in index.rows)
     found: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
     for step in sorted(steps):
-        estimate = mean(list(steps[step].values()))
+        estimate = bounded(mean(list(steps[step].values())), limits)
         if estimate is not None:
             for name, value in zip(found, (step, estimate.value, estimate.low, estimate.high), strict=True):
                 found[name].append(None if value is None else round(value, 6))

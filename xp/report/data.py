@@ -12,6 +12,9 @@ from typing import Any, Final
 from xp import __version__
 from xp.compose.recorded import recorded_spec
 from xp.episode.metric_names import find
+from xp.errors import ExitCode, XpError
+from xp.evaluation.records import REQUEST, line_of, listed
+from xp.reading import json_of
 from xp.report.about import facts, plan_and_measured, stages, status_of, title_of
 from xp.report.base import differences, flat
 from xp.report.comparison import comparison
@@ -43,9 +46,12 @@ class RunPage:
     def __init__(self, run: Path, *, with_episodes: bool = True) -> None:
         self.run = run
         self.index = EpisodeIndex(run)
-        self.spec = recorded_spec(run / "spec.yaml")
+        self.spec = self._spec()
         self._with_episodes = with_episodes
         self._names: dict[str, dict[str, int]] = {name: {} for name in NAMED}
+
+    def _spec(self) -> dict[str, Any]:
+        return recorded_spec(self.run / "spec.yaml")
 
     def refresh(self) -> None:
         """Reads the episodes that were written since the last call."""
@@ -100,6 +106,44 @@ class RunPage:
         return list(values)
 
 
+class EvaluationPage(RunPage):
+    """Data of one evaluation by `xp eval`: figures and episodes, without a training."""
+
+    def _spec(self) -> dict[str, Any]:
+        value = json_of(self.run / REQUEST, ExitCode.RUN_DIR, below=self.run)
+        if not isinstance(value, dict) or not isinstance(value.get("model"), dict):
+            raise XpError(f"{self.run / REQUEST} is not the request of an evaluation", ExitCode.RUN_DIR)
+        return value
+
+    def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
+        """As of a run; `metrics`, `stages` and `plan` are empty."""
+        found = listed(self.run)
+        summary = found.summary
+        status = "unreadable" if found.fault else "stopped" if summary is None else summary["status"]
+        facts = [] if summary is None else [(name, page_name(summary[name])) for name in ("task_set", "run")]
+        return {
+            "id": page_name(self.run.name),
+            "status": page_name(status),
+            "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
+            "facts": facts,
+            "verdict": {"word": page_name(status), "sentence": page_name(line_of(found)), "symptoms": []},
+            "spec": list(flat(self.spec).items()),
+            "metrics": {},
+            "reward": reward_intervals(self.index),
+            "held_out": {},
+            "episodes": self._columns(rows_from, chunk_of),
+            "unreadable": self.index.num_unreadable,
+            **{name: [] for name in ("stages", "plan", "differences")},
+            "base": "",
+        }
+
+
+def page_of(place: Path, *, with_episodes: bool = True) -> RunPage:
+    """The data of a run, or of an evaluation, by its directory."""
+    kind = EvaluationPage if (place / REQUEST).is_file() else RunPage
+    return kind(place, with_episodes=with_episodes)
+
+
 def report(
     runs: Sequence[Path], episodes: str | None = None, *, tokens: bool = False
 ) -> tuple[str, dict[str, Any], dict[str, bytes]]:
@@ -113,7 +157,7 @@ def report(
     extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
     found: list[dict[str, Any]] = []
     chunks: dict[str, bytes] = {}
-    pages = [RunPage(run, with_episodes=extent is not Extent.NONE) for run in runs]
+    pages = [page_of(run, with_episodes=extent is not Extent.NONE) for run in runs]
     for number, one in enumerate(pages):
         one.refresh()
         chunk_of: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Index of a run's episodes: numbers in memory, texts read from disk on demand."""
+"""Index of the episodes of a run or an evaluation: numbers in memory, texts read from disk on demand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from xp.episode.trajectory import READABLE
+from xp.episode.trajectory import SCHEMA_VERSION
 from xp.errors import ExitCode, XpError
-from xp.reading import MAX_LINE, check_below, is_count, is_finite
+from xp.reading import check_below, is_count, is_finite
 from xp.reading import opened as opened_file
 from xp.runs.tool_use import ToolCount
 
@@ -46,7 +46,7 @@ class EpisodeIndex:
     """The episodes below a run's directory, in the order of reading; `refresh` adds new ones.
 
     Args:
-        run: directory of the run.
+        run: directory of the run, or of an evaluation.
     """
 
     def __init__(self, run: Path) -> None:
@@ -63,9 +63,9 @@ class EpisodeIndex:
         """Reads new lines since the last call; an incomplete line is left for the next call.
 
         Raises:
-            XpError: (RUN_DIR) a line is longer than `MAX_LINE`, or a link leads out of the run.
+            XpError: (RUN_DIR) a link leads out of the run.
         """
-        files = self._run.glob("attempt_*/*/trajectories/*.jsonl")
+        files = (*self._run.glob("attempt_*/*/trajectories/*.jsonl"), *self._run.glob("trajectories/*.jsonl"))
         for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
             check_below(file, self._run, ExitCode.RUN_DIR)
             if not file.is_symlink() and file.is_file():
@@ -85,7 +85,7 @@ class EpisodeIndex:
                     if file not in opened:
                         opened[file] = stack.enter_context(opened_file(file, ExitCode.RUN_DIR))
                     opened[file].seek(offset)
-                    yield json.loads(opened[file].readline(MAX_LINE))
+                    yield json.loads(opened[file].readline())
                 except (OSError, ValueError, RecursionError) as error:
                     raise XpError(f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR) from None
 
@@ -106,11 +106,8 @@ class EpisodeIndex:
         is_training = TRAIN in file.relative_to(self._run).parts
         with opened_file(file, ExitCode.RUN_DIR, follows_link=False) as lines:
             lines.seek(offset)
-            while line := lines.readline(MAX_LINE):
-                if not line.endswith(b"\n") and len(line) < MAX_LINE:
-                    break  # the line is being written
-                if not line.endswith(b"\n"):
-                    raise XpError(f"{file} has a line of more than {MAX_LINE:,} bytes", ExitCode.RUN_DIR)
+            # An incomplete line is being written.
+            while (line := lines.readline()).endswith(b"\n"):
                 record = _parsed(line)
                 row = _row(record, attempt)
                 if row is not None:
@@ -139,7 +136,7 @@ def _parsed(line: bytes) -> Any:
 def _row(record: Any, attempt: int) -> EpisodeRow | None:
     """Numbers of an episode's record; None for another value or an unknown schema."""
     try:
-        if record["schema_version"] not in READABLE:
+        if record["schema_version"] != SCHEMA_VERSION:
             return None
         outcome, tokens, phase = record["outcome"], record["tokens"], str(record["phase"])
         return EpisodeRow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -17,12 +17,12 @@ from starlette.routing import Route
 
 from xp.errors import ExitCode, XpError
 from xp.report.comparison import comparison
-from xp.report.data import RunPage, frame, title_of_page
+from xp.report.data import RunPage, frame, page_of, title_of_page
 from xp.report.detail import detail, said_in
 from xp.report.foreign import page_text
 from xp.report.web import page, policy
 from xp.security.loopback import HOST
-from xp.security.web_origin import App, OwnOrigin
+from xp.security.with_key import App, Receive, Scope, Send
 
 COOKIE: Final = "xp_view"
 HEADERS: Final = {
@@ -35,6 +35,10 @@ MAX_IN_PAGE: Final = 200_000
 """Largest number of characters of one message, unless the page requests the whole message."""
 MAX_FOUND: Final = 5_000
 """Largest number of episodes in the result of a search."""
+REFUSALS: Final = {
+    421: b"the Host header must name this server's own loopback address and port\n",
+    403: b"this server answers no page of another origin\n",
+}
 
 
 class View:
@@ -48,7 +52,7 @@ class View:
     def __init__(self, runs: Sequence[Path], token: str) -> None:
         self._runs = list(runs)
         self._token = token
-        self._pages = [RunPage(run) for run in runs]
+        self._pages = [page_of(run) for run in runs]
         self._lock = Lock()
 
     def app(self) -> App:
@@ -144,6 +148,50 @@ class View:
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+class OwnOrigin:
+    """ASGI middleware that refuses a foreign Host, and an Origin that is not one of the server's own pages.
+
+    A page in a browser of this machine can reach loopback ports, also under a name of its own that resolves to
+    127.0.0.1 (DNS rebinding); its requests then have that name as Host.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = None if scope["type"] == "lifespan" else refusal(scope.get("server"), scope["headers"])
+        if status is None:
+            await self._app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/plain")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": REFUSALS[status]})
+
+
+def refusal(server: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+    """HTTP status that refuses a request, or None.
+
+    Args:
+        server: local address and port of the connection.
+        headers: headers of the request, names in lower case.
+    """
+    own, found = _own_names(server), list(headers)
+    hosts = [value.lower() for name, value in found if name == b"host"]
+    if len(hosts) != 1 or hosts[0] not in own:
+        return 421
+    origins = {value.lower() for name, value in found if name == b"origin"}
+    return 403 if origins - {b"http://" + name for name in own} else None
+
+
+def _own_names(server: tuple[str, int] | None) -> set[bytes]:
+    """Legal Host headers of a server: the connection's local address, and localhost."""
+    if not server:
+        return set()
+    address, port = server
+    written = f"[{address}]" if ":" in address else address
+    return {f"{name}:{port}".encode() for name in (written, "localhost")}
 
 
 def serve(runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:

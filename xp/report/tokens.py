@@ -18,7 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.reading import text_of
 from xp.report.detail import own_turns
 from xp.report.foreign import page_text
-from xp.runs.origin import is_ours
+from xp.runs.record import is_ours
 
 MAX_TOKENS: Final = 100_000
 """Largest number of tokens of an episode that a page shows."""
@@ -61,7 +61,12 @@ class TokenReader:
         tools = text_of(named, ExitCode.RUN_DIR, below=file.parent) if _DIGEST.fullmatch(digest) else "[]"
         try:
             pieces = list(islice(_pieces(self._chat, record, tools), MAX_TOKENS))
-        except (TypeError, ValueError, LookupError) as error:  # for example a lone surrogate, which tokenizers refuse
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            XpError,
+        ) as error:  # for example a lone surrogate, which tokenizers refuse
             return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}
@@ -121,10 +126,8 @@ def _chat(run: Path) -> ChatTokens:
     places = [run / "model", run.parent.parent / start_place(spec)]
     directory = next((place for place in places if (place / "tokenizer_config.json").is_file()), None)
     if directory is None:
-        looked = " and ".join(map(str, places))
-        raise XpError(
-            f"the tokenizer of {spec.model.path} is not on this machine: looked in {looked}", ExitCode.RUNTIME
-        )
+        looked, name = " and ".join(map(str, places)), spec.model.path or spec.model.name
+        raise XpError(f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:

@@ -91,6 +91,10 @@ class RunRecord:
     secrets: tuple[str, ...]
     """Names of the variables that held secrets at launch; their values are nowhere."""
     attempts: tuple[AttemptRecord, ...] = ()
+    user: str = ""
+    """Login name of whoever began the run, or trusts it; empty in a record that was never written."""
+    directory: str = ""
+    """Absolute path of the run's directory, without links: a copy of the directory has another one."""
 
     @property
     def num_steps(self) -> int | None:

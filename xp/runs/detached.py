@@ -13,7 +13,6 @@ from xp.launchers.base import Context, Detachable, Distant, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.reading import json_of
 from xp.runs.commands import xp_command
-from xp.runs.origin import is_ours
 from xp.runs.record import (
     LOCK,
     RunRecord,
@@ -21,6 +20,7 @@ from xp.runs.record import (
     StageRecord,
     close_attempt,
     is_held,
+    is_ours,
     read_record,
     update_stage,
     write_record,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from xp.digest import digest_of
+from xp.episode.clusters import Limits, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.reading import LARGEST, check_below, is_count, is_finite, json_of
 from xp.runs.record import RunRecord, number_of, read_record
@@ -14,6 +17,11 @@ from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
 """The untrained model and the trained one."""
+Scoring = Mapping[str, Mapping[str, Any]]
+"""Environment -> what decides its rewards (xp.tasks.request.scoring)."""
+CODE: Final = "code of "
+MAX_VALUE: Final = 60
+"""Largest number of a value's characters in a message."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +35,19 @@ class HeldOutResult:
     num_scored: int | None
     num_void: int | None
     pass_share: float | None = None
-    """Share of rewards of at least `pass_threshold`; None: written by an earlier version without it."""
+    """Share of rewards of at least `pass_threshold`."""
     pass_threshold: float | None = None
     num_tasks: int | None = None
-    """Number of held-out tasks; None: written by an earlier version without it."""
+    """Number of held-out tasks."""
     label: str = ""
     """Remark if the tasks are trained on as well; else empty."""
+    env_pass_share: float | None = None
+    """`pass_share` before the user's reward functions."""
+    limits: Limits = (None, None)
+    """Smallest and largest possible reward."""
+    tasks: str | None = None
+    """Digest of the tasks and their content; None: not recorded."""
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,9 @@ class TaskRewards:
     rewards: Mapping[str, list[float | None]]
     """Task -> rewards of its episodes; None: void."""
     hashes: Mapping[str, str]
-    """Task -> digest of its content; tasks of an evaluation by an earlier version are absent."""
+    """Task -> digest of its content."""
     pass_threshold: float
+    scoring: Scoring | None
 
 
 def read_held_out(file: Path) -> dict[str, HeldOutResult]:
@@ -65,7 +81,7 @@ def read_rewards(file: Path, which: str) -> TaskRewards | None:
     if which not in found:
         return None
     if which not in rewards:
-        raise XpError(f"{file} is of an earlier version and has no rewards by task; evaluate it again with `eval`")
+        raise XpError(f"{file} has no rewards by task; evaluate the run again with `eval`", ExitCode.RUN_DIR)
     return rewards[which]
 
 
@@ -73,16 +89,24 @@ def _checked(file: Path) -> tuple[dict[str, HeldOutResult], dict[str, TaskReward
     """Results of each model, and its rewards by task if they are recorded."""
     value = json_of(file, ExitCode.RUN_DIR)
     try:
-        results = _mapping(value)["results"]
-        own = {name: _mapping(results[name]) for name in NAMES if name in _mapping(results)}
+        models = _mapping(_mapping(value)["results"])
+        own = {name: _mapping(models[name]) for name in NAMES if name in models}
         label = _label(_mapping(value.get("held_out", {})))
         hashes = _hashes(value.get("task_hashes", {}))
+        scoring = scoring_of(value.get("scoring"))
         rewards = {
-            name: TaskRewards(rewards_by_task(one["tasks"]), hashes, _some(one["pass_threshold"]))
+            name: TaskRewards(rewards_by_task(one["tasks"]), hashes, _some(one["pass_threshold"]), scoring)
             for name, one in own.items()
             if "tasks" in one and one.get("pass_threshold") is not None
         }
-        return {name: replace(_result(one), label=label) for name, one in own.items()}, rewards
+        limits = reward_limits(
+            (one for model in rewards.values() for task in model.rewards.values() for one in task), _limits(scoring)
+        )
+        results = {
+            name: replace(_result(one), label=label, limits=limits, scoring=scoring, tasks=_tasks(rewards.get(name)))
+            for name, one in own.items()
+        }
+        return results, rewards
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{file} is not an evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
 
@@ -95,6 +119,50 @@ def rewards_by_task(value: Any) -> dict[str, list[float | None]]:
             raise TypeError("the rewards of a task are not a list")
         found[task] = [_number(one) for one in rewards]
     return found
+
+
+def scoring_of(value: Any) -> Scoring | None:
+    """The record of what decides the rewards; None: not recorded. Raises TypeError for another value."""
+    return None if value is None else {name: _mapping(one) for name, one in _mapping(value).items()}
+
+
+def _limits(scoring: Scoring | None) -> Limits:
+    """Limits that the reward rule sets; none for a mixture, or where a reward function follows the rule."""
+    members = list((scoring or {}).values())
+    if len(members) != 1 or members[0].get("env.reward_fn"):
+        return None, None
+    return _number(members[0].get("env.reward.minimum")), _number(members[0].get("env.reward.maximum"))
+
+
+def _tasks(played: TaskRewards | None) -> str | None:
+    """Digest of the tasks with their contents; None if a content is not on record."""
+    if played is None or not played.rewards.keys() <= played.hashes.keys():
+        return None
+    return digest_of({task: played.hashes[task] for task in played.rewards})
+
+
+def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
+    """Parts of several evaluations' scoring that are not the same in all: key -> the key with its values.
+
+    Args:
+        records: scoring of each evaluation; None: not recorded, which is no difference.
+    """
+    known = [one for one in records if one is not None]
+    found = {}
+    for member in dict.fromkeys(member for one in known for member in one):
+        own = [one.get(member, {}) for one in known]
+        for key in dict.fromkeys(key for one in own for key in one):
+            values = list(dict.fromkeys(json.dumps(one[key]) for one in own if key in one))
+            if len(values) > 1:
+                shown = "" if key.startswith(CODE) else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
+                found[key] = f"{key}{shown}"
+    return found
+
+
+def is_of_reward_fn(key: str, record: Scoring | None) -> bool:
+    """Returns whether a key of `scoring_differences` is about the user's reward functions alone."""
+    functions = [member.get("env.reward_fn") for member in (record or {}).values()]
+    return key == "env.reward_fn" or any(isinstance(one, dict) and key.removeprefix(CODE) in one for one in functions)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -170,7 +238,8 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult:
     counts = [None if count is None else _whole(count) for count in found]
     stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
     passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
-    return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold, counts[2])
+    own = _number(value.get("env_pass_share"))
+    return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold, counts[2], env_pass_share=own)
 
 
 def _number(value: Any) -> float | None:

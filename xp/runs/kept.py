@@ -100,11 +100,8 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
         directory = f"{run}/attempt_{attempt.number}"
         file = outputs / directory / "plan.json"
         recorded = _recorded(file, stage.name)
-        is_same = recorded is not None and (
-            _content(recorded) == _content(asdict(stage)) or _is_same_today(file, stage, plan)
-        )
-        if is_same and status is RunStatus.SUCCEEDED:
-            assert recorded is not None
+        is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
+        if recorded is not None and is_same and status is RunStatus.SUCCEEDED:
             return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
         # unchanged. So are those outside the run, which runs share: they are named by their content.
@@ -119,30 +116,6 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
     return all(states(outputs, promised).values()) and all(
         damaged(manifest) is None for manifest in manifests if manifest.is_file()
     )
-
-
-def _is_same_today(file: Path, stage: Stage, plan: Plan) -> bool:
-    """Returns whether the recorded spec, completed with the fields that xp gained since, gives the same job now.
-
-    Args:
-        file: the plan.json of the attempt in which the stage succeeded.
-        stage: the stage of the new plan.
-        plan: the new plan.
-    """
-    from xp.compose import from_container
-    from xp.compose.added_fields import fill
-    from xp.planning.plan import build_again
-
-    try:
-        content = json_of(file, ExitCode.RUN_DIR)
-        spec, names = content["spec"], [one["name"] for one in content["stages"]]
-        if not fill(spec):
-            return False
-        spec["outputs"] = str(file.parents[3])
-        then = build_again(from_container(spec), plan.run_id, plan.attempt, names)
-    except (ValueError, LookupError, TypeError, XpError):
-        return False
-    return any(_content(asdict(one)) == _content(asdict(stage)) for one in then.stages if one.name == stage.name)
 
 
 def _is_replaced(output: str, run: str, attempt: str) -> bool:

@@ -1,4 +1,4 @@
-"""Lines of `python -m xp runs compare`: runs by their held-out reward, best first, as a table, CSV or Markdown."""
+"""Lines of `python -m xp runs compare`: runs by their held-out reward, where it is comparable, best first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.reading import json_of
 from xp.runs.differences import brief, differing, text
-from xp.runs.held_out import held_out
+from xp.runs.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.runs.named import named_runs
 from xp.runs.record import RunRecord, read_record
 from xp.security.cells import csv_cell, markdown_cell
@@ -22,48 +22,50 @@ from xp.security.cells import csv_cell, markdown_cell
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run."""
+    """One run. Numbers are None and texts empty if the run cannot be read."""
 
     run: str
-    env: str
-    model: str
-    algorithm: str
-    backend: str
-    seed: int | None
-    """Seed; None: the run cannot be read."""
-    steps: int | None
+    env: str = ""
+    model: str = ""
+    algorithm: str = ""
+    backend: str = ""
+    seed: int | None = None
+    steps: int | None = None
     """Rollout steps; None: they follow from the epochs, and the run ended before it computed them."""
-    before: float | None
+    before: float | None = None
     """Held-out reward of the untrained model; None: not evaluated."""
-    after: float | None
-    stderr: float | None
+    after: float | None = None
+    stderr: float | None = None
     """Standard error of `after`."""
-    minutes: float | None
-    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts.
-
-    None: the run cannot be read.
-    """
-    status: str
-    note: str
-    """Remark if the tasks of `before` and `after` are trained on as well; else empty."""
-    differs: Mapping[str, Any]
+    minutes: float | None = None
+    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts."""
+    status: str = "unreadable"
+    note: str = ""
+    """Remark if the tasks of `before` and `after` are trained on as well; for an unreadable run, the reason."""
+    passes: float | None = None
+    """Share of the held-out episodes of `after` that pass by the environment's own reward."""
+    ranked_by: str = "reward"
+    """`reward`; `passes`, if only `env.reward_fn` differs among the runs of an environment; else `nothing`."""
+    incomparable: str = ""
+    """Reason why the rewards of these runs are not on one scale; empty: they are."""
+    result: HeldOutResult | None = None
+    """Result of the trained model; None: it was not evaluated."""
+    differs: Mapping[str, Any] = field(default_factory=dict)
     """Key in which the runs on this environment differ -> this run's value."""
 
 
-PLAIN: Final = tuple(field.name for field in fields(RunRow) if field.name != "differs")
+PLAIN: Final = tuple(one.name for one in fields(RunRow) if one.name not in ("differs", "result"))
 """Columns of every table."""
 
 
 def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
-    """Rows of the named runs (`named_runs`), or of all runs; best first, runs without a result last.
+    """Rows of the named runs (`named_runs`), or of all runs, by environment: best first, as far as they are comparable,
+    and runs without a result last.
 
     Raises:
         XpError: RUN_DIR if a named run does not exist.
     """
-    from xp.compose.recorded import tell_older
-
     groups: dict[str, list[_Readable]] = {}
-    older: dict[str, list[str]] = {}
     broken: list[RunRow] = []
     for run in named_runs(outputs, names, takes_several=True):
         try:
@@ -71,37 +73,40 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
         except XpError as error:
             if names:
                 raise
-            broken.append(_broken(run, error))
+            broken.append(RunRow(run.name, note=str(error)))
             continue
         groups.setdefault(found.row.env, []).append(found)
-        if found.filled:
-            older[run.name] = found.filled
-    tell_older(list(older), [field for filled in older.values() for field in filled])
     lines = []
     for group in groups.values():
         differs = differing([one.spec for one in group])
-        lines += [replace(one.row, differs=own) for one, own in zip(group, differs, strict=True)]
-    return sorted(lines, key=lambda line: (line.after is None, -(line.after or 0.0), line.run)) + broken
+        basis, reason = _basis([one.row for one in group])
+        rows = [
+            replace(one.row, differs=own, ranked_by=basis, incomparable=reason)
+            for one, own in zip(group, differs, strict=True)
+        ]
+        lines += sorted(rows, key=_place)
+    return lines + broken
 
 
-def _broken(run: Path, error: XpError) -> RunRow:
-    """Row of a run that cannot be read, with the reason."""
-    return RunRow(
-        run=run.name,
-        env="",
-        model="",
-        algorithm="",
-        backend="",
-        seed=None,
-        steps=None,
-        before=None,
-        after=None,
-        stderr=None,
-        minutes=None,
-        status="unreadable",
-        note=str(error),
-        differs={},
-    )
+def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
+    """The `ranked_by` of the runs of one environment, and their `incomparable`."""
+    results = [row.result for row in rows if row.result is not None]
+    differences = scoring_differences([one.scoring for one in results])
+    reasons = list(differences.values())
+    if len({one.tasks for one in results if one.tasks is not None}) > 1:
+        reasons.append("the held-out tasks")
+    if not reasons:
+        return "reward", ""
+    reason = f"{' and '.join(reasons)} differ{'s' * (len(reasons) == 1 and differences != {})}"
+    is_shaping = all(any(is_of_reward_fn(key, one.scoring) for one in results) for key in differences)
+    is_alike = is_shaping and len(reasons) == len(differences) and len({one.pass_threshold for one in results}) == 1
+    has_passes = all(one.env_pass_share is not None for one in results)
+    return "passes" if is_alike and has_passes else "nothing", reason
+
+
+def _place(row: RunRow) -> tuple[bool, float, str]:
+    value = {"reward": row.after, "passes": row.passes}.get(row.ranked_by)
+    return row.after is None, -(value or 0.0), row.run
 
 
 def as_csv(lines: Sequence[RunRow]) -> str:
@@ -148,24 +153,14 @@ def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
 
 def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
-    return _spec_of(directory, attempt)[0]
-
-
-def _spec_of(directory: Path, attempt: int) -> tuple[Any, list[str]]:
-    """The spec, and the fields in it that xp gained after the run."""
-    from xp.compose.added_fields import fill
-    from xp.compose.bounds import excess
-    from xp.compose.recorded import raw_spec
+    from xp.compose.recorded import recorded_spec
 
     plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
-    with suppress(XpError, LookupError, TypeError):  # an older run, or one whose plan is damaged
+    with suppress(XpError, LookupError, TypeError):  # a damaged plan
         spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
     if isinstance(spec, dict) and "env" in spec:
-        if (fault := excess(spec)) is not None:
-            raise XpError(f"{plan} has no spec of xp's: {fault}", ExitCode.RUN_DIR)
-        return spec, fill(spec)
-    spec = raw_spec(directory / "spec.yaml")
-    return spec, fill(spec)
+        return spec
+    return recorded_spec(directory / "spec.yaml")
 
 
 @dataclass(frozen=True)
@@ -173,8 +168,6 @@ class _Readable:
     """One run that was read."""
 
     spec: Any
-    filled: list[str]
-    """Fields that xp gained after the run."""
     row: RunRow
     """Its row, with `differs` empty."""
 
@@ -182,8 +175,8 @@ class _Readable:
 def _read(directory: Path) -> _Readable:
     record = read_record(directory)
     try:
-        spec, filled = _spec_of(directory, len(record.attempts))
-        return _Readable(spec, filled, _row(directory, record, spec))
+        spec = spec_of(directory, len(record.attempts))
+        return _Readable(spec, _row(directory, record, spec))
     except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 
@@ -205,7 +198,8 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         minutes=_minutes(record),
         status=record.status.value,
         note=next((result.label for result in results.values() if result.label), ""),
-        differs={},
+        passes=None if after is None else after.env_pass_share,
+        result=after,
     )
 
 

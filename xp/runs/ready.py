@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launcher, Telling
 from xp.launchers.checkouts import differing
-from xp.launchers.files import inside, locate_modules
+from xp.launchers.files import inside, locate_data, locate_modules
 from xp.launchers.preflight import checkouts
 from xp.runs.run_directory import check_run_directory, check_writable
 from xp.security.names import is_name
@@ -31,6 +31,8 @@ class Ready:
     tracker_keys: Mapping[str, str] = field(repr=False)
     modules: tuple[Path, ...]
     """Paths of the user's own modules, to be copied."""
+    data: tuple[Path, ...] = ()
+    """Paths of the environments' data files, to be copied."""
     told: tuple[str, ...] = ()
     """Names of the trackers that the jobs open themselves."""
 
@@ -58,6 +60,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
         modules=locate_modules(modules),
+        data=locate_data(plan.spec),
         told=told,
     )
     if here and (plan.spec.launcher.detach or (isinstance(launcher, Telling) and not launcher.brings_metrics)):

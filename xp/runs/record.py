@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from xp.atomic import write_atomically
 from xp.counted import counted
-from xp.errors import ExitCode, XpError, nearest
+from xp.errors import ExitCode, XpError
 from xp.reading import json_of
 from xp.runs.attempts import (
     AttemptRecord,
@@ -28,9 +29,7 @@ from xp.runs.attempts import (
     update_stage,
     with_last,
 )
-from xp.runs.commands import xp_command
 from xp.runs.record_check import length_of, record_of
-from xp.security.names import is_name
 from xp.security.terminal import guarded, shown
 from xp.tasks.length import FILE as LENGTH_FILE
 
@@ -41,10 +40,9 @@ __all__ = [
     "RunStatus",
     "StageRecord",
     "begin_attempt",
+    "check_ours",
     "close_attempt",
-    "directory_of",
     "is_held",
-    "no_such_run",
     "number_of",
     "read_record",
     "table",
@@ -58,33 +56,14 @@ LOCK = ".lock"
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
-    """Replace `run.json` atomically: a reader always sees the old record or the new one."""
-    write_atomically(directory / FILE, _with_length(directory, record).to_json())
+    """Replace `run.json` atomically: a reader always sees the old record or the new one.
 
-
-def directory_of(outputs: Path, run_id: str) -> Path:
-    """Directory of a run below the outputs root; raises XpError(RUN_DIR) if there is no such run."""
-    if not is_name(run_id):
-        raise XpError(
-            f"{run_id!r} is not the id of a run; {xp_command('runs list', outputs)} names the runs", ExitCode.RUN_DIR
-        )
-    directory = outputs / "runs" / run_id
-    if not directory.is_dir():
-        known = [file.parent.name for file in (outputs / "runs").glob(f"*/{FILE}")]
-        raise no_such_run(run_id, known, outputs)
-    return directory
-
-
-def no_such_run(name: str, known: Iterable[str], outputs: Path) -> XpError:
-    """Makes the error for a name that no run has.
-
-    Args:
-        name: the name that was given.
-        known: names of runs; the message suggests the nearest.
-        outputs: the outputs root.
+    A record without a user becomes one of this user and this directory.
     """
-    text = f"no such run: {name}{nearest(name, known)}; {xp_command('runs list', outputs)} names the runs"
-    return XpError(text, ExitCode.RUN_DIR)
+    if not record.user:
+        user, place = begun_here(directory)
+        record = replace(record, user=user, directory=place)
+    write_atomically(directory / FILE, _with_length(directory, record).to_json())
 
 
 def read_record(directory: Path) -> RunRecord:
@@ -100,6 +79,40 @@ def read_record(directory: Path) -> RunRecord:
     if record.run_id != (name := Path(os.path.abspath(directory)).name):
         raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
     return record
+
+
+def is_ours(directory: Path) -> bool:
+    """Returns whether this user began the run in this directory, or trusts it.
+
+    People send each other run directories, whose records name jobs, files and modules: only of a run of one's own are
+    the jobs queried, the record closed and the model loaded. `python -m xp runs trust RUN` accepts another one.
+    """
+    try:
+        record = read_record(directory)
+    except XpError:
+        return False
+    return (record.user, record.directory) == begun_here(directory)
+
+
+def check_ours(directory: Path) -> None:
+    """Raise XpError(RUN_DIR) for a run of another user, or of another place."""
+    if not is_ours(directory):
+        raise XpError(
+            f"{directory} was not begun here: it was moved or copied, or another user began it. Going on with it runs"
+            f" what it names: look at `python -m xp plan resume={directory}`, and if you trust it,"
+            f" `python -m xp runs trust {directory.name} outputs={directory.parent.parent}`",
+            ExitCode.RUN_DIR,
+        )
+
+
+def begun_here(directory: Path) -> tuple[str, str]:
+    """User and directory in the record of a run that this user begins: the login name, or else the number, and the
+    absolute path."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return user, os.path.realpath(directory)
 
 
 def is_held(directory: Path) -> bool:
@@ -127,7 +140,7 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        found = length_of(json_of(file, ExitCode.RUN_DIR, max_bytes=10_000, below=directory))
+        found = length_of(json_of(file, ExitCode.RUN_DIR, below=directory))
     except (XpError, ValueError):
         return record
     return with_last(record, replace(last, training=found))

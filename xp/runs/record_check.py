@@ -29,7 +29,9 @@ def record_of(value: Any) -> RunRecord:
     status = _status(whole["status"], "status")
     if status is RunStatus.RUNNING and not attempts:
         raise ValueError("status: running, without an attempt")
-    return RunRecord(run_id, status, secrets, attempts)
+    user = _checked(whole["user"], _is_text, "user", "a text")
+    directory = _checked(whole["directory"], _is_text, "directory", "a text")
+    return RunRecord(run_id, status, secrets, attempts, user, directory)
 
 
 def _attempt(value: Any, run_id: str, number: int) -> AttemptRecord:

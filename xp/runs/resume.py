@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from xp.compose.faults import all_paths
 from xp.counted import counted
 from xp.errors import ExitCode, XpError, nearest
 from xp.runs.commands import xp_command
-from xp.security.names import is_name
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
 
@@ -63,30 +61,26 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     """Reads a run's spec and applies overrides to it.
 
     Args:
-        run: the run's id below `<outputs>/runs`, or its directory.
-        overrides: `key=value`; `outputs=DIR` is the outputs root of a run that is given by its id.
+        run: as `run_directory` takes it.
+        overrides: `key=value`; `outputs=DIR` is the outputs root of a run that is given by its name.
 
     Raises:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
     """
     from xp.compose.recorded import recorded_spec, validated
-    from xp.runs.record import FILE, no_such_run, read_record
+    from xp.runs.named import run_directory
+    from xp.runs.record import read_record
     from xp.runs.run_directory import is_unborn
 
     values = parse_assignments(overrides)
     for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
         if ADDRESS.match(text):
             raise XpError(f"{word}={text}: an address; a run must be in a directory of this machine", ExitCode.RUN_DIR)
-    directory = Path(run) if "/" in run else Path(values.pop("outputs", "outputs")) / "runs" / run
-    if not is_name(directory.name) or Path(os.path.abspath(directory)).parent.name != "runs":
-        raise XpError(f"{run}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
+    directory = run_directory(Path("outputs" if "/" in run else values.pop("outputs", "outputs")), run)
     file = directory / "spec.yaml"
-    if not directory.is_dir():
-        known = [file.parent.name for file in directory.parent.glob(f"*/{FILE}")]
-        raise no_such_run(run, known, directory.parent.parent)
     if not file.is_file():
         raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
-    container = recorded_spec(file, tell=True)
+    container = recorded_spec(file)
     validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from xp.atomic import TEMPORARY
+from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.runs.commands import resume_command
-from xp.runs.origin import FILE as ORIGIN
-from xp.runs.origin import WITNESS, check_ours, is_ours, mark
-from xp.runs.record import LOCK, RunRecord, is_held, read_record, write_record
+from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
 
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
@@ -32,8 +32,6 @@ def check_run_directory(run: Path, attempt: int) -> None:
                 " or start a new run",
                 ExitCode.RUN_DIR,
             )
-        if (run / SPEC).exists():
-            check_ours(run)
         return
     check_ours(run)
     there = len(read_record(run).attempts)
@@ -45,7 +43,7 @@ def is_unborn(run: Path) -> bool:
     """Returns whether a supervisor was killed before its first record was written, so that nothing has run."""
     if run.is_symlink() or not run.is_dir():
         return False
-    known = (LOCK, ORIGIN, WITNESS, SPEC, RESERVE)
+    known = (LOCK, SPEC, RESERVE)
     return all(path.name in known or path.name.endswith(TEMPORARY) for path in run.iterdir())
 
 
@@ -77,8 +75,6 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
             raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
     try:
         check_run_directory(run, attempt)  # again: another supervisor may have started and ended
-        if attempt == 1:
-            _mark(run)
         with resource_errors(run):
             (run / RESERVE).unlink(missing_ok=True)
             with (run / RESERVE).open("xb") as reserve:  # follows no link that was left there
@@ -135,22 +131,15 @@ def _has_open(process: int, file: Path) -> bool:
     return os.path.realpath(file) in names
 
 
-def _mark(run: Path) -> None:
-    """Mark the directory as begun here; if the home is not writable, the run goes on but cannot be resumed."""
-    if is_ours(run):
-        return
-    with resource_errors(run):
-        try:
-            mark(run)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
-                raise
-
-
 @contextmanager
 def resource_errors(place: Path) -> Iterator[None]:
     """Converts errors that the user can fix (disk full, quota, permission) to XpError(RESOURCE)."""
     try:
         yield
+    except shutil.Error as error:  # copytree's: source, copy and reason of each file
+        failed = error.args[0]
+        raise XpError(
+            f"{place}: {counted(len(failed), 'file')} could not be copied: {failed[0][2]}", ExitCode.RESOURCE
+        ) from error
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error

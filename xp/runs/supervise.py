@@ -17,7 +17,6 @@ from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.log import last_lines, write_to_screen
 from xp.launchers.node.outputs import State, missing, states
-from xp.launchers.signals import Signals
 from xp.runs.commands import resume_command
 from xp.runs.detached import record_before
 from xp.runs.kept import has_every_stage, kept
@@ -25,6 +24,7 @@ from xp.runs.provenance import provenance
 from xp.runs.ready import Ready, context_of, make_ready
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
 from xp.runs.run_directory import hold, resource_errors, save_record
+from xp.signals import Signals
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
 from xp.tracking.opening import openers
@@ -68,11 +68,12 @@ def dispatch(
     ready = make_ready(plan, launcher, outputs, modules)
     max_restarts = plan.spec.launcher.max_restarts
     resume = resume or resume_command(plan.run_id, outputs)
+    text = f": {plan.run_id}\nresume: {resume}"
     with hold(run, plan.attempt):
         for restart in range(max_restarts + 1):
             try:
                 # Trackers of each attempt are its own, as for a resumed run.
-                with _mirror(plan, run, ready, echo), Signals(plan.run_id, resume) as signals:
+                with _mirror(plan, run, ready, echo), Signals(text) as signals:
                     is_again = again and restart == 0
                     attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
                     return attempt.leave() if plan.spec.launcher.detach else attempt.run()
@@ -81,7 +82,7 @@ def dispatch(
                     raise
                 delay = restart_delay_s * 2**restart
                 echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
-                with Signals(plan.run_id, resume) as signals:
+                with Signals(text) as signals:
                     signals.sleep(delay)
                     plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
                     signals.check()
@@ -195,7 +196,7 @@ class _Attempt:
             directory.mkdir()
             write_atomically(directory / "plan.json", self._plan.to_json())
             copy_package(directory / "code")
-            copy_modules(self._ready.modules, directory / "code")
+            copy_modules(self._ready.modules, directory / "code", self._ready.data)
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
@@ -204,7 +205,7 @@ class _Attempt:
         context = self._context_of(stage)
         with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
-        with self._signals.stopping(self._launcher, launch):
+        with self._signals.cancelling(lambda is_second: self._launcher.cancel(launch, now=is_second)):
             try:
                 self._update(stage, status=RunStatus.RUNNING, **_on_record(launch))
                 code = self._launcher.wait(launch, self._echo)

@@ -17,8 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.runs.detached import current
 from xp.runs.differences import INCIDENTAL
 from xp.runs.leaderboard import leaderboard
-from xp.runs.origin import is_ours
-from xp.runs.record import RunStatus, is_held
+from xp.runs.record import RunStatus, is_held, is_ours
 from xp.spec import RunSpec
 
 

@@ -25,6 +25,7 @@ class ToolCount:
         self._calls: Counter[str] = Counter()
         self._offered: set[tuple[Path, str]] = set()
         self._num_episodes, self._waited, self._elapsed = 0, 0.0, 0.0
+        self._malformed: str | None = None
 
     def add(self, file: Path, record: Any) -> None:
         """Counts one record of a file of trajectories; a malformed record is skipped."""
@@ -33,7 +34,12 @@ class ToolCount:
             waited, elapsed = record["env_s"], record["elapsed_s"]
             if not all(map(is_finite, (*waited, elapsed))):
                 return
-        except (KeyError, TypeError):
+            malformed = [call["turn"] for call in record["tool_calls"] if "malformed" in call]
+            if malformed and self._malformed is None:
+                own = [one["content"] for one in record["messages"] if one["role"] == "assistant"]
+                # The prompt may have turns of an assistant too.
+                self._malformed = str(own[malformed[0] - record["outcome"]["num_turns"]])
+        except (LookupError, TypeError):
             return
         self._num_episodes += 1
         self._calls.update(calls)
@@ -47,7 +53,7 @@ class ToolCount:
             return None
         names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
         share = self._waited / self._elapsed if self._elapsed > 0 else None
-        return ToolUse(self._num_episodes, names, self._calls, share)
+        return ToolUse(self._num_episodes, names, self._calls, share, self._malformed)
 
 
 def tool_use(run: Path) -> ToolUse | None:

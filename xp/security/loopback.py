@@ -1,24 +1,26 @@
 """Makes the processes of a job on one machine listen on 127.0.0.1 only, even if the trainer's code does not.
 
-SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it. Neither has torch's
-TCPStore, which a file replaces (xp.security.stores).
+SkyRL's servers and Slime's listen on every address of the machine, and have no setting for it.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from multiprocessing import spawn
 from typing import Any
 
-from xp.security import stores
-from xp.security.after_import import after_import
-from xp.security.port_owner import users_at
-from xp.security.start_ray import free_ports
-
 HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
+LOWEST_PORT = 20_000
+ROOM = 4_000
+"""Number of ports below the system's range that are enough to choose from. Many clusters' range begins at 1024."""
+RANGE_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
+_CHOICE = random.SystemRandom()
+"""Source of random ports; the module's own may have the same seed in several programs."""
 ONE_MACHINE = "XP_ONE_MACHINE"
 """Variable that is set for a job on this machine only: no process has to be reachable from another machine."""
 
@@ -39,9 +41,6 @@ def stay() -> None:
     os.environ.update(variables())
     _keep_sockets()
     _keep_spawned()
-    stores.make_directory()
-    # Not imported here: most processes of a cluster never need torch.
-    after_import(stores.RENDEZVOUS, stores.use_files)
 
 
 def free_port() -> int:
@@ -49,12 +48,47 @@ def free_port() -> int:
     return free_ports(1, HOST)[0]
 
 
-def has_foreign_listener(port: int) -> bool:
-    """Returns whether another user listens on a TCP port of 127.0.0.1; False if the system does not show it.
+def free_ports(count: int, address: str = "", besides: Collection[int] = ()) -> list[int]:
+    """Different TCP ports that nobody listens on, for programs that take them later.
 
-    Another user may have taken a port that was free before: check it before a key is sent there.
+    They are below the system's range for connections and for port 0, so that no other program is given one of them
+    before the program that it is for has started. Where too few ports are below it, the system chooses.
+
+    Args:
+        count: number of ports; two calls may return the same port.
+        address: IPv4 address; empty: all of this machine.
+        besides: ports that are not chosen, for example those of programs that do not listen yet.
     """
-    return not users_at(port) <= {os.getuid()}
+    held: list[socket.socket] = []
+    ports: list[int] = []
+    try:
+        while len(ports) < count:
+            held.append(socket.socket())
+            _bind(held[-1], address)
+            port = held[-1].getsockname()[1]
+            ports += [] if port in besides else [port]
+        return ports
+    finally:
+        for one in held:
+            one.close()
+
+
+def _bind(one: socket.socket, address: str) -> None:
+    end = _first_given()
+    for _ in range(100 if end - LOWEST_PORT >= ROOM else 0):
+        with suppress(OSError):
+            one.bind((address, _CHOICE.randrange(LOWEST_PORT, end)))
+            return
+    one.bind((address, 0))
+
+
+def _first_given() -> int:
+    """Lowest port that the system gives away itself."""
+    try:
+        with open(RANGE_FILE) as file:
+            return int(file.read().split()[0])
+    except OSError:
+        return 32_768
 
 
 def _keep_sockets() -> None:

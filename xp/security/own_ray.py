@@ -18,12 +18,10 @@ from typing import Any
 from xp.digest import text_digest
 from xp.security import own_directory
 from xp.security.loopback import HOST, ONE_MACHINE
-from xp.security.start_ray import PATIENCE, patient
-from xp.security.stores import DIRECTORY as STORES
 
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
-NICENESS = "RAY_worker_niceness"
-"""Variable with the niceness of a raylet's workers."""
+COMMAND = ("-m", "ray.scripts.scripts")
+"""Words after a Python that run Ray's command line."""
 DIRECTORY = "XP_OWN_RAY"
 """Variable with the directory of this process's own cluster."""
 PRETENDED_GPUS = "XP_PRETENDED_GPUS"
@@ -37,7 +35,6 @@ def make_directory() -> Path:
     token = token_file(directory)
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    stores(directory).mkdir()
     return directory
 
 
@@ -76,26 +73,17 @@ def files(directory: Path) -> Path:
     return directory / "ray"
 
 
-def stores(directory: Path) -> Path:
-    """Directory of the stores of torch's process groups (xp.security.stores)."""
-    return directory / "stores"
-
-
 def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Environment of the cluster's programs, without another cluster's token."""
     # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
     kept = {name: value for name, value in environ.items() if name != TOKEN}
     return {
-        **PATIENCE,
         **kept,
         MODE: "token",
         TOKEN_PATH: str(token_file(directory)),
         ONE_MACHINE: "1",
-        STORES: str(stores(directory)),
         # Without it Ray replaces 127.0.0.1 by an address that other machines can reach.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # Ray's own is 15: on a machine that does anything else too, the job's workers would hardly run.
-        NICENESS: environ.get(NICENESS, "0"),
     }
 
 
@@ -121,25 +109,17 @@ def close_to_others() -> None:
 
 
 def start(**arguments: Any) -> None:
-    """Call ray.init so that it starts the cluster of this process.
-
-    Args:
-        arguments: further ones of ray.init.
-
-    Raises:
-        Exception: Ray's own, where the cluster does not start.
-    """
+    """Calls ray.init, with further arguments, so that it starts the cluster of this process."""
     import ray
 
-    with patient():
-        # `local`, or it would join any cluster that it finds.
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            _node_ip_address=HOST,
-            _temp_dir=str(files(Path(os.environ[DIRECTORY]))),
-            **arguments,
-        )
+    # `local`, or it would join any cluster that it finds.
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        _node_ip_address=HOST,
+        _temp_dir=str(files(Path(os.environ[DIRECTORY]))),
+        **arguments,
+    )
 
 
 def engine_key() -> str | None:

@@ -32,7 +32,6 @@ from xp.spec.backend import (
     Strategy,
 )
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
-from xp.spec.fields import Former, former_values, schema_fields
 from xp.spec.model import Architecture, BuildSpec, DType, LoraSpec, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import (
@@ -45,6 +44,7 @@ from xp.spec.section import (
     Name,
     Seconds,
     Section,
+    schema_fields,
     user_in_url,
 )
 from xp.spec.tasks import HeldOutSpec, Overlap, SelectionSpec
@@ -69,7 +69,6 @@ __all__ = [
     "Environments",
     "Estimator",
     "Evaluation",
-    "Former",
     "Fraction",
     "Hardware",
     "HeldOutSpec",
@@ -99,7 +98,6 @@ __all__ = [
     "Strategy",
     "TrackerName",
     "Training",
-    "former_values",
     "schema_fields",
 ]
 
@@ -156,7 +154,7 @@ class RunSpec(Section):
     """Trackers that get the metrics too: one name, or a list."""
     upload_rollouts: bool
     """Sends trajectories to OpenReward, under the run's id."""
-    record_prompts: Annotated[bool, Former(False)]
+    record_prompts: bool
     """Keeps each episode's prompt in its trajectory as the model read it, special tokens included."""
     env: Environments
     model: Model

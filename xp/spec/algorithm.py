@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.fields import Former
 from xp.spec.section import LARGEST, Fraction, ModulePath, Name, NotNegative, Positive, Section
 
 
@@ -108,7 +107,7 @@ class Algorithm(Section):
     clip_low: Annotated[float, Field(ge=0, le=1)]
     """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]; 1: no lower bound."""
     clip_high: NotNegative
-    dual_clip: Annotated[float | None, Field(gt=1, le=LARGEST), Former(None)]
+    dual_clip: Annotated[float | None, Field(gt=1, le=LARGEST)]
     """Largest probability ratio that counts of a token with a negative advantage, which clip_high does not bound
     (dual-clip PPO, arXiv:1912.09729), at least 1 + clip_high; None: no bound."""
     loss_aggregation: LossAggregation

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from xp.plugins import Kind
-from xp.spec.fields import Former
 from xp.spec.open_name import OpenName
 from xp.spec.section import (
     Count,
@@ -38,7 +36,7 @@ class RuntimeSpec(Section):
     """Name of the variable that holds the path of a checkout."""
     image: ImagePlace | None
     """Container image that holds the trainer, for launchers that take one; None: it is made from the lock."""
-    image_checkouts: Annotated[dict[EnvVarName, str], Former({})]
+    image_checkouts: dict[EnvVarName, str]
     """Variable that names a checkout -> where the image has it."""
 
 
@@ -79,13 +77,6 @@ class Attention(StrEnum):
     """PyTorch's scaled_dot_product_attention; needs no further package."""
 
 
-def _former_attention(recorded: Mapping[str, Any]) -> str:
-    """FlashAttention on the GPUs of SkyRL and Slime, PyTorch's kernel elsewhere."""
-    hardware = recorded.get("hardware")
-    gpus = hardware.get("accelerators_per_node") if isinstance(hardware, Mapping) else 0
-    return "flash" if gpus and recorded["backend"].get("name") in ("skyrl", "slime") else "sdpa"
-
-
 class EngineName(StrEnum):
     """Inference engine."""
 
@@ -116,7 +107,7 @@ class EngineSpec(Section):
     """Share of an accelerator's memory (on a CPU: of the machine's) for an engine's weights and KV cache."""
     max_sequences: Count
     """Sequences that one engine decodes at the same time."""
-    max_batched_tokens: Annotated[Count | None, Former(None)]
+    max_batched_tokens: Count | None
     """Tokens that one engine computes in one forward pass, at least `max_sequences`; a longer prompt is computed in
     parts. None: as many as the trainer or the engine chooses."""
     eager: bool
@@ -151,7 +142,7 @@ class Backend(Section):
     runtime: RuntimeSpec
     convert_model: bool
     """Converts the model to the trainer's own checkpoint once, kept for all runs, instead of at every start."""
-    attention: Annotated[Attention, Former(_former_attention)]
+    attention: Attention
     parallel: Parallel
     engine: EngineSpec
     num_threads: Size

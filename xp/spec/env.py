@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from xp.envs.config import OnMalformedCall, OnNoToolCall, Reduction, SandboxKind, ToolCallsPerTurn
+from xp.envs.config import (
+    GraderForm,
+    OnMalformedCall,
+    OnNoToolCall,
+    PromptSource,
+    Reduction,
+    SandboxKind,
+    ToolCallsPerTurn,
+)
+from xp.errors import nearest
 from xp.plugins import Kind
-from xp.spec.fields import Former
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
     CATALOG_NAME,
+    FORMS,
+    MODULE_PATH,
     MOST_COUNT,
     Count,
     CountOrZero,
@@ -23,7 +34,7 @@ from xp.spec.section import (
     ModulePath,
     Name,
     Positive,
-    RowsPath,
+    RowsName,
     Seconds,
     Section,
     check_http_url,
@@ -33,10 +44,14 @@ from xp.spec.section import (
 )
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
+READY = {
+    name: f"xp.builtin.graders:{name}" for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k")
+} | {"math": "xp.builtin.math_verified:math"}
+"""Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
     "openreward": ("target", "serve", "python", "variant"),
-    "openenv": ("target", "serve", "image", "python", "rows"),
-    "local": ("grader", "env_class", "rows"),
+    "openenv": ("target", "serve", "image", "python", "rows", "columns"),
+    "local": ("grader", "grader_args", "env_class", "rows", "columns"),
     "reasoning_gym": ("python",),
     "verifiers": ("target", "python"),
     "inspect": ("target", "python"),
@@ -48,12 +63,22 @@ HOSTED = ("reasoning_gym", "verifiers", "inspect")
 ADDRESSES = {
     "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
-    "local": {"grader": "package.module:Class or :function", "env_class": "registered in skyrl_gym"},
+    "local": {"grader": f"{', '.join(READY)}, or module:name", "env_class": "registered in skyrl_gym"},
     "verifiers": {"target": "an installed environment package"},
     "inspect": {"target": "/path/to/file.py@task, or a task of an installed package"},
     "harbor": {"target": "a folder of task folders"},
 }
 """Fields of which exactly one must be given."""
+
+
+def _grader(name: str) -> str:
+    """Returns the name of a ready grader, or `module:name`; raises ValueError for another text."""
+    if name not in READY and not re.fullmatch(MODULE_PATH, name):
+        raise ValueError(
+            f"{name!r} is no ready grader{nearest(name, READY)}; the ready ones are {', '.join(READY)}, and one of your"
+            f" own {FORMS[MODULE_PATH]}"
+        )
+    return name
 
 
 class Reward(Section):
@@ -95,7 +120,7 @@ class EnvLimits(Section):
     """Attempts of a call that certainly did not execute (status 429), and to reach a server that has never answered."""
     retries_per_episode: CountOrZero
     """Whole-episode retries on a fresh session before an episode is void."""
-    memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT), Former(None)]
+    memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT)]
     """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound.
     The stacks of its threads count, 8 MB each; those of a server's blocking calls take up to half of it, and further
     calls wait."""
@@ -112,7 +137,7 @@ class EnvMember(Section):
 
     provider: str
     """One of xp's own (docs/environments.md), a plugin's, or `package.module:Class` of your own provider."""
-    options: Annotated[dict[str, Any], Former({})]
+    options: dict[str, Any]
     """Fields of a provider that has a schema of its own (a package's, a plugin's), or of your own provider."""
     target: str | None
     """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, a verifiers package, a task of
@@ -123,14 +148,23 @@ class EnvMember(Section):
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: LocalPath | None
     """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
-    sandbox: Annotated[SandboxKind | None, Field(strict=False), Former(None)]
+    sandbox: Annotated[SandboxKind | None, Field(strict=False)]
     """provider harbor: sandbox of the model's commands; `none` runs them on this machine, without isolation, as you."""
-    grader: ModulePath | None
-    """provider local: `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
+    grader: Annotated[str, AfterValidator(_grader)] | None
+    """provider local: a ready one (exact, contains, number, regex, boxed, choice, math, gsm8k), or
+    `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
+    grader_form: Annotated[GraderForm, Field(strict=False)]
+    """Form of a function's call: `xp` (answer, row), `verl` (data_source, solution_str, ground_truth, extra_info), or
+    `trl` (prompts, completions and the columns), which returns a list."""
+    grader_args: dict[str, Any]
+    """Keyword arguments of the grader: `tolerance` of number, `pattern` of regex, those of your own."""
     env_class: Name | None
     """provider local: an environment that skyrl_gym has registered, as the grader."""
-    rows: RowsPath | None
-    """Tasks of providers local and openenv: `package:file.jsonl`, or `package.module:function` that returns them."""
+    rows: RowsName | dict[Name, RowsName] | None
+    """Tasks of providers local and openenv: a file (.jsonl, .json, .csv, .parquet), split -> file, `hf:ORG/NAME`, or
+    `package.module:function` that returns them."""
+    columns: dict[Literal["prompt", "answer", "split"], str]
+    """The columns of `rows` that have the prompt, the answer and the split; dots lead into structs."""
     num_seeds: Count
     """provider openenv: reset seeds for each row; a task is a row with one of them."""
     variant: str | None
@@ -152,6 +186,9 @@ class EnvMember(Section):
     """Form of tool calls in this environment; None: the model's."""
     system_prompt: str | None
     """System message before the environment's own prompt; None: no system message."""
+    prompt: PromptSource
+    """Prompt that the model reads: `prepared` is the task set's, which each session must repeat; `live` is that of the
+    episode's own session, for environments that draw it anew."""
     limits: EnvLimits
     secrets: dict[EnvVarName, SecretSource | None]
     """Secrets of each session, by name; null: the variable of the same name (in upper case)."""
@@ -163,7 +200,7 @@ class EnvMember(Section):
     def _is_there(cls, provider: str) -> str:
         return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
 
-    @field_validator("options", "secrets", mode="before")
+    @field_validator("options", "secrets", "grader_args", "rows", "columns", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
         return check_numbers_below(check_no_secret_below(options))
@@ -187,7 +224,7 @@ class EnvMember(Section):
         own = PROVIDER_FIELDS.get(self.provider)
         for provider, names in PROVIDER_FIELDS.items():
             for name in names:
-                if own is not None and name not in own and getattr(self, name) is not None:
+                if own is not None and name not in own and getattr(self, name) not in (None, {}):
                     raise ValueError(f"{name} belongs to provider={provider}; this environment's is {self.provider}")
         return self
 
@@ -207,7 +244,7 @@ class EnvMember(Section):
         if self.provider == "harbor" and self.sandbox is None:
             raise ValueError("provider=harbor needs sandbox: docker, or none (this machine, without isolation)")
         if self.provider == "openenv" and self.rows is None:
-            raise ValueError("provider=openenv needs rows, the prompts of its tasks (package:file.jsonl)")
+            raise ValueError("provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)")
         if self.python is not None and self.serve is None and self.provider not in HOSTED:
             raise ValueError("python says what runs the environment, and serve is null")
         if self.python is not None and "/" in self.python and not self.python.startswith(("/", "~")):

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from xp.envs.config import Dialect, ToolsPrompt
-from xp.spec.fields import Former
 from xp.spec.open_name import DialectName
 from xp.spec.section import (
     Count,
@@ -66,14 +65,6 @@ class BuildSpec(Section):
         return self
 
 
-def _former_recurrence(recorded: Mapping[str, Any]) -> bool:
-    """True for the families that SkyRL's rows named, before config.json was asked."""
-    found: Any = recorded
-    for key in ("model", "architecture", "model_type"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return str(found).startswith(("qwen3_5", "qwen3_next"))
-
-
 class Architecture(Section):
     """The network's architecture, as config.json has it; for trainers that build it, and for estimates of memory."""
 
@@ -95,7 +86,7 @@ class Architecture(Section):
     """Rows of the embedding."""
     rope_theta: Positive
     """Base of the rotary embedding."""
-    rope_scaling: Annotated[str | None, Former(None)]
+    rope_scaling: str | None
     """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
     norm_eps: Positive
     """Epsilon of RMSNorm."""
@@ -105,7 +96,7 @@ class Architecture(Section):
     """True if queries, keys and values have biases."""
     qk_norm: bool
     """Normalizes queries and keys per head."""
-    recurrent_layers: Annotated[bool, Former(_former_recurrence)]
+    recurrent_layers: bool
     """True if a layer carries a state from token to token: Mamba, linear attention, short convolutions."""
     num_experts: Count | None
     """Number of experts per layer; None: a dense model."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from xp.plugins import Kind
-from xp.spec.fields import Former
 from xp.spec.open_name import OpenName, checked_options
 from xp.spec.section import (
     MOST_COUNT,
@@ -69,16 +68,11 @@ class Container(StrEnum):
     """`apptainer exec`, a program on the nodes."""
 
 
-def _former_array(recorded: Mapping[str, Any]) -> bool | None:
-    """No job array; a field of another launcher is null."""
-    return False if recorded["launcher"].get("name") == LauncherName.SLURM else None
-
-
 class LauncherSpec(Section):
     """Place of the run. A field of another launcher is null: one that would be ignored is refused."""
 
     name: Annotated[LauncherName | str, OpenName(Kind.LAUNCHER, LauncherName)]
-    options: Annotated[dict[str, Any], Former({})]
+    options: dict[str, Any]
     """Fields of launcher=skypilot or of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
     """Seconds between SIGTERM and SIGKILL when a run is stopped."""
@@ -103,11 +97,11 @@ class LauncherSpec(Section):
     """Slurm: name of a GPU in --gres: `gpu`, `gpu:a100`."""
     requeue: bool | None
     """Slurm: a stage that is preempted, or reaches its time limit, is queued again and goes on from its checkpoint."""
-    array: Annotated[bool | None, Former(_former_array)]
+    array: bool | None
     """Slurm: a sweep that is left to the cluster is a job array, one task per run."""
-    array_at_once: Annotated[Count | None, Former(None)]
+    array_at_once: Count | None
     """Slurm: largest number of an array's tasks that run at the same time; None: no limit."""
-    container: Annotated[Container | None, Former(None)]
+    container: Container | None
     """Slurm: program that starts a stage in `backend.runtime.image`; None: stages run in the nodes' own Python."""
     sbatch: dict[str, str] | None
     """Slurm: further long options of sbatch, without dashes (`qos: high`)."""
@@ -115,7 +109,7 @@ class LauncherSpec(Section):
     """Modal: prefix of the app's name; the names of the run and the stage are appended."""
     volume: Name | None
     """Modal: the volume that is the outputs root."""
-    base_image: Annotated[ImageName | None, Former(None)]
+    base_image: ImageName | None
     """Modal: image below a lock's packages, where a stage has accelerators (compilers at run time want CUDA's)."""
     timeout_s: Annotated[int, Field(ge=60, le=86400)] | None
     """Modal: time limit of one stage, in seconds."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
+from xp.data_files import HUB, is_data
 from xp.security.secret_shapes import holds_token
 from xp.security.terminal import shown
 
@@ -73,7 +75,19 @@ FORMS = {
     MODULE_PATH: "should be module:name, such as my_env:grade",
 }
 """Pattern -> what a text of it looks like, for messages."""
-RowsPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w-]*(\.(jsonl|parquet))?$")]
+
+
+def _rows_name(name: str) -> str:
+    """Returns the name of rows; raises ValueError for a text that can be neither a path, nor `hf:...`, nor
+    `module:name`."""
+    if not is_data(name) and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.-]*", name):
+        raise ValueError(
+            f"{name!r} names no rows: give a file (./x.jsonl, .json, .csv, .parquet), hf:ORG/NAME, or module:function"
+        )
+    return name if name.startswith(HUB) else local_path(name)
+
+
+RowsName = Annotated[str, AfterValidator(_rows_name)]
 
 
 def _image_name(name: str) -> str:
@@ -189,3 +203,29 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+def schema_fields(section: type[Section], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Each field of a section and of the sections below it, with its key path; a section comes before its own fields.
+
+    In a path, `*` stands for each key of a mapping and each place of a list.
+
+    Args:
+        section: where to begin.
+        path: of the section, with a dot at its end; empty: the whole spec.
+    """
+    for name, field in section.model_fields.items():
+        yield f"{path}{name}", field
+        for between, below in _sections_in(field.annotation):
+            yield from schema_fields(below, f"{path}{name}.{between}")
+
+
+def _sections_in(annotation: Any) -> Iterator[tuple[str, type[Section]]]:
+    """Sections of a type, whatever union or mapping holds them, each with the part of the key path that leads there."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield "", annotation
+        return
+    between = "*." if get_origin(annotation) in (dict, Mapping, tuple) else ""
+    for argument in get_args(annotation):
+        for path, section in _sections_in(argument):
+            yield f"{between}{path}", section

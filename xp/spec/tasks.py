@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from xp.envs.base import MOST_TASKS
-from xp.spec.fields import Former
 from xp.spec.section import Count, LocalPath, Section, WideSeed
 
 
@@ -53,13 +52,13 @@ class SelectionSpec(Section):
     """Draws num_tasks at random (by `seed`) instead of from the front."""
 
     seed: WideSeed
-    profile: Annotated[LocalPath | None, Former(None)]
+    profile: LocalPath | None
     """Evaluation of the training tasks (its directory, or its name): `python -m xp tasks profile`."""
-    pass_rate: Annotated[PassRate, Former(None)]
+    pass_rate: PassRate
     """Trains only on tasks whose share of passed tries in `profile` lies within these bounds, both included."""
-    easy_first: Annotated[bool, Former(False)]
+    easy_first: bool
     """Orders the tasks by their pass rate in `profile`, from the highest to the lowest."""
-    refresh_every: Annotated[Count | None, Former(None)]
+    refresh_every: Count | None
     """Rollout steps after which the tasks are selected anew, by the pass rates of the training's own episodes; None:
     the profile's rates hold for the whole run."""
 

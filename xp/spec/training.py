@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from xp.diagnosis.live import OnSymptom
 from xp.episode.finite import OnNonfinite
-from xp.spec.fields import Former
 from xp.spec.section import (
     MOST_SIZE,
     Count,
@@ -33,12 +32,12 @@ class LrSchedule(StrEnum):
 class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
-    initial_checkpoint: Annotated[LocalPath | None, Former(None)]
+    initial_checkpoint: LocalPath | None
     """Hugging Face directory with the initial weights and tokenizer, of the same architecture; the KL penalty stays
     relative to the model. None: the model's own weights."""
     num_steps: Count | None
     """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
-    epochs: Annotated[Count | None, Former(None)]
+    epochs: Count | None
     """Passes over the training tasks, each of whole steps; None: `num_steps` are given."""
     prompts_per_step: Size
     """Distinct tasks per rollout step."""
@@ -48,7 +47,7 @@ class Training(Section):
     """Optimizer updates per pass over a step's episodes."""
     passes_per_step: Size
     """Passes over the same episodes."""
-    max_staleness: Annotated[CountOrZero, Former(0)]
+    max_staleness: CountOrZero
     """Largest number of rollout steps between the policy that generated an episode and the policy that is updated with
     it; this many steps are generated while updates run. 0: rollouts and updates take turns."""
     micro_batch_size: Size
@@ -77,7 +76,7 @@ class Training(Section):
     max_prompt_tokens: Count
     """Longest prompt, in tokens; tasks with a longer one are excluded and counted."""
     max_tokens_per_turn: Count
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Former([])]
+    stop: tuple[Annotated[str, Field(min_length=1)], ...]
     """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
     max_response_tokens: Count
     """Tokens of all turns of an episode together, tool results included."""
@@ -90,13 +89,13 @@ class Training(Section):
     max_void_fraction: Fraction
     """Largest share of void episodes in a step or an evaluation; above it the run stops."""
     # Before the field such an update was applied, which no value of it does.
-    on_nonfinite: Annotated[OnNonfinite, Former("stop")]
+    on_nonfinite: OnNonfinite
     """Action for an update whose loss or gradient is infinite or not a number: the run stops, or the update is skipped
     (three consecutive rollout steps with such an update still stop the run)."""
-    max_logprob_gap: Annotated[Positive | None, Former(None)]
+    max_logprob_gap: Positive | None
     """Largest mean difference between the engine's and the trainer's log-probabilities of a step's tokens; above it the
     run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
-    on_symptom: Annotated[OnSymptom, Former("off")]
+    on_symptom: OnSymptom
     """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
 
     @model_validator(mode="after")
@@ -119,9 +118,9 @@ class Evaluation(Section):
     before_training: bool
     every: Count | None
     """Rollout steps between evaluations during training; None: only before and after it."""
-    keep_best: Annotated[bool, Former(False)]
+    keep_best: bool
     """Keeps the model of the best evaluation while training as `checkpoints/best`."""
-    patience: Annotated[Count | None, Former(None)]
+    patience: Count | None
     """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
     batch_size: Count
     """Episodes played at the same time."""

@@ -62,7 +62,6 @@ class MemberConfig:
     held_out: HeldOut | None
     """Held-out tasks; None: there are none."""
     weight: float
-    system_prompt: str | None
     source: str | None = None
     """Digest of the local code of the tasks (`xp.tasks.request.source_digest`); None: there is no local code."""
 

@@ -11,6 +11,10 @@ OWN_SPLITS: Final = ("test", "validation", "eval", "dev")
 """Names of splits for evaluation, the preferred one first."""
 
 
+FEW: Final = 30
+"""A share of fewer tasks is small for an evaluation: the interval of a pass rate of 0.5 is 0.36 wide at 30."""
+
+
 class Rule(StrEnum):
     """Source of an environment's held-out tasks."""
 
@@ -56,6 +60,8 @@ class HeldOutRecord:
         where = f"{self.num_held_out:,} of {total:,} tasks of {named(self.splits)}"
         if self.rule is Rule.SHARE:
             where += f", chosen by the hash of their {self.identity}"
+            if self.num_held_out < FEW:
+                where += f" (warning: means of fewer than {FEW} tasks are uncertain; see the interval)"
         return f"{where}; {self._trained()}"
 
     def _trained(self) -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.episode.tokens import ChatTokens
+from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.tasks.config import PrepareConfig
@@ -48,12 +48,17 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
         max_tokens: longest prompt, in tokens.
 
     Raises:
-        XpError: no task is left; or (PLAN) the model's chat template omits tools, which is checked first.
+        XpError: no task is left; or (PLAN) the model's chat template omits tools, which is checked first, or a prompt.
     """
     check_chat(chat, ((row.messages, row.tools) for row in rows))
-    lengths = count_tokens(
-        directory, rows, chat.digest(), lambda row: chat.prompt_length(row.messages, row.tools, max_tokens)
-    )
+
+    def length(row: TaskRow) -> int | None:
+        try:
+            return chat.prompt_length(row.messages, row.tools, max_tokens)
+        except TemplateFault as fault:
+            raise XpError(f"task {row.task_id}: {fault}; leave it out, or choose another model", fault.code) from None
+
+    lengths = count_tokens(directory, rows, chat.digest(), length)
     kept = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
     if not kept:
         shortest = f"the shortest has {min(lengths.values())}" if lengths else f"all have more than {2 * max_tokens}"

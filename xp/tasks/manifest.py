@@ -60,14 +60,12 @@ class Manifest:
     notes: tuple[str, ...]
     files: Mapping[str, str]
     """File name -> sha256."""
-    held_out: Mapping[str, HeldOutRecord] = field(default_factory=dict)
-    """Member -> rule of its held-out tasks, with numbers; empty in sets of earlier versions."""
+    held_out: Mapping[str, HeldOutRecord]
+    """Member -> rule of its held-out tasks, with numbers."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     def to_json(self) -> str:
         value = asdict(self)
-        if not self.held_out:
-            del value["held_out"]
         return json.dumps(value | {"manifest_digest": digest_of(value)}, indent=2, sort_keys=True) + "\n"
 
     @staticmethod

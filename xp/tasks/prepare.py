@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 import traceback
@@ -11,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
-from xp.lost_signals import repeated
 from xp.reading import config_of
+from xp.signals import Stopped, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.files import writing_below
@@ -25,14 +23,6 @@ from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import Selected, cut_into_blocks, select_tasks
 from xp.tasks.store import Broken, TaskSet, find_whole, prove
-
-
-class Stopped(BaseException):
-    """The program received a signal to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.code = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
 
 
 def prepare(
@@ -180,29 +170,12 @@ def _read_config(path: Path) -> PrepareConfig:
     return config_of(path, PrepareConfig.from_json)
 
 
-@contextmanager
-def _stopping_on_signals() -> Iterator[None]:
-    """Context in which the first signal raises Stopped, and a second one ends the process at once."""
-    asked: list[int] = []
-
-    def stop(number: int, _: FrameType | None) -> None:
-        if asked:
-            os._exit(Stopped(asked[0]).code)
-        asked.append(number)
-        raise Stopped(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    with repeated(Stopped, lambda: os.kill(os.getpid(), asked.pop())):
-        yield
-
-
 def main(argv: list[str]) -> int:
     if len(argv) not in (1, 2):
         _say("usage: python -m xp.tasks.prepare <config.json> [<reader.json>]")
         return ExitCode.CONFIG
     try:
-        with _stopping_on_signals():
+        with stopping():
             reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
             prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
     except XpError as error:

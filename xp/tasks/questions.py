@@ -10,12 +10,13 @@ from typing import Final, TypeVar
 from xp.digest import digest_of
 from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
 from xp.envs.config import Dialect
+from xp.envs.messages import chat_messages
 from xp.envs.retry import RetryRule, retried
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig
 from xp.tasks.shards import ShardEntry
-from xp.valid_text import valid_text, valid_value
+from xp.valid_text import valid_value
 
 Answer = TypeVar("Answer")
 
@@ -98,14 +99,12 @@ def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[Tool
 def entry_of(
     task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
 ) -> ShardEntry:
-    """Stored form of a task; raises ValueError if it has no prompt."""
-    messages = opening_messages(member.system_prompt, prompt, tools)
+    """Stored form of a task; raises ValueError if it has no prompt, or one that no chat template reads."""
+    messages = opening_messages(member.env.system_prompt, prompt, tools)
     if not messages:
         raise ValueError("the environment has no prompt for this task")
-    clean = tuple(
-        Message(role=valid_text(message["role"]), content=valid_text(message["content"])) for message in messages
-    )
+    chat_messages(messages)
     # A chat template with tools would instruct the model to write calls in the template's own format.
     shown = () if member.env.dialect is Dialect.ACTION else tools
     schemas = json.dumps(valid_value(tool_schemas(shown)), sort_keys=True, ensure_ascii=True)
-    return ShardEntry(task.index, task_hash, clean, schemas)
+    return ShardEntry(task.index, task_hash, tuple(messages), schemas)

@@ -8,17 +8,18 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from xp.code_files import code_files, code_places
+from xp.data_files import data_of, files_in, is_data, path_in
 from xp.digest import digest_of, file_digest
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
 from xp.envs.packages.names import module_of
 from xp.errors import ExitCode, XpError
+from xp.load import find_module
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 FORMAT = 1
@@ -27,7 +28,7 @@ used."""
 
 IDENTITY = (
     *("provider", "target", "serve", "image", "variant", "source"),
-    *("grader", "env_class", "rows", "num_seeds", "options"),
+    *("grader", "grader_form", "grader_args", "env_class", "rows", "columns", "num_seeds", "options"),
 )
 """Fields of a member's canonical request that identify the environment; fields that a member lacks are absent."""
 
@@ -65,7 +66,10 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "image": env.image,
         "grader": env.grader,
         "env_class": env.env_class,
-        "rows": env.rows,
+        "rows": _canonical_rows(env.rows),
+        "columns": dict(env.columns) or None,
+        "grader_form": None if env.grader_form is GraderForm.XP else env.grader_form,
+        "grader_args": dict(env.grader_args) or None,
         "num_seeds": env.num_seeds if env.num_seeds > 1 else None,
         "options": dict(env.options) or None,
         "text_actions": True if env.dialect is Dialect.ACTION else None,
@@ -76,11 +80,18 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "serve": env.serve,
         "variant": env.variant,
         "source": member.source,
-        "system_prompt": member.system_prompt,
+        "system_prompt": env.system_prompt,
         "weight": float(member.weight),
         "train": _canonical_selection(member.train),
         "held_out": None if member.held_out is None else _canonical_rule(member.held_out, member.train.splits),
     }
+
+
+def _canonical_rows(rows: str | Mapping[str, str] | None) -> Any:
+    """The rows without directories, since the digest of a file is in `source`."""
+    if isinstance(rows, Mapping):
+        return {split: _canonical_rows(name) for split, name in rows.items()}
+    return rows if rows is None or path_in(rows) is None else Path(rows).name
 
 
 def _canonical_selection(selection: Selection) -> dict[str, Any]:
@@ -102,7 +113,7 @@ def _canonical_rule(held_out: HeldOut, train: tuple[str, ...]) -> dict[str, Any]
         rule |= {"overlap": "allowed"}
     is_in_train = held_out.split in train and not held_out.may_overlap and held_out.indices is None
     if held_out.split is None or is_in_train:
-        rule |= {"seed": held_out.seed, "share_by_hash": held_out.fraction}
+        rule |= {"seed": held_out.seed, "share_by_rank": held_out.fraction}
     return rule
 
 
@@ -159,23 +170,40 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         return _folder_digest(env)
     if env.provider == "inspect":
         return _task_file_digest(env)
-    if not named:
+    data = data_of(env.rows)
+    if not named and not data:
         return None
-    return digest_of([_module_digest(name.partition(":")[0], path) for name in named])
+    return digest_of([_module_digest(name.partition(":")[0], path) for name in named] + [*map(_data_digest, data)])
 
 
-def versioned_code(env: EnvConfig, path: Sequence[str] | None = None) -> dict[str, str]:
-    """Digests of the code that `source_digest` knows by a declared version alone: `module:name` -> digest.
+def _data_digest(place: Path) -> str:
+    if not place.exists():
+        raise XpError(f"rows {place}: there is no such file")
+    return digest_of({str(file.relative_to(place)): _file_digest(file) for file in files_in(place)})
 
-    The version says that the tasks are the same, not that they are graded the same way.
-    """
-    named = {name: _origin(name.partition(":")[0], path) for name in _named(env, path)}
-    return {name: _files_digest(origin) for name, origin in named.items() if _declared_version(origin.file) is not None}
+
+def scoring(config: EpisodeConfig, path: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Member -> what decides its rewards, by key: rewards are on one scale only where all of it is equal."""
+    return {name: _scoring(env, path) for name, env in config.members.items()}
+
+
+def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
+    functions = {one.fn: one.weight for one in env.reward_fn or ()}
+    named = [one for one in (env.serve, env.grader, env.provider, *functions) if one is not None and ":" in one]
+    code = {f"code of {one}": code_digest(one, path) for one in named if is_found(one, path)}
+    if env.provider in ("harbor", "inspect", "verifiers"):
+        code[f"code of {env.target}"] = source_digest(env, path) or ""
+    keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}
+    keys |= {"grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
+    keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
+    keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
+    return {f"env.{key}": value for key, value in keys.items()} | code
 
 
 def _named(env: EnvConfig, path: Sequence[str] | None) -> list[str]:
     """The local code that an environment names."""
-    named = [name for name in (env.serve, env.provider, env.grader, env.rows) if name is not None and ":" in name]
+    rows = env.rows if isinstance(env.rows, str) and not is_data(env.rows) else None
+    named = [name for name in (env.serve, env.provider, env.grader, rows) if name is not None and ":" in name]
     if env.python is not None and env.serve is not None and not is_found(env.serve, path):
         named.remove(env.serve)
     if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
@@ -203,7 +231,7 @@ def _task_file_digest(env: EnvConfig) -> str | None:
 
 def is_found(name: str, path: Sequence[str] | None = None) -> bool:
     """Returns whether this interpreter finds the module of `module:name`; another one (`python`) may have it."""
-    return _find_module(name.partition(":")[0], path) is not None
+    return find_module(name.partition(":")[0], path) is not None
 
 
 def code_digest(name: str, path: Sequence[str] | None = None) -> str:
@@ -226,7 +254,7 @@ class _Origin(NamedTuple):
 
 def _origin(module: str, path: Sequence[str] | None) -> _Origin:
     """Place of a module's code; raises XpError if there is none."""
-    spec = _find_module(module, path)
+    spec = find_module(module, path)
     if spec is None or spec.origin is None:
         raise XpError(
             f"module {module!r} is not on the Python path, so its code cannot be read\n"
@@ -236,7 +264,7 @@ def _origin(module: str, path: Sequence[str] | None) -> _Origin:
     file, top = Path(spec.origin), module.partition(".")[0]
     if top == OWN_PACKAGE and top != module:
         return _Origin(file, file.parent)
-    places = code_places(_find_module(top, path) or spec)
+    places = code_places(find_module(top, path) or spec)
     return _Origin(file, next((place for place in places if file.is_relative_to(place)), file))
 
 
@@ -266,19 +294,6 @@ def _version_in(code: bytes) -> str | None:
         if isinstance(target, ast.Name) and target.id == VERSION_NAME and isinstance(value, ast.Constant):
             return str(value.value)
     return None
-
-
-def _find_module(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Finds a module like `importlib.util.find_spec`, but without importing the parents of a dotted name."""
-    where = None if path is None else list(path)
-    spec = None
-    for part in module.split("."):
-        # The last part of the name alone: for a dotted one, a namespace package looks for its parent in sys.modules.
-        spec = PathFinder.find_spec(part, where)
-        if spec is None:
-            return None
-        where = list(spec.submodule_search_locations or ())
-    return spec
 
 
 def _file_digest(file: Path) -> str:

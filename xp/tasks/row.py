@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from xp.envs.base import Message
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
-from xp.tasks.table_check import GROUP_CHARACTERS, MAX_ROW_CHARACTERS, ROWS_PER_GROUP, check_table
-from xp.valid_text import valid_value
 
+ROWS_PER_GROUP: Final = 1024
+GROUP_CHARACTERS: Final = 16 * 1024 * 1024
+"""Number of characters from which a row group is closed."""
 TEXTS: Final = ("task_id", "env", "purpose", "split", "task_hash", "tools")
 NUMBERS: Final = ("index", "weight")
+MESSAGE_KEYS: Final = ("role", "content", "name", "tool_call_id", "tool_calls")
+"""Keys of a message, the first two in each; calls are JSON text in a table, since each has arguments of its own."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class TaskRow:
 def schema() -> Any:
     import pyarrow as pa
 
-    message = pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)])
+    message = pa.struct([pa.field(key, pa.string(), key not in MESSAGE_KEYS[:2]) for key in MESSAGE_KEYS])
     text = ("task_id", "env", "purpose", "split", "index", "task_hash", "messages", "tools", "weight")
     kinds = {"index": pa.int64(), "weight": pa.float64(), "messages": pa.list_(pa.field("item", message, False))}
     return pa.schema([pa.field(name, kinds.get(name, pa.string()), False) for name in text])
@@ -65,7 +68,8 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
             values = [vars(row) for row in group]
             for value in values:
                 content.update(_canonical(value).encode() + b"\n")
-            writer.write_table(pa.Table.from_pylist(values, schema=columns))
+            stored = [value | {"messages": [_stored(one) for one in value["messages"]]} for value in values]
+            writer.write_table(pa.Table.from_pylist(stored, schema=columns))
     return content.hexdigest()
 
 
@@ -74,14 +78,7 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
     num_characters = 0
     for row in rows:
         group.append(row)
-        size = _size(row)
-        if size > MAX_ROW_CHARACTERS:
-            raise XpError(
-                f"task {row.task_id[:200]}: its prompt and tools have {size} characters, and a task set takes at most"
-                f" {MAX_ROW_CHARACTERS} for a task; make them shorter, or select other tasks",
-                ExitCode.TASKS,
-            )
-        num_characters += size
+        num_characters += _size(row)
         if len(group) == ROWS_PER_GROUP or num_characters >= GROUP_CHARACTERS:
             yield group
             group, num_characters = [], 0
@@ -92,9 +89,24 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
 def _size(row: TaskRow) -> int:
     """Number of characters of a task's texts."""
     size = len(row.task_id) + len(row.env) + len(row.split) + len(row.task_hash) + len(row.tools)
-    for message in row.messages:
-        size += len(message["role"]) + len(message["content"])
-    return size
+    return size + sum(len(text) for message in row.messages for text in _stored(message).values())
+
+
+def _stored(message: Message) -> dict[str, str]:
+    """A message as texts."""
+    return {
+        key: value if isinstance(value, str) else _canonical(value)
+        for key, value in message.items()
+        if value is not None
+    }
+
+
+def _message(texts: Mapping[str, str | None]) -> Message:
+    """The message that `_stored` made texts of."""
+    known: dict[str, Any] = {key: text for key, text in texts.items() if text is not None}
+    if "tool_calls" in known:
+        known["tool_calls"] = json.loads(known["tool_calls"])
+    return cast(Message, known)
 
 
 def some_rows(path: Path, every: int) -> Iterator[TaskRow]:
@@ -134,7 +146,6 @@ def _batches(path: Path) -> Iterator[Any]:
     """The table in parts. Texts remain in dictionaries, so equal ones have the size of one, as in the file."""
     import pyarrow.parquet as pq
 
-    check_table(path)
     with pq.ParquetFile(path) as file:
         names = [file.schema.column(at).path for at in range(len(file.schema))]
         if not file.schema_arrow.equals(schema()):
@@ -146,35 +157,18 @@ def _batches(path: Path) -> Iterator[Any]:
 
 
 def _rows(batch: Any) -> Iterator[TaskRow]:
-    """The rows of a part; equal texts are one object. Raises ValueError for a row that is too large."""
+    """The rows of a part; equal texts are one object."""
     columns = {name: _texts(batch[name]) for name in TEXTS} | {name: batch[name].to_pylist() for name in NUMBERS}
     purposes = {text: Purpose(text) for text in set(columns["purpose"])}
-    tools = {text: _tools(text) for text in set(columns["tools"])}
-    columns["tools"] = [tools[text] for text in columns["tools"]]
     columns["purpose"] = [purposes[text] for text in columns["purpose"]]
     values, offsets = batch["messages"].values, batch["messages"].offsets.to_pylist()
-    contents = zip(*(_texts(values.field(name)) for name in ("role", "content")), strict=True)
-    messages = [{"role": role, "content": content} for role, content in contents]
+    contents = zip(*(_texts(values.field(key)) for key in MESSAGE_KEYS), strict=True)
+    messages = [_message(dict(zip(MESSAGE_KEYS, texts, strict=True))) for texts in contents]
     columns["messages"] = [tuple(messages[one:end]) for one, end in pairwise(offsets)]
-    for row in map(TaskRow, *(columns[field.name] for field in fields(TaskRow))):
-        if (size := _size(row)) > MAX_ROW_CHARACTERS:
-            raise ValueError(f"a task has {size} characters; expected at most {MAX_ROW_CHARACTERS}")
-        yield row
+    yield from map(TaskRow, *(columns[field.name] for field in fields(TaskRow)))
 
 
 def _texts(column: Any) -> list[str]:
     used = column.indices.unique()
     words = dict(zip(used.to_pylist(), column.dictionary.take(used).to_pylist(), strict=True))
     return [words[at] for at in column.indices.to_pylist()]
-
-
-def _tools(text: str) -> str:
-    """The tools of a row; an older xp kept lone surrogates in them."""
-    if "\\ud" not in text:
-        return text
-    try:
-        stored = json.loads(text)
-    except ValueError:
-        return text
-    valid = valid_value(stored)
-    return text if valid == stored else json.dumps(valid, sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -106,7 +107,8 @@ class _Selecting:
         return next((name for name in offered if self._size(name) > 0), None)
 
     def _share(self, wanted: HeldOut, sources: tuple[str, ...]) -> list[Place]:
-        """Held-out share, chosen by a hash of each task, so that held-out tasks stay held out when a split grows."""
+        """Held-out share of an exact size: the tasks with the smallest hashes. When a split grows, only tasks whose
+        hash is near the largest of these may change sides."""
         places = self._places(sources)
         if len(places) < 2:
             raise XpError(
@@ -117,8 +119,8 @@ class _Selecting:
             return self._share_of_many(wanted, places)
         ranks = self._ranks(wanted.seed, sources)
         order = sorted(places, key=lambda place: (ranks[place], place))
-        below = sum(rank < wanted.fraction for rank in ranks.values())
-        count = min(below, wanted.num_tasks or below)
+        count = math.ceil(round(wanted.fraction * len(places), 6))
+        count = min(count, wanted.num_tasks or count)
         share = set(order[: max(1, min(count, len(places) - 1))])
         return [place for place in places if place in share]
 

@@ -34,12 +34,8 @@ class ShardEntry:
 
     @property
     def prompt_digest(self) -> bytes:
-        """Digest of messages and tools; the lengths of the parts are included, so that parts cannot be confused."""
-        parts = [text for message in self.messages or () for text in (message["role"], message["content"])]
-        content = hashlib.sha256(repr([len(part) for part in parts]).encode())
-        for part in (*parts, self.tools):
-            content.update(part.encode())
-        return content.digest()[:16]
+        """Digest of messages and tools."""
+        return hashlib.sha256(canonical_json([self.messages, self.tools]).encode()).digest()[:16]
 
     def row(self, block: Block, weight: float) -> TaskRow:
         assert self.messages is not None

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from xp.codec import decode
 from xp.envs.base import Message
-from xp.envs.bounds import bound_memory
 from xp.envs.config import Chat, Dialect, ToolsPrompt
+from xp.envs.messages import call_id
 from xp.episode.auto_dialect import detect
-from xp.episode.tokens import ChatTokens
+from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 
 PROBE_TOOLS: Final = [
@@ -47,17 +47,13 @@ PROBE_TOOLS: Final = [
 """Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
 """Largest number of different sets of tools of a task set that are checked."""
-MEMORY_GB: Final = 4.0
-"""Largest private memory of the program; transformers and a tokenizer take less than one."""
-WAY_OUT: Final = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
-"""Remedy for a template that does not end."""
 _SYSTEM = Message(role="system", content="Be brief, says xp.")
 _QUESTION = Message(role="user", content="Where is the key?")
 _THOUGHT = "The hall first, thinks xp."
 _CALL = '<tool_call>\n{"name": "look_around", "arguments": {"which_room": "hall"}}\n</tool_call>'
 _TURN = f"<think>\n{_THOUGHT}\n</think>\n\n{_CALL}"
 _NUDGE = Message(role="user", content="Go on, says xp.")
-_RESULT = Message(role="tool", content="A table, and a key on it, says xp.")
+_RESULTS = ("A table, and a key on it, says xp.", "The hall and the attic, says xp.")
 
 
 @dataclass(frozen=True)
@@ -106,15 +102,31 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
 
 
 def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:
-    """Runs `examine` for each different set of tools among the prompts (the first `MAX_TOOL_SETS`)."""
+    """Runs `examine` for each different set of tools among the prompts (the first `MAX_TOOL_SETS`).
+
+    The first prompt with earlier calls is examined too.
+    """
     kinds: dict[str, bool] = {}
+    lost: str | None = None
     for messages, tools in prompts:
         if tools in kinds or len(kinds) < MAX_TOOL_SETS:
             kinds[tools] = kinds.get(tools, False) or any(message["role"] == "system" for message in messages)
+        if lost is None and any("tool_calls" in message for message in messages):
+            lost = _lost_calls(chat, messages, tools)
     reports = [examine(chat, json.loads(tools), has_system=has_system) for tools, has_system in kinds.items()]
-    faults = tuple(dict.fromkeys(fault for report in reports for fault in report.faults))
-    first = reports[0]
-    return TemplateReport(faults, first.only_appends, first.keeps_thoughts, first.keeps_calls)
+    faults = dict.fromkeys([fault for report in reports for fault in report.faults] + ([lost] if lost else []))
+    return replace(reports[0], faults=tuple(faults))
+
+
+def _lost_calls(chat: ChatTokens, messages: Sequence[Message], tools: str) -> str:
+    """The fault of a template that does not render the earlier calls of a prompt; empty if it does."""
+    schemas = json.loads(tools)
+    without = [Message(role=message["role"], content=message["content"]) for message in messages]
+    text, bare = _try(chat, messages, schemas), _try(chat, without, schemas)
+    names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
+    if text.startswith(_RAISED) or any(_count(text, name) <= _count(bare, name) for name in names):
+        return f"the chat template does not render the earlier tool calls of a prompt{_reason(text)}; {_way_out(chat)}"
+    return ""
 
 
 def examine(
@@ -174,24 +186,39 @@ def _without_system(is_ours: bool) -> str:
 
 def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> TemplateReport:
     opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
-    result = _RESULT if tools else Message(role="user", content=_RESULT["content"])
-    try:
-        after, reason = chat.rendered_reply([result]), ""
-    except ValueError as error:
-        return TemplateReport((f"{error}; choose another model",))
-    except MemoryError:
-        raise
-    except Exception as error:
-        after, reason = "", f" ({_short(error)})"
-    if _RESULT["content"] not in after:
-        return TemplateReport((f"the chat template does not render what a tool answers{reason}; {_way_out(chat)}",))
+    names = [tool["function"]["name"] for tool in (*tools[:1], *tools[-1:])]
+    results = [
+        Message(role="tool", content=text, name=name, tool_call_id=call_id(number))
+        for number, (text, name) in enumerate(zip(_RESULTS, names, strict=False))
+    ]
+    for said in ([_NUDGE], results[:1], results) if tools else ([_NUDGE],):
+        if (reason := _reply_fault(chat, said)) is not None:
+            what, way_out = "what a tool answers", _way_out(chat)
+            if said == [_NUDGE]:
+                what, way_out = "a message after an assistant's turn", "choose another model"
+            return TemplateReport((f"the chat template does not render {what}{reason}; {way_out}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
     # Qwen3's template removes thinking before a user's message, but keeps it before a tool's result.
-    wholes = [_try(chat, [*opening, turn, *chat.said([said])], tools) for said in (result, _NUDGE)]
-    parts = [before + _TURN + chat.rendered_reply([said]) for said in (result, _NUDGE)]
+    replies = [results[:1], [_NUDGE]] if tools else [[_NUDGE]]
+    wholes = [_try(chat, [*opening, turn, *chat.said(said)], tools) for said in replies]
+    parts = [before + _TURN + chat.rendered_reply(said) for said in replies]
     keeps_thoughts, keeps_calls = (all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL))
     return TemplateReport((), wholes == parts, keeps_thoughts, keeps_calls)
+
+
+def _reply_fault(chat: ChatTokens, said: Sequence[Message]) -> str | None:
+    """The reason why a reply is not rendered after a cut turn, or after one that ended with one of the tokens.
+
+    None: it is rendered.
+    """
+    try:
+        for last_id in (None, *chat.end_ids):
+            chat.reply(said, last_id=last_id)
+        text = chat.rendered_reply(said)
+    except TemplateFault as fault:
+        return f" ({fault.reason})"
+    return None if all(message["content"] in text for message in said) else ""
 
 
 def _way_out(chat: ChatTokens) -> str:
@@ -201,24 +228,18 @@ def _way_out(chat: ChatTokens) -> str:
 
 
 def _try(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-    """The rendered prompt, or the text of the template's exception, which may be any but MemoryError."""
+    """The rendered prompt, or the reason why there is none."""
     try:
         return chat.rendered(messages, json.dumps(tools))
-    except MemoryError:
-        raise
-    except Exception as error:
-        return f"{_RAISED}{_short(error)}"
+    except TemplateFault as fault:
+        return f"{_RAISED}{fault.reason}"
 
 
-_RAISED: Final = "xp: the template raised "
+_RAISED: Final = "xp: no prompt: "
 
 
 def _reason(text: str) -> str:
     return f" ({text.removeprefix(_RAISED)})" if text.startswith(_RAISED) else ""
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -245,13 +266,8 @@ def _examined(chat: ChatTokens, task_set: Path | None = None) -> TemplateReport:
 def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
-    bound_memory(MEMORY_GB)
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    try:
-        report = _examined(ChatTokens(tokenizer, decode(Chat, arguments[1])), *map(Path, arguments[2:]))
-    except MemoryError:
-        told = f"the chat template needs more than {MEMORY_GB:g} GB for a short dialogue, so it may never end"
-        report = TemplateReport((f"{told}; {WAY_OUT}",))
+    report = _examined(ChatTokens(tokenizer, decode(Chat, arguments[1])), *map(Path, arguments[2:]))
     print(json.dumps({**asdict(report), "line": report.on_record()}))
     return 0
 

@@ -18,9 +18,7 @@ from xp.tasks.row import TaskRow
 
 SUFFIX: Final = ".tokens"
 FORMAT: Final = 2
-"""Version of the file: 1 had the counts alone, without their digest."""
-MAX_BYTES: Final = 1_000_000_000
-"""Largest size, in bytes, of a file of counts, which has a line for each task."""
+"""Version of the file."""
 
 
 def count_tokens(
@@ -53,28 +51,26 @@ def place_of(task_set: Path) -> Path:
 
 
 def read_counts(file: Path) -> dict[str, int] | None:
-    """Task id -> tokens; None if the file is absent, damaged, or of an older xp, which stored no digest."""
+    """Task id -> tokens; None if the file is absent or damaged."""
     try:
-        return _counts(json_of(file, ExitCode.TASKS, MAX_BYTES))
+        return _counts(json_of(file, ExitCode.TASKS))
     except (XpError, ValueError):
         return None
 
 
 def fault_of_counts(file: Path) -> str | None:
-    """The fault of a file of counts; None if it is whole, or of an older xp, so that its counts are not used."""
+    """The fault of a file of counts; None if it is whole."""
     try:
-        _counts(json_of(file, ExitCode.TASKS, MAX_BYTES))
+        _counts(json_of(file, ExitCode.TASKS))
     except (XpError, ValueError) as error:
         return str(error)
     return None
 
 
-def _counts(stored: object) -> dict[str, int] | None:
-    """The counts in the content of a file; None for an older xp's. Raises ValueError for any other content."""
+def _counts(stored: object) -> dict[str, int]:
+    """The counts in the content of a file; raises ValueError for another content."""
     if not isinstance(stored, dict):
         raise ValueError("it holds no object")
-    if "format" not in stored and all(is_count(number) for number in stored.values()):
-        return None
     counts = stored.get("counts")
     if stored.get("format") != FORMAT or not isinstance(counts, dict):
         raise ValueError(f"it is not a file of counts of format {FORMAT}")

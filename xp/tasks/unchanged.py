@@ -8,8 +8,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from xp.envs.base import Provider, Task
+from xp.envs.base import ProtocolError, Provider, Task
+from xp.envs.config import PromptSource
 from xp.envs.load import load_provider
+from xp.envs.rows import name_of
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig, PrepareConfig
 from xp.tasks.questions import KNOWN_AGAIN, ask, described, entry_of, hash_task
@@ -27,7 +29,7 @@ def check_unchanged(
     Descriptions may differ while the tasks are the same (an address that is signed anew for each request), so that
     prompts of a few such tasks decide. An environment that the run serves itself is not asked for its tasks (the digest
     of its code is part of the set's key). Rows and providers in this process are, since their code may read files that
-    no digest is of. Of a task without a description no change is seen but its absence.
+    no digest is of. Of a task without a description no change is seen but its absence. Live prompts are not compared.
 
     Args:
         directory: the task set, for the message.
@@ -46,7 +48,8 @@ def check_unchanged(
         provider = load_provider(member.env, environ)
         try:
             missing, described_anew = _differing(member, provider, own)
-            other = missing or [row for row in _some(described_anew) if _prompt(member, provider, row) != row.messages]
+            compared = () if member.env.prompt is PromptSource.LIVE else _some(described_anew)
+            other = missing or [row for row in compared if _prompt(member, provider, row) != row.messages]
         finally:
             provider.close()
         if other:
@@ -57,16 +60,17 @@ def check_unchanged(
                 " whose prepare stage fetches the tasks again",
                 ExitCode.TASKS,
             )
-        if described_anew:
+        if compared:
             print(
                 f"environment {name} describes {len(described_anew)} of {len(own)} tasks differently now; their prompts"
-                f" are the same ({len(_some(described_anew))} compared)",
+                f" are the same ({len(compared)} compared)",
                 flush=True,
             )
 
 
 def _place(member: MemberConfig) -> str:
-    return member.env.target or member.env.rows or member.env.grader or member.env.provider
+    rows = member.env.rows
+    return member.env.target or (name_of(rows) if rows else None) or member.env.grader or member.env.provider
 
 
 def _differing(
@@ -101,5 +105,5 @@ def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
     prompt, tools = ask(member, partial(described, provider, task), KNOWN_AGAIN)
     try:
         return entry_of(task, row.task_hash, prompt, tools, member).messages
-    except ValueError:
+    except (ValueError, ProtocolError):
         return None

@@ -12,7 +12,7 @@ import pytest
 
 from xp.backends.stages.episode import episode_config
 from xp.compose import compose
-from xp.envs.base import EnvFault, Provider, Task
+from xp.envs.base import EnvFault, Message, Provider, Task
 from xp.envs.load import load_provider
 
 
@@ -69,8 +69,8 @@ class ProviderSuite:
         prompt = session.prompt()
         session.close()
         assert prompt
-        assert all(set(message) == {"role", "content"} for message in prompt)
-        assert {message["role"] for message in prompt} <= {"system", "user", "assistant"}
+        assert all({"role", "content"} <= set(message) <= set(Message.__annotations__) for message in prompt)
+        assert {message["role"] for message in prompt} <= {"system", "user", "assistant", "tool"}
         assert all(isinstance(message["content"], str) for message in prompt)
 
     def test_a_task_without_its_spec_opens_the_same_problem(self, provider: Provider, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Episodes that a trainer has played: metrics and trajectories, the same for every trainer."""
+"""Episodes that a trainer plays: prompts of live sessions, metrics and trajectories, the same for every trainer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
 from xp.episode.recorder import Recorder
+from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 
 
@@ -20,8 +20,6 @@ class PlayedTask(Protocol):
     def env(self) -> str: ...
     @property
     def task_id(self) -> str: ...
-    @property
-    def messages(self) -> tuple[Message, ...]: ...
     @property
     def tools(self) -> str: ...
 
@@ -37,19 +35,16 @@ class PlayedEpisode:
     tokens: Tokens
     prompt: str | None
     """The model's exact prompt; None if the run does not keep prompts."""
-    is_lost: bool = False
-    """True if the engine failed during the episode."""
 
     def played(self) -> Played:
         """The fields that the metrics need."""
         outcome = self.episode.settle()
-        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated, self.is_lost)
+        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""
         return trajectory(
             self.episode,
-            self.task.messages,
             run=run,
             phase=phase,
             step=step,
@@ -58,6 +53,31 @@ class PlayedEpisode:
             tokens=self.tokens,
             prompt=self.prompt,
         )
+
+
+def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int) -> list[int] | None:
+    """Opens an episode's session and returns its prompt as token ids; None: the episode is void, and is not played.
+
+    Args:
+        episode: one with `prompt: live`.
+        tools: JSON list of the task's tools.
+        chat: the policy's tokenizer.
+        max_tokens: longest prompt, in tokens.
+    """
+    episode.start()
+    if episode.is_over:
+        return None
+    try:
+        length = chat.prompt_length(episode.opening, tools, max_tokens)
+        if length is not None and length <= max_tokens:
+            return chat.prompt(episode.opening, tools)
+        size = f"over {2 * max_tokens}" if length is None else length
+        episode.give_up(
+            f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
+        )
+    except Exception as error:  # A chat template may raise anything.
+        episode.give_up(f"{type(error).__name__}: the chat template does not render the session's prompt: {error}")
+    return None
 
 
 def record(episodes: Iterable[PlayedEpisode], recorder: Recorder, run: str, phase: str, step: int) -> list[Played]:

@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
-from xp.lost_signals import repeated
+from xp.signals import Stopped, stopping
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
     """Runs a stage's program on its arguments.
 
-    TERM becomes an exception, so that sessions are closed and child processes stopped.
+    A signal becomes an exception, so that sessions are closed and child processes stopped.
 
     Returns:
         The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
     """
-    signal.signal(signal.SIGTERM, _terminate)
     try:
-        with repeated(_Terminated, lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            return _ended(program, argv)
-    except _Terminated:
-        return _tell("terminated", ExitCode.TERMINATED)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _ended(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
-    """Runs the program and prints the reason of a fault; returns the exit code. TERM may still arrive meanwhile."""
-    try:
-        program(argv)
+        with stopping():
+            program(argv)
+    except Stopped as stopped:
+        return _tell(str(stopped), stopped.code)
     except XpError as error:
         return _tell(str(error), error.code)
     except EnvFault as fault:
         return _tell(f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT)
-    except KeyboardInterrupt:
-        return _tell("interrupted", ExitCode.INTERRUPTED)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
             return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
@@ -73,14 +60,6 @@ def _is_full(directory: Path) -> bool:
     except OSError as error:
         return error.errno in FULL
     return False
-
-
-class _Terminated(BaseException):
-    """TERM arrived."""
-
-
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise _Terminated
 
 
 def _tell(message: str, code: ExitCode) -> int:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from xp.episode.episode import Episode
+from xp.episode.outcome import Reply
+from xp.episode.tokens import ChatTokens, TemplateFault
+
 
 @dataclass(frozen=True)
 class TokenBudget:
@@ -37,3 +41,20 @@ def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int], is_stop: Ca
         is_stop: returns whether tokens end with a stop string (`ChatTokens.holds_one_of`).
     """
     return len(ids) >= limit and ids[-1] not in end_ids and not is_stop(ids)
+
+
+def reply_ids(chat: ChatTokens, episode: Episode, reply: Reply, room: int, last_id: int | None) -> list[int] | None:
+    """Token ids from the end of a turn to the beginning of the next one; None ends the episode.
+
+    It is then void if the chat template does not render the reply, else truncated, since no token of a next turn would
+    fit.
+
+    Args:
+        room: tokens left for the response.
+        last_id: last token of the turn.
+    """
+    try:
+        return chat.reply_within(room, reply.messages, last_id=last_id)
+    except TemplateFault as fault:
+        episode.give_up(str(fault))
+        return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xp.data_files import is_data
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn, dialect_of
 from xp.envs.packages.names import module_of
 from xp.errors import ExitCode, XpError
 from xp.plugins import Kind, in_job, shipped
 from xp.spec import EnvMember, RunSpec
+from xp.spec.env import READY
 from xp.tasks.request import is_found
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
@@ -40,10 +42,15 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         image=member.image,
         python=member.python,
         sandbox=member.sandbox,
-        grader=member.grader,
+        grader=READY.get(member.grader or "", member.grader),
+        grader_form=member.grader_form,
+        grader_args=member.grader_args,
         env_class=member.env_class,
         rows=member.rows,
+        columns={str(name): column for name, column in member.columns.items()},
         num_seeds=member.num_seeds,
+        system_prompt=member.system_prompt,
+        prompt=member.prompt,
         options=member.options,
     )
 
@@ -78,7 +85,9 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
         name
         for member in spec.env.members.values()
         for name in (member.serve, member.provider, member.grader, member.rows)
-        if name and (name != member.serve or member.python is None or is_found(name))
+        if isinstance(name, str)
+        and not is_data(name)
+        and (name != member.serve or member.python is None or is_found(name))
     ]
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
     named += [spec.algorithm.advantage_fn or ""]

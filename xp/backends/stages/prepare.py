@@ -47,7 +47,6 @@ def _plain_config(spec: RunSpec) -> PrepareConfig:
             train=_selection(member.train),
             held_out=None if member.held_out is None else _held_out(member.held_out),
             weight=member.weight,
-            system_prompt=member.system_prompt,
         )
         for name, member in spec.env.members.items()
     }

@@ -29,8 +29,8 @@ from xp.diagnosis.symptom import Symptom
 Rule = Callable[[History], Symptom | None]
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(void.find, engine_gap.find, no_tool_call.find, collapse.find, equal_groups.find, saturated.find, hacked.find),
-    *(memorised.find, entropy.find, kl.find, gradient.find, truncation.find, malformed.find, warm_up.find),
+    *(void.find, engine_gap.find, malformed.find, no_tool_call.find, collapse.find, equal_groups.find, saturated.find),
+    *(hacked.find, memorised.find, entropy.find, kl.find, gradient.find, truncation.find, warm_up.find),
     *(unused_tool.find, waiting.find),
 )
 

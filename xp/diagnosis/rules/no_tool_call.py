@@ -1,4 +1,4 @@
-"""There are tools, and no episode calls one.
+"""There are tools, and no episode tries to call one; calls that cannot be read are of the rule `malformed`.
 
 Source: a chat template that does not support tools omits them without a warning (docs/configuration.md, "Tools").
 """
@@ -15,7 +15,7 @@ FEWEST_EPISODES: Final = 16
 
 def find(history: History) -> Symptom | None:
     tools = history.tools
-    if tools is None or tools.num_episodes < FEWEST_EPISODES or not tools.offered or tools.num_calls:
+    if tools is None or tools.num_episodes < FEWEST_EPISODES or not tools.offered or tools.num_calls or tools.malformed:
         return None
     return Symptom(
         "no_tool_call",

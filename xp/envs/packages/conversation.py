@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, SessionLost, ToolResult, ToolSpec
 from xp.envs.loop import run
+from xp.envs.messages import chat_messages
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class ConversationSession(ABC):
                 self._end(episode)
                 raise ProtocolError("the episode was over before it asked the model anything")
             assert self._asked is not None
-            self._opening = [message_of(message) for message in self._asked.messages]
+            self._opening = messages_of(self._asked.messages)
             self._tools = tuple(_tool(schema) for schema in self._asked.tools)
         except BaseException:
             self.close()  # No caller has the session yet.
@@ -130,7 +131,7 @@ class ConversationSession(ABC):
         said = asked.messages[len(before.messages) + 1 :]
         if not said or any(one["role"] == "assistant" for one in said):
             raise ProtocolError("the environment rewrote the conversation, which no trainer's tokens can follow")
-        text = "\n\n".join(message_of(one)["content"] for one in said)
+        text = "\n\n".join(one["content"] for one in messages_of(said))
         return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in said))
 
     async def _next(self) -> Any:
@@ -145,14 +146,9 @@ class ConversationSession(ABC):
         return self._episode.result()
 
 
-def message_of(message: Mapping[str, Any]) -> Message:
-    """The message for a chat template; raises ProtocolError for content other than text."""
-    content = message.get("content")
-    if isinstance(content, list):
-        if strange := [part.get("type") for part in content if part.get("type") != "text"]:
-            raise ProtocolError(f"a message with {strange[0]}: the trained model reads text alone")
-        content = "\n".join(part["text"] for part in content)
-    return Message(role=message["role"], content=content or "")
+def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages for a chat template; raises ProtocolError for content other than text."""
+    return chat_messages([{**one, "content": one.get("content") or ""} for one in messages])
 
 
 def _tool(schema: Mapping[str, Any]) -> ToolSpec:

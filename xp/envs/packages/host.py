@@ -19,7 +19,7 @@ from xp.load import load_object
 from xp.security import own_directory
 
 END_S: Final = 4.0
-"""Seconds to close open sessions after the parent's end; xp.envs.bounds ends this process after five seconds."""
+"""Seconds to close open sessions after the parent's end; xp.guard kills this process after five seconds."""
 
 
 class HostClerk:
@@ -29,7 +29,7 @@ class HostClerk:
         self._config = config
         self._sessions: dict[int, Session] = {}
         self._provider: Provider | None = None
-        self._place = own_directory.make(place_kind(os.getpid()))
+        self._place = own_directory.make(place_kind(os.getppid()))
         tempfile.tempdir = os.environ["TMPDIR"] = str(self._place)
 
     def start(self, _: int, hosted: str) -> str | None:

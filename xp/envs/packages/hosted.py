@@ -154,7 +154,7 @@ class _Host:
 
     def close(self) -> None:
         for process in self._processes.values():
-            process.close(GRACE_S)
+            process.close(now=False)
 
     def _start(self) -> Child:
         tried = {}
@@ -168,7 +168,7 @@ class _Host:
                 raise XpError(f"environment {self._name}: {python}: {error}", ExitCode.RUNTIME) from error
             if lacks is None:
                 return child
-            process.close(GRACE_S)
+            process.close(now=False)
             tried[python] = lacks
         faults = "; ".join(f"{python} has no module {lacks}" for python, lacks in tried.items())
         raise XpError(

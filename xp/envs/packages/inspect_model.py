@@ -114,9 +114,10 @@ def _call(call: dict[str, Any]) -> ToolCall:
 
 def _wire(message: ChatMessage) -> dict[str, Any]:
     """A message in the form of chat completions, with the parts that the model reads."""
-    if isinstance(message, ChatMessageTool) and message.error is not None:
-        return {"role": "tool", "content": f"Error: {message.error.message}"}
+    is_tool = isinstance(message, ChatMessageTool)
     content: Any = message.content
+    if is_tool and message.error is not None:
+        content = f"Error: {message.error.message}"
     if not isinstance(content, str):
         parts = [part for part in content if part.type != "reasoning"]
         content = [
@@ -124,5 +125,10 @@ def _wire(message: ChatMessage) -> dict[str, Any]:
         ]
     wired = {"role": message.role, "content": content}
     if isinstance(message, ChatMessageAssistant) and message.tool_calls:
-        wired["tool_calls"] = [[call.function, call.arguments] for call in message.tool_calls]
+        wired["tool_calls"] = [
+            {"id": call.id, "function": {"name": call.function, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if is_tool:
+        wired |= {"name": message.function, "tool_call_id": message.tool_call_id}
     return wired

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from xp.envs.packages.conversation import ModelRequest
-from xp.security.web_origin import REFUSALS, refusal
 
 KEY_VARIABLE: Final = "XP_VERIFIERS_KEY"
 """Variable, set in this process only, from which verifiers' client reads the endpoint's key."""
@@ -35,7 +33,7 @@ class ModelEndpoint:
 
     async def start(self) -> None:
         os.environ[KEY_VARIABLE] = self._key
-        app = web.Application(client_max_size=MOST_BYTES, middlewares=[_own_origin])
+        app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_post("/v1/chat/completions", self._answer)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
@@ -73,14 +71,6 @@ class ModelEndpoint:
         event = json.dumps(_completion(delta, body, "chat.completion.chunk", "delta"))
         await stream.write(f"data: {event}\n\ndata: [DONE]\n\n".encode())
         return stream
-
-
-@web.middleware
-async def _own_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuses requests of web pages, as xp's other servers do (`xp/security/web_origin.py`)."""
-    address = request.transport.get_extra_info("sockname") if request.transport else None
-    status = refusal(address and address[:2], ((name.lower(), value) for name, value in request.raw_headers))
-    return await handler(request) if status is None else web.Response(status=status, body=REFUSALS[status])
 
 
 def _completion(message: Mapping[str, Any], body: Mapping[str, Any], kind: str, field: str) -> dict[str, Any]:

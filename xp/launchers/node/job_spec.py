@@ -139,7 +139,6 @@ def make_job_spec(
         "XP_RUN_ID": context.run_id,
         "XP_ATTEMPT": str(context.attempt),
         "XP_STAGE": stage.name,
-        "XP_LAUNCH": context.key(stage.name),
     }
     return JobSpec(
         key=context.key(stage.name),

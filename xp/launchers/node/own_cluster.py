@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from xp import guard
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.guarded import GUARD_S, START_RAY, START_RAY_ENV, behind_guard, end_guarded
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.security import own_ray
-from xp.security.start_ray import free_ports
+from xp.security.loopback import free_ports
 from xp.worker.nodes import Nodes, own_address
 
 WAIT = """
@@ -42,12 +42,12 @@ while (there := sum(node["Alive"] for node in ray.nodes())) < wanted:
 """
 """Waits for all nodes. Ray itself waits a minute for the head's own node, which may take longer than its port."""
 START_S = 900.0
-"""Seconds until the head, and until all workers, must have started; Ray may be on a network filesystem, and the machine
-busy."""
+"""Seconds until the head, and until all workers, must have started; Ray may be on a network filesystem."""
+RETRIES = {"RAY_NUM_REDIS_GET_RETRIES": "150"}
+"""Variable of `ray start` on a worker: number of requests, every 2 s, to a head that is starting."""
 LOOK_S = 2.0
 MISSES = 3
 """Number of consecutive unanswered requests after which the head counts as lost."""
-GRACE_S = 10.0
 
 
 def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapping[str, str]], int]) -> int:
@@ -99,16 +99,15 @@ class _NodePart:
         environ = own_ray.joining(variables(spec), self.told)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
-            *(interpreter(spec.runtime), *START_RAY, "start", *place, "--disable-usage-stats"),
+            *(interpreter(spec.runtime), *own_ray.COMMAND, "start", *place, "--block", "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
         ]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                behind_guard(command, GRACE_S),
+            self._process = guard.start(
+                command,
                 cwd=spec.root,
-                env={**START_RAY_ENV, **environ},
-                stdin=subprocess.PIPE,
+                env={**RETRIES, **environ},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 preexec_fn=deaf_to_usr2,
@@ -122,7 +121,7 @@ class _NodePart:
 
     def stop(self) -> None:
         """Ends all processes of this node's part and removes its files."""
-        end_guarded(self._process, GRACE_S + GUARD_S)
+        guard.end(self._process)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 

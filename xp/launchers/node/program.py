@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from xp import guard
 from xp.envs.secrets_file import environment as with_secrets
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.preflight import checkouts, interpreter, project
 from xp.security import own_ray
 from xp.security.environment import STAGE_TOKENS, inherited
 from xp.security.secrets import Redactor, telling_values
-
-PR_SET_PDEATHSIG = 1
 
 
 class Ending:
@@ -134,7 +131,7 @@ def piped(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=_deaf_until_parent_ends if is_deaf else _end_with_parent,
+        preexec_fn=_deaf_until_parent_ends if is_deaf else guard.end_with_parent,
     )
 
 
@@ -151,9 +148,4 @@ def deaf_to_usr2() -> None:
 
 def _deaf_until_parent_ends() -> None:
     deaf_to_usr2()
-    _end_with_parent()
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    guard.end_with_parent()

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from xp import guard
 from xp.errors import ExitCode
-from xp.launchers.node.guarded import behind_guard
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.spread import MEMBER
 from xp.reading import config_of
@@ -40,10 +40,10 @@ class Member:
     def run(self, number: int, job_spec: str, main: str, grace_s: float) -> Iterator[bytes | int]:
         """Runs the program; yields its output, and its exit code last."""
         argv = [sys.executable, "-m", MEMBER, job_spec, main]
-        process = subprocess.Popen(
-            behind_guard(argv, grace_s),
+        process = guard.start(
+            argv,
+            grace_s,
             env={**os.environ, NUMBER: str(number), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=subprocess.PIPE,  # the program ends with this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )

@@ -35,8 +35,10 @@
       h("p", {}, XP.badge(run.status, run.status), " ", run.title), runChoice(number),
       h("p", { class: "note" }, `made ${XP.report.made} by xp ${XP.report.xp}`, XP.isLive && run.status === "running" && ", following"));
     const extra = several();
-    const sections = PARTS.map(([id, title, make]) => XP.section(id, title, make(run)));
-    XP.fill(document.getElementById("nav"), [...extra.map(({ id, title }) => [id, title]), ...PARTS].map(([id, title]) =>
+    // An evaluation has no training.
+    const parts = PARTS.filter(([id]) => run.stages.length || ["overview", "episodes", "spec"].includes(id));
+    const sections = parts.map(([id, title, make]) => XP.section(id, title, make(run)));
+    XP.fill(document.getElementById("nav"), [...extra.map(({ id, title }) => [id, title]), ...parts].map(([id, title]) =>
       h("button", { onclick: () => document.getElementById(id).scrollIntoView() }, title.split(" ")[0])));
     XP.fill(document.getElementById("main"), extra.map((one) => one.element), sections);
     pending.forEach((work) => work());

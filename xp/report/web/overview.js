@@ -46,10 +46,10 @@
       run.held_out.problem && h("p", { class: "warn" }, run.held_out.problem),
       h("div", { class: "figures" },
         heldOut(run, "before"), heldOut(run, "after"), paired(verdict.paired),
-        figure("training reward, last step", XP.num(last(run, "reward/avg_raw_reward"), 3), `${steps} rollout steps`),
+        run.metrics.train && figure("training reward, last step", XP.num(last(run, "reward/avg_raw_reward"), 3), `${steps} rollout steps`),
         figure("episodes", XP.num(XP.count(run)), run.unreadable ? `${run.unreadable} lines could not be read` : null)),
       h("dl", { class: "facts" }, run.facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-      h("details", {}, h("summary", {}, "Stages"), stages(run)),
+      run.stages.length ? h("details", {}, h("summary", {}, "Stages"), stages(run)) : null,
     ];
   };
 
@@ -82,7 +82,7 @@
       { title: "value", value: (row) => row[1], show: (row) => h("code", { class: differs.has(row[0]) ? "changed" : null }, row[1]) },
     ], run.spec, { most: 400 });
     return [
-      h("p", { class: "note" }, `What differs from ${run.base}:`), changed,
+      run.base ? [h("p", { class: "note" }, `What differs from ${run.base}:`), changed] : null,
       h("details", {}, h("summary", {}, `The whole spec (${run.spec.length} keys)`), whole),
     ];
   };

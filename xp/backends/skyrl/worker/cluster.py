@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,9 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from xp.backends.skyrl.worker.engine_watch import EngineWatch, lost
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.security import own_ray
+from xp.worker.engine_probe import is_lost_process
 
 UPSTREAM_SECRETS = (
     "WANDB_API_KEY",
@@ -53,33 +54,34 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
         num_workers: number of pretended accelerators in a rehearsal; None: no rehearsal.
 
     Raises:
-        XpError: the task's XpError, or STAGE_FAILED with SkyRL's own error.
+        XpError: the task's XpError; ENGINE if an engine or another process was lost; STAGE_FAILED with SkyRL's own
+            error.
     """
     import ray
 
-    terminate = signal.getsignal(signal.SIGTERM)
-    is_asked = threading.Event()
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         _start(cfg, num_workers)
-        # Ray's own handler kills its processes at once, and exceptions in a handler are lost while Ray waits.
-        signal.signal(signal.SIGTERM, lambda *_: is_asked.set())
-        running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
-        return _result(running, is_asked)
-    except ray.exceptions.RayTaskError as error:
-        raise _cause(error) from None
+        signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
+        with EngineWatch(Path(cfg.trainer.log_path)) as watch:
+            running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
+            return _result(running, watch)
+    except ray.exceptions.RayError as error:
+        raise _fault(error) from None
     finally:
         ray.shutdown()
-        signal.signal(signal.SIGTERM, terminate)
-        if is_asked.is_set():
-            signal.raise_signal(signal.SIGTERM)
 
 
-def _result(running: Any, is_asked: threading.Event) -> Any:
-    """Result of the task; None if the job is stopped first, after the task has closed its sessions."""
+def _result(running: Any, watch: EngineWatch) -> Any:
+    """Result of the task; if the job is stopped first, the task closes its sessions.
+
+    Raises:
+        XpError: (ENGINE) an engine hangs.
+    """
     import ray
 
     try:
-        while not is_asked.is_set():
+        while not watch.fault:
             ready, _ = ray.wait([running], timeout=POLL_S)
             if ready:
                 return ray.get(running)
@@ -87,7 +89,7 @@ def _result(running: Any, is_asked: threading.Event) -> Any:
         _cancel(running)
         raise
     _cancel(running)
-    return None
+    raise lost(watch.fault)
 
 
 def _start(cfg: Any, num_workers: int | None) -> None:
@@ -135,14 +137,16 @@ def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in UPSTREAM_SECRETS}
 
 
-def _cause(error: Any) -> BaseException:
-    """The task's XpError; for other errors, a general one, since SkyRL has printed the traceback."""
-    found: BaseException = error
-    while (cause := getattr(found, "cause", None)) is not None:
-        found = cause
-    if isinstance(found, XpError):
-        return XpError(str(found), ExitCode(found.code))
-    return XpError(f"SkyRL failed: {type(found).__name__}: {found}\n{error}", ExitCode.STAGE_FAILED)
+def _fault(error: BaseException) -> XpError:
+    """The task's XpError; for other errors a general one, since SkyRL has printed the traceback."""
+    cause = error
+    while (wrapped := getattr(cause, "cause", None)) is not None:
+        cause = wrapped
+    if isinstance(cause, XpError):
+        return XpError(str(cause), ExitCode(cause.code))
+    if is_lost_process(cause):
+        return lost(f"a process of SkyRL's has ended: {cause}")
+    return XpError(f"SkyRL failed: {type(cause).__name__}: {cause}\n{error}", ExitCode.STAGE_FAILED)
 
 
 def _cancel(running: Any) -> None:

@@ -12,8 +12,8 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories
 from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.generator import XpGenerator
-from xp.backends.skyrl.worker.kept_servers import KeptServers
+from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
+from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
 from xp.backends.skyrl.worker.publish import publish_model
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
@@ -43,6 +43,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     with (
         EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
+        engine_faults(),
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
@@ -86,26 +87,27 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
             "policy_model_name": resolve_policy_model_name(cfg),
         }
         chat = ChatTokens(tokenizer, self._common.chat)
-        kept = None if self._common.stand_in else KeptServers(self, inference_engine_client)
-        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated, kept)
+        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
 
     def dataset(self, files: list[str]) -> PromptDataset:
         """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""
-        return PromptDataset(files, self.tokenizer, self.cfg.trainer.max_prompt_length, 1)
+        return PromptDataset(files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
         if not self._common.stand_in:
-            from xp.backends.skyrl.worker import guarded
+            from xp.backends.skyrl.worker import engine_key
 
-            guarded.use(self.cfg)
+            has_key = engine_key.use(self.cfg)
             if self._common.rehearsal:
                 from xp.backends.skyrl.worker.rehearsal import servers
 
                 servers.use()
-            return super().get_inference_client()
+            client = super().get_inference_client()
+            Engines(tuple(client.server_urls), has_key).write(Path(self.cfg.trainer.log_path))
+            return client
         from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
         common = self._common

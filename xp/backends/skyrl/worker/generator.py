@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
@@ -14,13 +14,12 @@ from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
-from xp.backends.skyrl.worker.kept_client import is_engines
-from xp.backends.skyrl.worker.kept_servers import KeptServers
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
+from xp.worker.played import live_prompt
 from xp.worker.stage import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -39,7 +38,6 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         mix: the environments.
         sampling: limits of an episode.
         mask_truncated: whether truncated episodes are left out of the loss.
-        kept: SkyRL's servers; None if the engine is in this process.
     """
 
     def __init__(
@@ -49,12 +47,10 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         mix: EnvironmentMixture,
         sampling: Sampling,
         mask_truncated: bool,
-        kept: KeptServers | None = None,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
-        own = {"inference_engine_client": TurnClient(client, chat, kept), "tokenizer": OpeningTokenizer(tokenizer)}
+        own = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         super().__init__(**parts | own)
-        self.kept = kept
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
@@ -73,8 +69,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         of = input_batch.get("batch_metadata")
         STEP.set(("", 0) if of is None else (of.training_phase, of.global_step))
         try:
-            batch = super().generate(input_batch, disable_tqdm=disable_tqdm)
-            return await (batch if self.kept is None else self.kept.played(batch))
+            return await super().generate(input_batch, disable_tqdm=disable_tqdm)
         finally:
             begun = [self._running.get(id(one)) for one in input_batch["trajectory_ids"]]
             for running in begun:
@@ -104,11 +99,14 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any
     ) -> Any:
         """SkyRL's loop over one episode, whose session opens while the model writes its first turn."""
-        running = self._begin(prompt, env_extras, trajectory_id)
+        running = self._begin(env_extras, trajectory_id)
         CURRENT.set(running)
-        async with self._slots, nullcontext() if self.kept is None else self.kept.episode():
-            start = asyncio.ensure_future(self._run_in_executor_if_available(running.episode.start))
+        async with self._slots:
+            open_session = partial(self._open_live, running) if running.episode.is_live else running.episode.start
+            start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
             try:
+                if running.episode.is_live:
+                    await start
                 extras = {**env_extras, RUNNING: running, CHAT: self._chat}
                 return await super().agent_loop(prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs)
             finally:
@@ -138,12 +136,19 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             output.loss_mask = [0] * len(output.loss_mask)
         return output
 
-    def _begin(self, prompt: Any, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
-        row = ViewRow.of(prompt, env_extras)
+    def _open_live(self, running: RunningEpisode) -> None:
+        """Opens the session of an episode with `prompt: live`; its prompt replaces the prepared one."""
+        limit = self._sampling.max_prompt_tokens
+        ids = live_prompt(running.episode, running.row.tools, self._chat, limit)
+        if ids is not None:
+            running.prompt_ids, running.prompt = ids, self._chat.kept(ids)
+
+    def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
+        row = ViewRow.of(env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        seed, prompt = self._seed_of(row.task_id, sample), self._chat.kept(ids)
-        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
+        seed, kept = self._seed_of(row.task_id, sample), self._chat.kept(ids)
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, kept)
         self._running[id(trajectory_id)] = running
         return running
 
@@ -163,17 +168,16 @@ class TurnClient:
     Args:
         client: SkyRL's.
         chat: the policy's tokenizer.
-        kept: the servers that it calls, if they are other processes.
     """
 
-    def __init__(self, client: Any, chat: ChatTokens, kept: KeptServers | None = None) -> None:
-        self._client, self._chat, self._kept = client, chat, kept
+    def __init__(self, client: Any, chat: ChatTokens) -> None:
+        self._client, self._chat = client, chat
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Generates one turn of one episode; if an engine is lost, a turn that ends the episode as void."""
+        """Generates one turn of one episode."""
         running = CURRENT.get()
         assert running is not None  # called by agent_loop alone
         limit = running.budget.next_turn(running.num_response)
@@ -184,41 +188,33 @@ class TurnClient:
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
             "seed": running.next_seed(),
         }
-        try:
-            output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
-        except Exception as error:
-            if self._kept is None or not is_engines(error) or not await self._kept.is_lost(error):
-                raise
-            await asyncio.to_thread(running.lose, f"EngineLost: {type(error).__name__}: {error}")
+        if running.episode.is_live and running.episode.is_over:  # Its session has no prompt that can be played.
             return self._no_turn(limited)
+        output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
         ids: Sequence[int] = output["response_ids"][0]
         is_stop = self._chat.holds_one_of(limited.get("stop") or ())
         running.wrote(ids, is_cut=is_cut(ids, limit, self._chat.end_ids, is_stop))
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
 
-    def _no_turn(self, sampling: Any) -> dict[str, Any]:
-        """A turn of one token, because SkyRL's loop requires one."""
-        logprobs = None if sampling.get("logprobs") is None else [[0.0]]
-        return {
-            "responses": [""],
-            "response_ids": [[self._chat.end_id]],
-            "stop_reasons": ["stop"],
-            "response_logprobs": logprobs,
-        }
-
 
 class OpeningTokenizer:
-    """A tokenizer that renders the opening of an episode with its tools; SkyRL's loop renders it without."""
+    """A tokenizer that gives SkyRL's loop the prompt of the current episode, which SkyRL would render without tools.
+
+    Outside of an episode, SkyRL renders prompts to count them, and a dialogue of its own, which some chat templates
+    refuse; neither is used.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
+    def __reduce__(self) -> Any:
+        return OpeningTokenizer, (self._tokenizer,)  # SkyRL's dataset sends it to another process.
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def apply_chat_template(self, conversation: Any, **arguments: Any) -> Any:
+    def apply_chat_template(self, conversation: Any, **arguments: Any) -> list[int]:
+        del conversation, arguments
         running = CURRENT.get()
-        if running is not None and conversation == list(running.row.messages):
-            return list(running.prompt_ids)
-        return self._tokenizer.apply_chat_template(conversation, **arguments)
+        return [] if running is None else list(running.prompt_ids)

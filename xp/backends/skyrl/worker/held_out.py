@@ -11,6 +11,7 @@ from skyrl.train.utils.trainer_utils import build_dataloader
 from tqdm import tqdm
 
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig
+from xp.backends.skyrl.worker.engine_watch import engine_faults
 from xp.backends.skyrl.worker.experiment import XpExperiment, register_environment
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played
@@ -35,6 +36,7 @@ def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Pa
     with (
         EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
         Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, held) as recorder,
+        engine_faults(),
     ):
         evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
         # SkyRL's client must be made outside an event loop, since it runs one itself.

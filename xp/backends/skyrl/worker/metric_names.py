@@ -33,7 +33,6 @@ NATIVE: Final[Mapping[str, str]] = {
 """SkyRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
-    "training/engine_restarts": "only with a vLLM server",
     "time/rollout_s": "",
 }
 """Metrics that xp measures itself -> a remark."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
 from xp.worker.played import PlayedEpisode
-from xp.worker.token_budget import TokenBudget
+from xp.worker.token_budget import TokenBudget, reply_ids
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,9 @@ class ViewRow:
     messages: tuple[Message, ...]
 
     @staticmethod
-    def of(prompt: Sequence[Mapping[str, str]], extras: Mapping[str, Any]) -> ViewRow:
-        messages = tuple(Message(role=message["role"], content=message["content"]) for message in prompt)
+    def of(extras: Mapping[str, Any]) -> ViewRow:
         names = ("task_id", "env", "split", "index", "tools")
-        return ViewRow(**{name: extras[name] for name in names}, messages=messages)
+        return ViewRow(**{name: extras[name] for name in names}, messages=tuple(json.loads(extras["messages"])))
 
 
 @dataclass
@@ -53,8 +53,6 @@ class RunningEpisode:
     observed: int = 0
     reply_ids: list[int] = field(default_factory=list)
     """Token ids of the environment's reply, which precede the next turn."""
-    lost: str = ""
-    """Reason why its engine was lost; empty if it was not."""
     num_turns: int = 0
     """Number of turns that were requested."""
     is_cut: bool = False
@@ -73,15 +71,9 @@ class RunningEpisode:
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)
 
-    def lose(self, fault: str) -> None:
-        """Record that its engine is lost: the episode is void, unless the environment has ended it."""
-        self.lost = fault
-        self.episode.give_up(fault)
-
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
-        """Append the environment's reply; returns False if no token of a next turn would fit after it."""
-        room = self.budget.room(self.num_response)
-        ids = chat.reply_within(room, reply.messages, last_id=self._last_id, tools=reply.tools)
+        """Append the environment's reply; returns False if it ends the episode (`reply_ids`)."""
+        ids = reply_ids(chat, self.episode, reply, self.budget.room(self.num_response), self._last_id)
         if ids is None:
             return False
         self.reply_ids = ids
@@ -102,8 +94,7 @@ class RunningEpisode:
     def record(self) -> PlayedEpisode:
         """The finished episode, in the form of metrics and trajectories."""
         tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
-        is_lost = bool(self.lost) and self.episode.settle().void_reason == self.lost
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, is_lost)
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
 
 
 CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)

@@ -31,7 +31,6 @@ class SkyRLStepLog(StepLog):
         self._config, self._recorder = config, recorder
         self._played: list[Played] = []
         self._rollout_s = 0.0
-        self._num_restarts = 0
         self._pending: dict[str, Any] = {}
         self._tokens = 0
         """Number of prompt and response tokens of this step's episodes."""
@@ -47,10 +46,6 @@ class SkyRLStepLog(StepLog):
         self._played += played
         self._tokens += sum(running.num_tokens for running in running_episodes)
         self._rollout_s += rollout_s
-
-    def restarted(self, number: int) -> None:
-        """Add the number of engines restarted since the last call."""
-        self._num_restarts += number
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
         """Compare the engine's log-probabilities with the policy's; raises XpError(DIVERGED) if too different."""
@@ -87,10 +82,8 @@ class SkyRLStepLog(StepLog):
         own = {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         own |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
-        if self._num_restarts:
-            own["training/engine_restarts"] = float(self._num_restarts)
         self.line(step, episodes | own)
-        self._played, self._rollout_s, self._tokens, self._num_restarts = [], 0.0, 0, 0
+        self._played, self._rollout_s, self._tokens = [], 0.0, 0
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: does nothing, because the process that started the task reports the error."""

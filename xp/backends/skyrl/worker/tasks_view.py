@@ -1,11 +1,13 @@
 """The task set for SkyRL's PromptDataset: Parquet whose `prompt` is a list of messages, not a JSON string.
 
 SkyRL silently drops rows by length (`trainer.max_prompt_length`), so the limit is applied before this file is written
-and SkyRL's limit is very large. Columns other than `prompt` and `env_class` are the environment's extras.
+and SkyRL's limit is very large. Columns other than `prompt` and `env_class` are the environment's extras; `messages` is
+the whole prompt as JSON, since Parquet would give every call the arguments of all calls.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ ENV_CLASS = "xp"
 def skyrl_row(row: TaskRow) -> dict[str, Any]:
     """One row of SkyRL's dataset."""
     return {
-        "prompt": [dict(message) for message in row.messages],
+        "prompt": [{"role": message["role"], "content": message["content"]} for message in row.messages],
         "env_class": ENV_CLASS,
         "data_source": row.env,
         "task_id": row.task_id,
@@ -28,6 +30,7 @@ def skyrl_row(row: TaskRow) -> dict[str, Any]:
         "split": row.split,
         "index": row.index,
         "tools": row.tools,
+        "messages": json.dumps(row.messages),
     }
 
 

@@ -21,7 +21,7 @@ from xp.tasks.row import TaskRow
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
-MIDDLEWARE = "xp.backends.skyrl.worker.guarded.EngineDoor"
+MIDDLEWARE = "xp.engines.key_check.EngineKeyCheck"
 
 
 def main(argv: Sequence[str]) -> None:

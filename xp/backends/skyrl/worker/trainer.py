@@ -75,8 +75,6 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             PolicyWorker, CriticWorker = workers.TiedPolicyWorker, workers.WeighingCriticWorker  # noqa: N806
             RefWorker = workers.TemperedRefWorker  # noqa: N806
         super().build_models(PolicyWorker, CriticWorker, RefWorker)
-        if self.generator.kept is not None and not self.cfg.trainer.fully_async.enabled:
-            self.generator.kept.join(self.dispatch)
 
     def _cleanup_old_checkpoints(self) -> None:
         """SkyRL's method, with xp's own rule of which directories are checkpoints."""
@@ -99,8 +97,6 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         began = time.monotonic()
         output = await super().generate(input_batch)
         self.tracker.episodes(self.generator.running_episodes(input_batch), self.global_step, time.monotonic() - began)
-        if self.generator.kept is not None:
-            self.tracker.restarted(self.generator.kept.restarts())
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:

@@ -12,12 +12,12 @@ from xp.backends.batch.constraint import NOT_MEGATRON, Constraint, with_shared
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.backends.slime.control.capabilities import meanings, owners, refusals
 from xp.backends.slime.control.constraints import CONSTRAINTS
-from xp.backends.slime.control.doors import open_doors as open_doors
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
 from xp.backends.slime.control.geometry import episodes_per_engine
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
 from xp.backends.slime.control.rows.evaluation import HELD_OUT, evaluation_flags
+from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     ConvertConfig,
     CriticConfig,
@@ -30,7 +30,7 @@ from xp.backends.stages.config import episode_files, stage_fields, train_and_eva
 from xp.backends.stages.episode import episode_secrets
 from xp.backends.stages.evaluation import best_rule, rounds
 from xp.backends.stages.model import model_place, start_place
-from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
+from xp.backends.stages.needs import QUIET, starts_own_ray, trainer_resources, trainer_runtime
 from xp.digest import text_digest
 from xp.job import Job, Stage
 from xp.spec import RunSpec
@@ -87,6 +87,15 @@ def memory(spec: RunSpec) -> MemoryUse:
     parallel = spec.backend.parallel
     return MemoryUse(
         is_optimizer_on_host=parallel.offload_optimizer, splits_experts=parallel.expert == 1, logit_bytes=12.0
+    )
+
+
+def open_doors(spec: RunSpec) -> tuple[str, ...]:
+    """See xp.backends.base.RenderModule: none if SGLang and its router have the key of the run's own Ray."""
+    if starts_own_ray(spec) and engine_key.is_wanted(tuple(given(spec.backend.overrides))):
+        return ()
+    return (
+        "SGLang and its router need no key: whoever reaches them can replace the weights and read the generated text",
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.errors import ExitCode
-from xp.worker.lost_engine import EngineLost
+from xp.errors import ExitCode, XpError
 
-TRIES_WHEN_LOST: Final = 5
-"""Number of attempts, one a second, once an episode of the step found no engine; Slime's own number is 60."""
+TURN_S: Final = 3600.0
+"""Seconds that a turn may take, in the engine's queue too, after which the engine counts as hanging."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,7 @@ class EngineTurn:
 
 
 async def write_turn(
-    args: Any,
-    sample: Any,
-    sampling: Mapping[str, Any],
-    max_tokens: int,
-    end_ids: Sequence[int],
-    *,
-    is_engine_lost: bool = False,
+    args: Any, sample: Any, sampling: Mapping[str, Any], max_tokens: int, end_ids: Sequence[int]
 ) -> EngineTurn:
     """Generate the policy's next turn, which continues `sample.tokens`.
 
@@ -55,10 +49,9 @@ async def write_turn(
         sampling: Slime's sampling parameters; SGLang refuses a name that it does not know.
         max_tokens: largest number of tokens of the turn.
         end_ids: tokens that end a turn.
-        is_engine_lost: an earlier episode of this step found no engine, so fewer attempts are made.
 
     Raises:
-        EngineLost: all attempts failed.
+        XpError: (ENGINE) all attempts failed, or the turn took too long.
     """
     from httpx import HTTPStatusError, TransportError
     from slime.utils.http_utils import post
@@ -71,9 +64,10 @@ async def write_turn(
     if args.use_rollout_routing_replay:
         payload["return_routed_experts"] = True
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
-    fewer = {"max_retries": TRIES_WHEN_LOST} if is_engine_lost else {}
     try:
-        output = await post(url, payload, headers=_routing(args, sample), **fewer)
+        output = await asyncio.wait_for(post(url, payload, headers=_routing(args, sample)), TURN_S)
+    except TimeoutError:
+        raise _lost(f"a turn took longer than {TURN_S:g} s") from None
     except HTTPStatusError as error:
         if error.response.status_code < 500:
             raise
@@ -86,8 +80,8 @@ async def write_turn(
     )
 
 
-def _lost(fault: str) -> EngineLost:
-    return EngineLost(f"EngineLost: no engine answered ({fault.strip()})", ExitCode.ENGINE)
+def _lost(fault: str) -> XpError:
+    return XpError(f"no engine answered: {fault.strip()}; SGLang's output is in this log", ExitCode.ENGINE)
 
 
 def _routing(args: Any, sample: Any) -> dict[str, str] | None:

@@ -28,7 +28,6 @@ NOT_MEANS: Final = ("grad_norm", RATE)
 MEASURED: Final[Mapping[str, str]] = {
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
-    "training/engine_restarts": "",
     "episodes/groups_left_out": "only with dynamic sampling",
     "time/rollout_s": "",
     "time/step_s": "",

@@ -42,8 +42,7 @@ def local_model(name: str, root: Path) -> Path:
 
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
     """Compares the spec with the model's config.json; raises XpError(PLAN) with every field that differs."""
-    stated = {"recurrent_layers": False, **architecture}  # Jobs of an earlier xp do not state it.
-    if differing := mismatches(stated, json.loads((model / "config.json").read_text())):
+    if differing := mismatches(architecture, json.loads((model / "config.json").read_text())):
         raise XpError(f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN)
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
-from xp.backends.slime.worker import guarded, kept_engines
+from xp.backends.slime.worker import engine_key
 from xp.security import loopback
 from xp.worker.nodes import use_rays_interface
+
+DEADLINES_S: Final = {"get": 30.0, "delete": 30.0, "post": 1800.0}
+"""Seconds that a request of Slime's to an engine or the router may take; those by POST load weights."""
 
 
 def setup(flags: Sequence[str]) -> Callable[[], None]:
     """Returns the set-up function for a run with this command line on the machines visible to this process."""
     if loopback.ONE_MACHINE not in os.environ:
         return on_nodes
-    return with_key if guarded.is_wanted(flags) else on_one_machine
+    return with_key if engine_key.is_wanted(flags) else on_one_machine
 
 
 def name_of(function: Callable[[], None]) -> str:
@@ -25,16 +30,24 @@ def name_of(function: Callable[[], None]) -> str:
 def on_nodes() -> None:
     """Set-up for several machines, or for a Ray cluster that other users share."""
     use_rays_interface()
-    kept_engines.prepare()
+    set_deadlines()
 
 
 def on_one_machine() -> None:
     """Set-up for one machine, with engines or a router that this run does not start."""
     loopback.stay()
-    kept_engines.prepare()
+    set_deadlines()
 
 
 def with_key() -> None:
     """Set-up for one machine on which the run starts its engines and their router itself."""
-    guarded.prepare_process()
-    kept_engines.prepare()
+    engine_key.prepare_process()
+    set_deadlines()
+
+
+def set_deadlines() -> None:
+    """Adds a timeout to the requests of this process: Slime gives none, and would wait for ever for an engine."""
+    import requests
+
+    for name, timeout_s in DEADLINES_S.items():
+        setattr(requests, name, partial(getattr(requests, name), timeout=timeout_s))

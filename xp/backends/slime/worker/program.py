@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from xp.atomic import write_atomically
 from xp.backends.slime.worker import processes
@@ -21,9 +20,9 @@ from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.lost_signals import repeated
 from xp.security import loopback, own_ray
 from xp.worker.best import EarlyStop
+from xp.worker.engine_probe import is_lost_process
 
 OWN: Final = (XpError, EarlyStop)
 """Classes of xp's own errors. Ray wraps an actor's exception in a class derived from both, which is none of these."""
@@ -128,31 +127,11 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
         own_ray.start(runtime_env=hook)
-    # Ray handles TERM itself, and while it waits ignores every exception of a handler but KeyboardInterrupt.
-    ending = _Ending()
-    signal.signal(signal.SIGTERM, ending)
+    signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
     try:
-        with repeated(KeyboardInterrupt, lambda: os.kill(os.getpid(), signal.SIGTERM)):
-            yield
-    except KeyboardInterrupt:
-        if ending.is_asked:
-            raise SystemExit(int(ExitCode.TERMINATED)) from None
-        raise
+        yield
     finally:
-        signal.signal(signal.SIGTERM, handler)
         ray.shutdown()
-
-
-class _Ending:
-    """Handler of TERM: raises KeyboardInterrupt and records that TERM was its cause."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        del signum, frame
-        self.is_asked = True
-        raise KeyboardInterrupt
 
 
 def _own_fault(error: BaseException | None) -> XpError | None:
@@ -161,20 +140,18 @@ def _own_fault(error: BaseException | None) -> XpError | None:
 
 
 def _engine_fault(error: BaseException) -> XpError | None:
-    """XpError(ENGINE) if an engine did not answer Slime: only its calls of engines use the package `requests`."""
-    requests: Any = sys.modules.get("requests")
-    if requests is None:
-        return None
-    faults = [one for one in _causes(error) if isinstance(one, requests.RequestException)]
-    if not faults:
-        return None
-    fault = faults[-1]
-    why = (str(fault).strip().splitlines() or [type(fault).__name__])[-1]
-    return XpError(
-        f"an engine did not answer when it was to take weights or to give memory back ({why}); resume=RUN goes on from"
-        " the last checkpoint, and launcher.max_restarts=N does so by itself",
-        ExitCode.ENGINE,
-    )
+    """XpError(ENGINE) if an engine did not answer, or one of Ray's processes has ended.
+
+    Slime calls only its engines by the package `requests`, and waits for nothing else with a deadline.
+    """
+    import requests
+
+    for fault in reversed([*_causes(error)]):
+        is_silent = isinstance(fault, requests.RequestException | TimeoutError)
+        if is_silent or is_lost_process(fault):
+            what = "an engine did not answer" if is_silent else "a process of Slime's has ended"
+            return XpError(f"{what}: {fault}; SGLang's output is in this log", ExitCode.ENGINE)
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -17,9 +17,8 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
-from xp.worker.lost_engine import EngineLost
-from xp.worker.played import PlayedEpisode
-from xp.worker.token_budget import is_cut
+from xp.worker.played import PlayedEpisode, live_prompt
+from xp.worker.token_budget import is_cut, reply_ids
 
 T = TypeVar("T")
 
@@ -63,12 +62,8 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
     task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
     episode = own.mix.episode(task)
-    lost = ""
     try:
-        is_whole = await _converse(own, args, sample, sampling, episode, chat)
-    except EngineLost as fault:
-        is_whole, lost = not _is_stopping(args), str(fault)
-        await _threaded(own, lambda: episode.give_up(lost))
+        is_whole = await _converse(own, args, sample, sampling, episode, chat, task.tools)
     finally:
         # Also when anything else fails: the session is closed on the server.
         outcome = await _threaded(own, episode.settle)
@@ -79,28 +74,31 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     num_generated = sum(sample.loss_mask or ())
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
-    is_lost = bool(lost) and outcome.void_reason == lost
-    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]), is_lost)
+    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
     await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
     write_played(sample.metadata, ended.played())
     close_sample(sample, outcome, chat.end_id, mask_truncated=own.config.mask_truncated)
-    if is_lost and not evaluation:
-        own.check_engines()
     return sample
 
 
 async def _converse(
-    own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens
+    own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens, tools: str
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     limits = own.config.common.limits
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
-    opening = _threaded(own, episode.start)
+    live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
+    opening = _threaded(own, live if episode.is_live else episode.start)
     try:
         sample.tokens = own.prompt(chat, sample)
+        if episode.is_live:
+            ids = await opening
+            if ids is None:
+                return True
+            sample.tokens = ids
         while True:
             length = limits.next_turn(sample.response_length)
-            written = await write_turn(args, sample, sampling, length, chat.end_ids, is_engine_lost=own.num_lost() > 0)
+            written = await write_turn(args, sample, sampling, length, chat.end_ids)
             _append(args, sample, written)
             if written.is_aborted or _is_stopping(args):
                 return False
@@ -110,9 +108,8 @@ async def _converse(
             reply = await _threaded(own, partial(episode.step, text, is_cut=by_limit))
             if reply.is_done:
                 return True
-            room = limits.room(sample.response_length)
-            ids = chat.reply_within(room, reply.messages, last_id=written.last_id, tools=reply.tools)
-            if ids is None:  # settle() finds the episode truncated.
+            ids = reply_ids(chat, episode, reply, limits.room(sample.response_length), written.last_id)
+            if ids is None:
                 return True
             sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
     finally:

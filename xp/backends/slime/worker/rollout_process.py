@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
-from xp.backends.slime.worker.kept_engines import check_lost
 from xp.backends.slime.worker.shutdown import close_when_asked
 from xp.codec import from_value
 from xp.envs.secrets_file import environment
@@ -98,16 +97,6 @@ class Worker:
         num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in played)
         if num_void > limit * self.config.prompts_per_step * self.config.group_size:
             check_health(played, limit)
-
-    def num_lost(self) -> int:
-        """Number of this step's episodes that found no engine."""
-        with self._lock:
-            return sum(one.is_lost for one in self._played)
-
-    def check_engines(self) -> None:
-        """Raise XpError(ENGINE) if more episodes of this step found no engine than a whole step may have void."""
-        num_episodes = self.config.prompts_per_step * self.config.group_size
-        check_lost(self.num_lost(), num_episodes, self.config.common.max_void_fraction)
 
     def end_step(self, *, is_last: bool) -> None:
         """End a rollout step; after the last one, finish the upload."""

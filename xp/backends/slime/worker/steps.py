@@ -15,7 +15,6 @@ from typing import Any
 from xp.atomic import write_atomically
 from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
-from xp.backends.slime.worker.kept_engines import check_lost, check_restarts, restarts
 from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
 from xp.episode.metrics import Played, check_health, episode_metrics
@@ -32,8 +31,7 @@ def log_rollout(
     """Slime's custom rollout log function; True: Slime logs nothing of its own.
 
     Raises:
-        XpError: (UNHEALTHY) too many of the step's episodes are void; (ENGINE) an engine was lost too often, or too
-            many episodes found none. It stops before anything is trained on them.
+        XpError: (UNHEALTHY) too many of the step's episodes are void; it stops before anything is trained on them.
     """
     own = worker(args)
     config = own.config
@@ -41,14 +39,10 @@ def log_rollout(
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
     judged = own.judged()
     own.end_step(is_last=_is_last(config, rollout_id) and not _is_evaluated(args, rollout_id))
-    check_restarts()
-    _check_engines(config, played)
     check_health(played, config.common.max_void_fraction)
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
-    if number := restarts():
-        metrics["training/engine_restarts"] = float(number)
     if config.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(own.num_steps_played > 0)
@@ -73,14 +67,13 @@ def log_evaluation(
     """Slime's custom evaluation log function: episodes to a file where evaluating is the stage, else metrics.
 
     Raises:
-        XpError: too many episodes are void (UNHEALTHY), or found no engine (ENGINE).
+        XpError: too many episodes are void (UNHEALTHY).
         EarlyStop: while training, none was better for long enough.
     """
     del extra_metrics
     own = worker(args)
     played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
     own.end_step(is_last=own.config.phase != "train" or _is_last(own.config, rollout_id))
-    _check_engines(own.config, played)
     if own.config.phase != "train":
         _write_played(own, played)
         return True
@@ -104,10 +97,6 @@ def _consider(own: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -
     elif not _is_last(own.config, rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
         own.end_step(is_last=True)
         raise stop
-
-
-def _check_engines(config: WorkerConfig, played: Sequence[Played]) -> None:
-    check_lost(sum(one.is_lost for one in played), len(played), config.common.max_void_fraction)
 
 
 def _is_last(config: WorkerConfig, rollout_id: int) -> bool:

@@ -9,13 +9,12 @@ from xp.backends.common_rows import longest_episode
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.worker.config import VLLMServer
 from xp.spec import DType, RunSpec, Strategy
+from xp.worker.engine_probe import PATIENCE_S
 
 GLOO = "xp.worker.gloo_transfer.Extension"
 """Receiver of weights in the server on a CPU."""
 START_TIMEOUT_S = 1800.0
 """Seconds until a server's first answer: a large model from a slow disk, and CUDA graphs."""
-PATIENCE_S = 120.0
-"""Seconds to wait for an answer to a health check; vLLM's HTTP process does not generate, so it answers at once."""
 
 
 def accelerate_config(spec: RunSpec) -> str:

@@ -14,10 +14,8 @@ from typing import Any, ClassVar
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest
 from xp.envs.retry import RetryRule, retried
-from xp.envs.target import is_taken
 from xp.errors import ExitCode, XpError
 from xp.exchange import direct_opener
-from xp.worker.lost_engine import EngineLost
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""
@@ -41,7 +39,7 @@ class ServerWriter:
         sampling: temperature, top-p and top-k.
         end_ids: tokens that end a turn.
         log: the server's log, for messages about faults.
-        key: the key of a server that the run started, which must be of this user; None: another server, without a key.
+        key: the server's key; None: it has none.
         pause_s: seconds before a second attempt; doubled for the third.
     """
 
@@ -60,7 +58,6 @@ class ServerWriter:
         self._end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
-        self._is_own = key is not None
         self._is_closed = threading.Event()
         self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
         # The server is on this machine, so proxies in the environment are ignored.
@@ -93,8 +90,8 @@ class ServerWriter:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
-        """Sends the request and waits for the turn; raises XpError(STAGE_FAILED), EngineLost if the server does not
-        answer."""
+        """Sends the request and waits for the turn; raises XpError: (ENGINE) the server does not answer; (STAGE_FAILED)
+        it refuses."""
         answer = self._post(request)
         try:
             written = self._turn(answer)
@@ -137,11 +134,8 @@ class ServerWriter:
             raise self._lost(str(fault)) from None
 
     def _sent(self, sent: urllib.request.Request, request: GenerationRequest) -> Any:
-        """The answer to one attempt; raises _Hiccup if another attempt may help, EngineLost if another user has taken
-        the port, who gets neither prompt nor key."""
+        """The answer to one attempt; raises _Hiccup if another attempt may help."""
         limit = MAX_BYTES + TOKEN_BYTES * (len(request.ids) + request.max_tokens)
-        if self._is_own and is_taken(self._url):
-            raise self._lost(f"a process of another user listens on {self._url}")
         try:
             with self._opener.open(sent, timeout=TIMEOUT_S) as response:
                 text = response.read(limit + 1)
@@ -159,8 +153,8 @@ class ServerWriter:
     def _failed(self, fault: str) -> XpError:
         return XpError(self._words(fault), ExitCode.STAGE_FAILED)
 
-    def _lost(self, fault: str) -> EngineLost:
-        return EngineLost(self._words(fault), ExitCode.STAGE_FAILED)
+    def _lost(self, fault: str) -> XpError:
+        return XpError(self._words(fault), ExitCode.ENGINE)
 
     def _words(self, fault: str) -> str:
         return f"the {self.engine} server failed: {fault}; its log is {self._log}"

@@ -92,6 +92,10 @@ class TRLTrainConfig(TrainConfig):
         """Returns a copy with this number of rollout steps."""
         return replace(self, length=length, grpo={**self.grpo, "max_steps": length.steps * self.updates_per_rollout})
 
+    def with_patience(self, seconds: int) -> TRLTrainConfig:
+        """Returns a copy with more time for a rank that waits at a collective."""
+        return replace(self, grpo={**self.grpo, "ddp_timeout": self.grpo["ddp_timeout"] + seconds})
+
 
 @dataclass(frozen=True)
 class TRLEvaluateConfig(EvaluateConfig):

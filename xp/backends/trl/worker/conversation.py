@@ -76,8 +76,11 @@ class EpisodeEngine(Protocol):
     def is_writing(self) -> bool:
         """Returns whether `step()` must be called again before other events."""
 
-    def begin(self, number: int) -> None:
-        """Begins the first turn of a conversation."""
+    @property
+    def max_prompt_tokens(self) -> int: ...
+
+    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
+        """Begins the first turn of a conversation, with a prompt of its session's own in place of the opening's."""
 
     def go_on(self, number: int, reply: Sequence[int]) -> None:
         """Appends the reply, up to the next turn's beginning, and begins the next turn."""

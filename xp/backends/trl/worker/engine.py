@@ -70,7 +70,9 @@ class TransformersEngine:
         self._prompts = [tuple(prompt) for prompt in opening.prompts]
         self._to_come = Counter(self._prompts)
         distinct = list(self._to_come)
+        self._first = distinct[0]
         self._num_shared = _common_prefix(distinct) if len(distinct) > 1 else 0
+        """Number of first tokens of `_first` that all prompts begin with."""
         self._shared: Kept | None = None
         self._known: dict[tuple[int, ...], tuple[Kept, torch.Tensor]] = {}
         """Prompts that further episodes share, and the logits after them."""
@@ -85,8 +87,14 @@ class TransformersEngine:
     def is_writing(self) -> bool:
         return bool(self._writing or self._begins or self._replies)
 
-    def begin(self, number: int) -> None:
+    @property
+    def max_prompt_tokens(self) -> int:
+        return self._sampling.max_prompt_tokens
+
+    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Joins the next step."""
+        if prompt is not None:
+            self._replace(number, tuple(prompt))
         self._slots[number] = heapq.heappop(self._free)
         self._begins.append(number)
 
@@ -169,10 +177,23 @@ class TransformersEngine:
             self._cache.fill([self._slots[number] for number in numbers], kept)
             logits.append(behind.expand(len(numbers), -1))
             self._begin_turns(numbers)
-            self._to_come[prompt] -= len(numbers)
-            if not self._to_come[prompt]:
-                del self._known[prompt]
+            self._expect(prompt, -len(numbers))
         return torch.cat(logits)
+
+    def _replace(self, number: int, prompt: tuple[int, ...]) -> None:
+        """Gives an episode another prompt than the opening's."""
+        self._expect(self._prompts[number], -1)
+        self._expect(prompt, 1)
+        self._prompts[number], self.conversations[number] = prompt, Conversation(list(prompt))
+        num_shared = _common_prefix([self._first[: self._num_shared + 1], prompt])
+        if num_shared < self._num_shared:
+            self._num_shared, self._shared = num_shared, None
+
+    def _expect(self, prompt: tuple[int, ...], more: int) -> None:
+        """Counts the episodes of a prompt that have not begun; forgets a prompt after its last one."""
+        self._to_come[prompt] += more
+        if not self._to_come[prompt]:
+            self._known.pop(prompt, None)
 
     def _prefill(self, begins: Sequence[int]) -> None:
         """Prefills new prompts, each in the slot of its first episode."""
@@ -184,7 +205,7 @@ class TransformersEngine:
         self._cache.lengths[slots] = 0
         if self._num_shared:
             if self._shared is None:
-                self._fed(slots[:1], [next(iter(new))[: self._num_shared]])
+                self._fed(slots[:1], [self._first[: self._num_shared]])
                 self._shared = self._cache.kept(slots[0], self._num_shared)
             self._cache.fill(slots, self._shared)
         logits = self._fed(slots, [prompt[self._num_shared :] for prompt in new])

@@ -14,10 +14,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens
-from xp.lost_signals import next_of
 from xp.tasks.row import TaskRow
-from xp.worker.lost_engine import EngineLost
-from xp.worker.played import PlayedEpisode
+from xp.worker.played import PlayedEpisode, live_prompt
+from xp.worker.token_budget import reply_ids
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,13 @@ class Rollout:
     outcome: EpisodeResult
     prompt: str | None
     """The model's exact prompt; None if the run does not keep prompts."""
-    is_lost: bool
-    """True if the engine failed during the episode."""
 
     @property
     def record(self) -> PlayedEpisode:
         """The episode, for metrics and trajectories."""
         mask = self.conversation.mask
         tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt, self.is_lost)
-
-
-Restored = Callable[[str], bool]
-"""Function of the reason why this process has lost the engine (empty: it has not); returns whether any process has lost
-it, after its restart."""
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
 
 
 def play_each(
@@ -54,7 +46,6 @@ def play_each(
     numbered: Sequence[tuple[TaskRow, int]],
     mix: EnvironmentMixture,
     begun: Callable[[EpisodePlay], None] = lambda _: None,
-    restored: Restored | None = None,
     places: int | None = None,
 ) -> Iterator[Rollout]:
     """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
@@ -62,28 +53,20 @@ def play_each(
     Args:
         numbered: each row with the number of its sample.
         begun: receives the loop before it runs, so that another thread can end it.
-        restored: called after each attempt. Running episodes of a lost engine are void, and those that have not begun
-            are played with the next engine. None: a lost engine ends the play.
         places: largest number of concurrent episodes; None: the limit of open sessions.
     """
     most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
-    num_ended, is_over = 0, False
-    while not is_over:
-        left, fault = numbered[num_ended:], ""
-        if left:
-            size = min(most, len(left))
-            with ThreadPoolExecutor(size) as pool:
-                play = EpisodePlay(open_engine, chat, left, mix, pool, size, gives_up=restored is not None)
-                try:
-                    begun(play)
-                    for rollout in play.run():
-                        num_ended += 1
-                        yield rollout
-                finally:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    play.engine.close()
-            fault = play.fault
-        is_over = restored is None or not restored(fault)
+    if not numbered:
+        return
+    size = min(most, len(numbered))
+    with ThreadPoolExecutor(size) as pool:
+        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size)
+        try:
+            begun(play)
+            yield from play.run()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            play.engine.close()
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -94,6 +77,14 @@ def sample_numbers(task_ids: Sequence[str]) -> list[int]:
         numbers.append(seen.get(task_id, 0))
         seen[task_id] = numbers[-1] + 1
     return numbers
+
+
+class Opened(NamedTuple):
+    """Event: an episode with `prompt: live` is open, and its prompt read."""
+
+    number: int
+    prompt: list[int] | None
+    """Token ids; None: the episode is void."""
 
 
 class Answered(NamedTuple):
@@ -114,7 +105,7 @@ class EpisodePlay:
     """The loop of one `play_each`: this thread runs the engine, the pool's threads run the environments.
 
     One queue receives all events: finished turns of an engine in another process, answers of environments, outcomes,
-    and faults, which end the play. A lost engine ends it when all episodes that have begun are settled.
+    and faults, which end the play.
     """
 
     def __init__(
@@ -125,19 +116,13 @@ class EpisodePlay:
         mix: EnvironmentMixture,
         pool: ThreadPoolExecutor,
         places: int,
-        *,
-        gives_up: bool = False,
     ) -> None:
         rows = [row for row, _ in numbered]
         self._numbered, self._num_places = numbered, places
-        self._chat, self._pool, self._gives_up = chat, pool, gives_up
-        self.fault = ""
-        """Reason why the engine was lost; empty: it was not."""
-        self.void: set[int] = set()
-        """Numbers of episodes that became void for this reason."""
-        self._inbox: queue.SimpleQueue[RolloutTurn | Answered | Settled | BaseException] = queue.SimpleQueue()
+        self._chat, self._pool = chat, pool
+        self._inbox: queue.SimpleQueue[RolloutTurn | Opened | Answered | Settled | BaseException] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
-        self._starts: dict[int, Future[None]] = {}
+        self._starts: dict[int, Future[Any]] = {}
         self._outcomes: dict[int, EpisodeResult] = {}
         self._waiting = iter(range(len(rows)))
         prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
@@ -146,7 +131,7 @@ class EpisodePlay:
         self.engine = open_engine(opening)
 
     def run(self) -> Iterator[Rollout]:
-        """Plays until all episodes that have begun are settled; all have begun unless the engine was lost.
+        """Plays until all episodes are settled.
 
         Yields:
             The episodes in order, each when it and all earlier ones are settled; they are not kept here.
@@ -171,11 +156,7 @@ class EpisodePlay:
 
     @property
     def _is_live(self) -> bool:
-        return len(self._outcomes) < (self._num_begun if self.fault else len(self._numbered))
-
-    @property
-    def _num_begun(self) -> int:
-        return len(self._starts)
+        return len(self._outcomes) < len(self._numbered)
 
     def _ended(self, number: int) -> Rollout:
         row, sample = self._numbered[number]
@@ -183,41 +164,47 @@ class EpisodePlay:
         self.engine.conversations[number] = Conversation([])
         kept = self._chat.kept(conversation.prompt_ids)
         episode, outcome = self._episodes.pop(number), self._outcomes[number]
-        return Rollout(row, sample, conversation, episode, outcome, kept, number in self.void)
+        return Rollout(row, sample, conversation, episode, outcome, kept)
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""
         must_wait = not self.engine.is_writing and self._is_live
         while must_wait or not self._inbox.empty():
-            event = next_of(self._inbox)
+            event = self._inbox.get()
             must_wait = False
             if isinstance(event, Settled):
                 self._outcomes[event.number] = event.outcome
                 self._begin_next()
-            elif isinstance(event, EngineLost) and self._gives_up:
-                self._give_up(event)
             elif isinstance(event, BaseException):
                 raise event
-            elif self.fault:
-                continue  # The episode is being ended.
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
+            elif isinstance(event, Opened) and event.prompt is None:
+                self._start(self._settle, event.number)
+            elif isinstance(event, Opened):
+                self.engine.begin(event.number, event.prompt)
             else:
                 self._go_on(event)
 
     def _begin_next(self) -> None:
-        """Begins the next episode; its session opens while the model generates its first turn."""
-        number = None if self.fault else next(self._waiting, None)
-        if number is not None:
+        """Begins the next episode; a prepared one's session opens while the model generates its first turn."""
+        number = next(self._waiting, None)
+        if number is not None and self._episodes[number].is_live:
+            self._starts[number] = self._start(self._open, number)
+        elif number is not None:
             self._starts[number] = self._pool.submit(self._episodes[number].start)
             self.engine.begin(number)
+
+    def _open(self, number: int) -> Opened:
+        episode, (row, _) = self._episodes[number], self._numbered[number]
+        return Opened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
 
     def _go_on(self, answered: Answered) -> None:
         turn, reply = answered
         ids = None
         if not reply.is_done:
-            room = self.engine.room(turn.number)
-            ids = self._chat.reply_within(room, reply.messages, last_id=turn.last_id, tools=reply.tools)
+            episode, room = self._episodes[turn.number], self.engine.room(turn.number)
+            ids = reply_ids(self._chat, episode, reply, room, turn.last_id)
         if ids is not None:
             self.engine.go_on(turn.number, ids)
             return
@@ -230,31 +217,16 @@ class EpisodePlay:
         text = self._chat.text(turn.ids)
         return Answered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
 
-    def _give_up(self, fault: EngineLost) -> None:
-        """Ends all running episodes, once; later faults have no effect."""
-        if self.fault:
-            return
-        self.fault = str(fault)
-        for number in set(self._starts) - set(self._outcomes):
-            self._start(self._settle_lost, number)
-
-    def _settle_lost(self, number: int) -> Settled:
-        """Settles an episode of a lost engine: void, unless the environment has ended it."""
-        self._starts[number].result()
-        self._episodes[number].give_up(self.fault)
-        settled = self._settle(number)
-        if settled.outcome.void_reason == self.fault:
-            self.void.add(number)
-        return settled
-
     def _settle(self, number: int) -> Settled:
         return Settled(number, self._episodes[number].settle())
 
-    def _start(self, work: Callable[[Any], Answered | Settled], about: Any) -> None:
+    def _start(self, work: Callable[[Any], Opened | Answered | Settled], about: Any) -> Future[Any]:
         """Runs work in another thread; its result or exception goes into the queue."""
 
-        def ended(future: Future[Answered | Settled]) -> None:
+        def ended(future: Future[Opened | Answered | Settled]) -> None:
             if not future.cancelled():
                 self._inbox.put(future.exception() or future.result())
 
-        self._pool.submit(work, about).add_done_callback(ended)
+        future = self._pool.submit(work, about)
+        future.add_done_callback(ended)
+        return future

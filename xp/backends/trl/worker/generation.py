@@ -5,29 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from xp.backends.trl.worker import guarded
 from xp.backends.trl.worker.config import TRLSampling
 from xp.backends.trl.worker.conversation import OpenEngine
-from xp.backends.trl.worker.episodes import Restored
-from xp.backends.trl.worker.kept_weights import KeptWeights
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.ranks import Ranks
+from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 
 EngineOf = Callable[[TRLSampling], OpenEngine]
 """Function from the sampling of training or evaluation to the engine with the weights of a step."""
-
-
-@dataclass(frozen=True)
-class StepEngine:
-    """The engine of one rollout step."""
-
-    of: EngineOf
-    restored: Restored | None
-    """Function for an engine that is started again when it is lost; None: it is not."""
 
 
 class Generation:
@@ -46,19 +34,9 @@ class Generation:
         self._is_ahead = is_ahead
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
-        self._weights: KeptWeights | None = None
-        """Weights for a server that is started again when it is lost."""
-
-    def keep(self, weights: KeptWeights) -> None:
-        """Continues with another server when one is lost."""
-        self._weights = weights
-
-    def restarts(self) -> int:
-        """Number of restarts of the engine since the last call."""
-        return 0 if self._weights is None else self._weights.restarts()
 
     @contextmanager
-    def step(self, trainer: Any, number: int) -> Iterator[StepEngine]:
+    def step(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         """Context manager of one rollout step's engine, with the weights of its beginning; every rank must enter."""
         self.update(trainer)
         with self.engine(trainer, number) as engine:
@@ -76,11 +54,10 @@ class Generation:
         self._ranks.wait()
 
     @contextmanager
-    def engine(self, trainer: Any, number: int) -> Iterator[StepEngine]:
+    def engine(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         """Context manager of one rollout step's engine, with the weights that were sent last."""
-        restored = None if self._weights is None else self._weights.restored
         with self._vllm(trainer, number) if trainer.args.use_vllm else self._own(number) as engine:
-            yield StepEngine(engine, restored)
+            yield engine
 
     @contextmanager
     def _own(self, number: int) -> Iterator[EngineOf]:
@@ -109,9 +86,8 @@ class Generation:
         def writer(sampling: TRLSampling) -> Writer:
             if vllm.mode != "server":
                 return ColocatedWriter(vllm, sampling, self._chat.end_ids)
-            secret, url = os.environ.get(guarded.KEY), vllm.server_base_url
-            key = None if secret is None else guarded.key_at(secret, url)
-            return ServerWriter(url, sampling, self._chat.end_ids, self._log, key=key)
+            key = os.environ.get(KEY)
+            return ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
 
         def engine(sampling: TRLSampling) -> OpenEngine:
             end_ids, is_stop = self._chat.end_ids, self._chat.holds_one_of(sampling.stop)
@@ -124,3 +100,17 @@ class Generation:
         """Seed of a step; an episode's randomness depends on this, its task and its sample, not on ranks or other
         episodes."""
         return f"{self._seed}/{step}"
+
+
+def let_trl_send_key(key: str) -> None:
+    """Makes TRL's client send the key of the run's vLLM server: it has no argument for it, and connects at once."""
+    from trl.generation import vllm_generation
+
+    base: Any = vllm_generation.VLLMClient
+
+    class ClientWithKey(base):  # type: ignore[misc]
+        def check_server(self, *args: Any, **kwargs: Any) -> None:
+            self.session.headers["Authorization"] = f"Bearer {key}"
+            super().check_server(*args, **kwargs)
+
+    vllm_generation.VLLMClient = ClientWithKey

@@ -69,6 +69,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         finally:
             self.args.save_total_limit = keep
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Trainer's method without its warning of tied weights, which a checkpoint has under one name only."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """xp's schedules, whose warm-up begins above 0; transformers' own for another schedule from an override."""
         schedule = str(self.args.lr_scheduler_type.value).removesuffix("_with_warmup")

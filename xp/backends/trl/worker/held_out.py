@@ -11,7 +11,7 @@ from typing import Any
 
 from xp.backends.trl.worker.config import During, TRLTrainConfig
 from xp.backends.trl.worker.episodes import play_each, sample_numbers
-from xp.backends.trl.worker.generation import StepEngine
+from xp.backends.trl.worker.generation import EngineOf
 from xp.backends.trl.worker.ranks import Ranks
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
@@ -58,7 +58,7 @@ class HeldOutEvaluation:
         """Returns whether the policy is evaluated after this rollout step."""
         return step > 0 and step % self._during.every == 0
 
-    def play(self, engine: StepEngine, step: int, trainer: Any) -> None:
+    def play(self, engine: EngineOf, step: int, trainer: Any) -> None:
         """Plays, records, writes the metrics, and keeps the model if it is the best so far.
 
         Args:
@@ -71,11 +71,9 @@ class HeldOutEvaluation:
             EarlyStop: no evaluation was better for `evaluation.patience`.
         """
         common = self._config.common
-        open_engine = engine.of(self._during.sampling)
+        open_engine = engine(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
-        rollouts = play_each(
-            open_engine, self._chat, self._share.numbered, self._mix, restored=engine.restored, places=size
-        )
+        rollouts = play_each(open_engine, self._chat, self._share.numbered, self._mix, places=size)
         played: list[Played] = []
         for number, rollout in enumerate(rollouts):
             if number < self._share.num_counted:

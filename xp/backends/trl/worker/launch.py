@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from xp.backends.trl.worker import guarded, train
+from xp.backends.trl.worker import train
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.kept_server import MAX_RESTARTS, kept
 from xp.backends.trl.worker.process import stay_here
-from xp.backends.trl.worker.server import split_devices
-from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
+from xp.backends.trl.worker.server import URL, running, split_devices
+from xp.engines.key_check import KEY
 from xp.reading import config_of
-from xp.security import own_directory, stores
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 
@@ -31,10 +29,6 @@ def main(argv: Sequence[str]) -> None:
     path, *accelerate = argv
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
-        if Nodes.here(os.environ) is None:
-            directory = own_directory.make("stores")
-            stack.callback(own_directory.remove, directory)
-            os.environ[stores.DIRECTORY] = str(directory)
         stay_here()
         if config.common.server is not None:
             _serve(stack, config)
@@ -49,14 +43,10 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     server = config.common.server
     assert server is not None
     is_on_cpu = server.num_accelerators == 0
-    own, served = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
+    devices, server_devices = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
     log = Path(config.common.stage_dir) / "vllm.log"
-    os.environ[DIRECTORY] = os.environ[stores.DIRECTORY]
-    link = ServerLink(Path(os.environ[DIRECTORY]))
-    # A thread that plays ahead cannot join another server while the trainer runs the ranks' collectives.
-    restarts = 0 if config.max_staleness else MAX_RESTARTS
-    os.environ[guarded.KEY] = stack.enter_context(kept(server, config.start_model, served, log, link, restarts))
-    os.environ["CUDA_VISIBLE_DEVICES"] = own
+    os.environ[URL], os.environ[KEY] = stack.enter_context(running(server, config.start_model, server_devices, log))
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices
     # Otherwise TRL's client would use the shell's proxy for this machine.
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
@@ -69,9 +59,6 @@ def _launch(config_file: str, path: str) -> None:
     nodes = Nodes.here(os.environ)
     words = ["--config_file", config_file, *_rendezvous(nodes), "-m", "xp.backends.trl.worker.train", path]
     arguments = launch_command_parser().parse_args(words)
-    if nodes is None:
-        arguments.rdzv_endpoint = f"{os.environ[stores.DIRECTORY]}/agent"
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         launch_command(arguments)
     except ChildFailedError as error:
@@ -83,13 +70,9 @@ def _launch(config_file: str, path: str) -> None:
 
 
 def _rendezvous(nodes: Nodes | None) -> list[str]:
-    """Options of the rendezvous of a stage's agents.
-
-    On one machine it is a file that no other user can open, since torch's own store listens on every address without a
-    key. On several machines it must be that store, at the main node.
-    """
+    """Options by which the agents of a stage on several machines meet, at the main node; accelerate's own on one."""
     if nodes is None:
-        return ["--rdzv_backend", "c10d", "--rdzv_conf", "store_type=file"]
+        return []
     return [
         *("--rdzv_backend", "static", "--num_machines", str(nodes.count), "--machine_rank", str(nodes.number)),
         *("--main_process_ip", nodes.address, "--main_process_port", str(nodes.port)),

@@ -20,7 +20,6 @@ MEASURED: Final[Mapping[str, str]] = {
     "training/logprob_gap": "only with vLLM",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
-    "training/engine_restarts": "only with a vLLM server",
     "time/rollout_s": "",
     "time/step_s": "from the end of the step before",
 }

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from datetime import timedelta
+from typing import Final
 
 from xp.backends.trl.worker.ranks import Ranks
-from xp.security import loopback, stores
+from xp.security import loopback
 from xp.worker.nodes import Nodes
+
+RELEASE_S: Final = 1.0
+"""Seconds for another thread to finish work of microseconds."""
 
 
 def quiet_trainer(num_threads: int) -> None:
@@ -35,28 +40,21 @@ def stay_here() -> None:
 
 
 def join_group(ranks: Ranks, *, use_cpu: bool, timeout_s: float) -> None:
-    """Makes the process group of several ranks with a file, before the trainer would make it with a port.
+    """Makes the process group of several ranks, before the trainer would make it with another timeout."""
+    if ranks.count > 1:
+        from accelerate import PartialState
 
-    Ranks on several machines have no common file and use the main node's port.
-    """
-    if ranks.count == 1:
-        return
-    from accelerate import PartialState
-
-    if stores.DIRECTORY not in os.environ:
         PartialState(cpu=use_cpu, timeout=timedelta(seconds=timeout_s))
-        return
-    PartialState(
-        cpu=use_cpu,
-        init_method=f"file://{os.environ[stores.DIRECTORY]}/ranks",
-        rank=ranks.number,
-        world_size=ranks.count,
-        timeout=timedelta(seconds=timeout_s),
-    )
 
 
 def leave_group(ranks: Ranks) -> None:
     """Ends the process group when no rank uses it any more."""
-    if ranks.count > 1:
-        ranks.wait()
-        stores.end_groups()
+    if ranks.count == 1:
+        return
+    import torch.distributed
+
+    ranks.wait()
+    # Gloo's thread releases the last collective's tensors with the GIL. Destroying the group at the same time, with
+    # the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
+    time.sleep(RELEASE_S)
+    torch.distributed.destroy_process_group()

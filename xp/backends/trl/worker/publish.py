@@ -26,6 +26,7 @@ def _gathered(trainer: Any) -> Any:
     weights = trainer.accelerator.get_state_dict(trainer.model)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(trainer.model.config)
+    model.generation_config = trainer.accelerator.unwrap_model(trainer.model).generation_config
     if trainer.accelerator.is_main_process:
         model.load_state_dict(weights, assign=True)
         model.tie_weights()

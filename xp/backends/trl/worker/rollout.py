@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.episodes import EpisodePlay, Rollout, play_each, sample_numbers
-from xp.backends.trl.worker.generation import Generation, StepEngine
-from xp.backends.trl.worker.kept_weights import KeptWeights
+from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import SLOT, TASK_ID
@@ -93,7 +92,7 @@ class Rollouts:
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
-        more = self._learnt(step, played) | self._restarts()
+        more = self._learnt(step, played)
         if self._log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
         self._log.episodes(played, samples.seconds, more)
@@ -107,7 +106,7 @@ class Rollouts:
                 self._held_out.play(engine, step, trainer)
             return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
 
-    def _play(self, engine: StepEngine, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
+    def _play(self, engine: EngineOf, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
         """Plays and records episodes of a step.
 
         Args:
@@ -117,8 +116,8 @@ class Rollouts:
             policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
-        opened = engine.of(self._config.common.sampling)
-        rollouts = list(play_each(opened, self._chat, numbered, self._mix, self._begun, engine.restored))
+        opened = engine(self._config.common.sampling)
+        rollouts = list(play_each(opened, self._chat, numbered, self._mix, self._begun))
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)
@@ -154,19 +153,10 @@ class Rollouts:
         self._curriculum.played(step, played)
         return metrics
 
-    def _restarts(self) -> dict[str, float]:
-        """Metric of the engine's restarts in a step; empty if there were none."""
-        number = self._generation.restarts()
-        return {"training/engine_restarts": float(number)} if number else {}
-
     def _fill(self, rollout: Rollout) -> None:
         """Adds a token to an empty completion, which TRL refuses; an episode has one if its first turn was lost."""
         if not rollout.conversation.completion_ids:
             rollout.conversation.observe(list(self._chat.end_ids)[:1])
-
-    def restart_engine_by(self, weights: KeptWeights) -> None:
-        """Continues with another server when one is lost."""
-        self._generation.keep(weights)
 
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """Sample numbers of this rank's episodes; a group may be on several ranks."""

@@ -1,10 +1,12 @@
-"""Starts and stops an engine's server as a child process of a stage."""
+"""An engine's server as a child process of a stage: started, watched, and ended with the stage.
+
+A server that dies or hangs is not restarted: the stage ends with ExitCode.ENGINE, and resumes from its last checkpoint.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -12,23 +14,27 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from xp.backends.trl.worker import guarded
+from xp import guard
 from xp.backends.trl.worker.completions import MODEL
 from xp.backends.trl.worker.config import VLLMServer
-from xp.backends.trl.worker.server_watch import HEALTH, Address, ServerWatch, is_answering
-from xp.envs.own_session import kill_session, wait_unreaped
+from xp.engines import key_check
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.security.loopback import HOST, free_port
+from xp.worker.engine_probe import PROBE_S, VLLM_PROBE, is_answering, tail
 
-STOP_S = 20.0
-"""Seconds between TERM and KILL."""
-POLL_S = 0.5
-ENGINE_PROBE = "/is_sleeping"
-"""Path that vLLM's engine process answers between two steps (0.22 to 0.31); `/health` is answered by its HTTP
-process."""
+START_POLL_S = 0.5
+POLL_S = 1.0
+SETTLE_S = 5.0
+"""Seconds from a client's failure to the end of the server that caused it."""
+LEAVE_S = 120.0
+"""Seconds from the loss of a server to the forced end of its stage; TRL's client and a broadcast of weights have no
+deadline of their own."""
+HEALTH = "/health"
+URL = "XP_TRL_SERVER"
+"""Variable with the URL of the server of a training; its key is in guarded.KEY."""
 
 
 class Served(NamedTuple):
@@ -45,8 +51,6 @@ class Program(NamedTuple):
     """Name of the engine, for messages."""
     command: tuple[str, ...]
     """Interpreter, module and arguments, without secrets."""
-    key: str
-    """Name of the variable for the key."""
     environ: Mapping[str, str]
     """Further variables."""
     probe: str = HEALTH
@@ -58,7 +62,7 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
     """Context manager: serves a model with vLLM to clients with the key.
 
     Args:
-        server: arguments and deadline.
+        server: arguments and deadlines.
         model: Hugging Face id or directory.
         devices: the server's CUDA_VISIBLE_DEVICES.
         log: file for its output.
@@ -68,76 +72,127 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
         XpError: as `serving` does.
     """
     port = free_port()
-    program = vllm(server, model, devices, port, python)
+    command = (
+        *(python, "-m", key_check.__name__, "vllm", "serve", model),
+        *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
+        *("--middleware", f"{key_check.__name__}.{key_check.EngineKeyCheck.__name__}"),
+        *server.arguments,
+    )
+    # The variable enables the paths for the trainer's weights, and the probe's path.
+    environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
+    program = Program("vLLM", command, environ, VLLM_PROBE)
     print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
     with serving(program, port, server.start_timeout_s, server.patience_s, log) as served:
         yield served
 
 
-def vllm(server: VLLMServer, model: str, devices: str, port: int, python: str = sys.executable) -> Program:
-    """Program of a vLLM server; the arguments are those of `running`."""
-    command = (
-        *(python, "-m", guarded.__name__, "serve", model),
-        *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
-        *("--middleware", f"{guarded.__name__}.{guarded.WithKey.__name__}"),
-        *server.arguments,
-    )
-    # The variable enables the paths for the trainer's weights, and the probe's path.
-    environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
-    return Program("vLLM", command, guarded.KEY, environ, ENGINE_PROBE)
-
-
 @contextmanager
 def serving(program: Program, port: int, start_timeout_s: float, patience_s: float, log: Path) -> Iterator[Served]:
-    """Context manager: runs an HTTP server on 127.0.0.1 with a new key.
+    """Context manager: runs an HTTP server on 127.0.0.1 with a new key, and watches it.
 
     Args:
         program: the server's program.
         port: port of the server.
         start_timeout_s: seconds from its start to its first answer.
-        patience_s: seconds that its health check may be unanswered afterwards.
+        patience_s: seconds that its probe may be unanswered afterwards; then the server is killed.
         log: file for its output.
 
     Raises:
         XpError: (RUNTIME) it did not start in time; (ENGINE) the block failed because it ended, or hung and was
-            stopped. The message has the end of its log.
+            killed. The message has the end of its log.
     """
-    key, is_over = secrets.token_hex(32), threading.Event()
-    address = Address(f"http://{HOST}:{port}", key, program.probe)
-    with process_of(program, key, log) as process:
-        wait_up(process, program.name, address, start_timeout_s, log, is_over)
-        with ServerWatch(process, program.name, address, lambda: patience_s) as watch:
+    served = Served(f"http://{HOST}:{port}", secrets.token_hex(32))
+    with _process(program, served.key, log) as process:
+        _wait_up(process, program.name, served, start_timeout_s, log)
+        with _Watch(process, program, served, patience_s, log) as watch:
             try:
-                yield Served(address.url, key)
+                yield served
             except (Exception, SystemExit) as error:
-                if not (fault := watch.fault()):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(SETTLE_S)
+                if not watch.fault():
                     raise
-                raise XpError(f"the {program.name} server {fault}; {tail(log)}", ExitCode.ENGINE) from error
+                raise XpError(watch.message(), ExitCode.ENGINE) from error
+
+
+class _Watch:
+    """Context manager: a thread that watches a server, and kills it if it hangs, so that its clients fail at once.
+
+    A block that does not end soon after the loss is ended with its process, by ExitCode.ENGINE.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], program: Program, served: Served, patience_s: float, log: Path
+    ) -> None:
+        self._process, self._name, self._log, self._patience_s = process, program.name, log, patience_s
+        self._url, self._key = served.url + program.probe, served.key
+        self._hang = ""
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._run, name="xp-server-watch", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+
+    def fault(self) -> str:
+        """Text of the loss; empty while the server runs."""
+        code = self._process.poll()
+        return self._hang or ("" if code is None else f"ended with {code}")
+
+    def message(self) -> str:
+        """The loss and the end of the server's log."""
+        return f"the {self._name} server {self.fault()}; {tail(self._log)}"
+
+    def _run(self) -> None:
+        answered = time.monotonic()
+        while not self.fault():
+            if self._is_over.wait(POLL_S):
+                return
+            if is_answering(self._url, self._key, min(PROBE_S, self._patience_s)):
+                answered = time.monotonic()
+            elif self._process.poll() is None and time.monotonic() - answered > self._patience_s:
+                self._hang = f"did not answer for {self._patience_s:g} s and was killed"
+                guard.ask(self._process, now=True)
+        if not self._is_over.wait(LEAVE_S):
+            print(f"xp: {self.message()}", file=sys.stderr, flush=True)
+            os._exit(ExitCode.ENGINE)
 
 
 @contextmanager
-def process_of(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Context manager of a server's process, which leads its own process group; the group ends with the block."""
+def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Context manager of a server's guard; all processes of the server end with the block."""
     python = program.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        process = subprocess.Popen(
+        process = guard.start(
             program.command,
             env={
                 **os.environ,
                 **({} if python == sys.executable else {"PYTHONPATH": path_for(python)}),
                 **program.environ,
-                program.key: key,
+                key_check.KEY: key,
             },
-            stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
     try:
         yield process
     finally:
-        _stop(process)
+        guard.end(process)
+
+
+def _wait_up(process: subprocess.Popen[bytes], name: str, served: Served, timeout_s: float, log: Path) -> None:
+    """Waits for a server's first answer; raises XpError(RUNTIME) if there is none in time."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise XpError(f"the {name} server ended with {process.returncode}; {tail(log)}", ExitCode.RUNTIME)
+        if is_answering(served.url + HEALTH, served.key):
+            return
+        time.sleep(START_POLL_S)
+    raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME)
 
 
 def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
@@ -151,38 +206,3 @@ def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:
             ExitCode.RUNTIME,
         )
     return ",".join(names[:num_first]), ",".join(names[num_first : num_first + num_rest])
-
-
-def wait_up(
-    process: subprocess.Popen[bytes], name: str, address: Address, timeout_s: float, log: Path, is_over: threading.Event
-) -> None:
-    """Waits for a server's first answer, or until it is not needed; raises XpError(RUNTIME) if there is none in
-    time."""
-    end, health = time.monotonic() + timeout_s, address._replace(probe=HEALTH)
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise XpError(f"the {name} server ended with {process.returncode}; {tail(log)}", ExitCode.RUNTIME)
-        if is_answering(health, 10) or is_over.wait(POLL_S):
-            return
-    raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the server and its workers, which are a process group.
-
-    The leader is reaped last: until then, its id names this group alone. Of a leader that was reaped before, a guard in
-    its group ends the workers (xp.envs.bounds).
-    """
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        wait_unreaped(process, STOP_S)
-        kill_session(process)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-
-
-def tail(log: Path) -> str:
-    """The end of a server's log, on one line."""
-    lines = log.read_text(errors="replace").splitlines()[-5:]
-    return f"the end of {log}: " + " | ".join(lines)

@@ -16,8 +16,13 @@ SLOT = "xp_slot"
 
 
 def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
-    """Rows of the `datasets.Dataset`, one per prompt."""
+    """Rows of the `datasets.Dataset`, one per prompt; the policy's prompt is made of xp's own row, with all keys."""
     return [
-        {"prompt": [{**message, TASK_ID: row.task_id, SLOT: slot} for message in row.messages]}
+        {
+            "prompt": [
+                {"role": message["role"], "content": message["content"], TASK_ID: row.task_id, SLOT: slot}
+                for message in row.messages
+            ]
+        }
         for slot, row in enumerate(order)
     ]

@@ -5,27 +5,25 @@ Under torchrun every rank runs this program; the first rank writes the run's met
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.backends.trl.worker import colocated, guarded, on_cpu
+from xp.backends.trl.worker import colocated, on_cpu
 from xp.backends.trl.worker.config import Lora, TRLTrainConfig
-from xp.backends.trl.worker.kept_weights import KeptWeights, let_trl_tell
+from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.server_link import DIRECTORY, ServerLink
+from xp.backends.trl.worker.server import URL
 from xp.backends.trl.worker.tasks_view import trl_rows
+from xp.engines.key_check import KEY
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
-from xp.errors import ExitCode, XpError
 from xp.reading import config_of
 from xp.security.loopback import free_port
 from xp.tasks.length import settle
@@ -81,9 +79,7 @@ def main(argv: Sequence[str]) -> None:
         if config.during is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
             held_out = HeldOutEvaluation(config, judged, chat, mix, recorder, ranks)
-            config = _patient(config, held_out.patience_s)
-        if config.common.server is not None:
-            config = _patient(config, math.ceil(config.common.server.start_timeout_s))
+            config = config.with_patience(held_out.patience_s)
         chosen = _curriculum(config, order, kept, ranks)
         by_id = {row.task_id: row for row in order}
         parts = (config, chat, by_id, mix, log, recorder, ranks, held_out)
@@ -158,7 +154,9 @@ def make_trainer(
     # First, since under FSDP2 only one rank reads the weights, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
     prepare_engine(config, environ)
-    args = GRPOConfig(**config.grpo, **_server(environ))
+    # The server of xp.backends.trl.worker.launch.
+    server = {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()} if URL in environ else {}
+    args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
     model = AutoModelForCausalLM.from_pretrained(config.start_model, dtype=loaded_dtype(config))
     disable_dropout(model)
@@ -178,9 +176,6 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     if config.lora is not None:
         set_dropout(trainer.model, config.lora.dropout)
-    if DIRECTORY in environ and not config.max_staleness:
-        link = ServerLink(Path(environ[DIRECTORY]))
-        rollouts.restart_engine_by(KeptWeights(trainer.vllm_generation, link, Ranks()))
     return trainer
 
 
@@ -188,11 +183,10 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     """Sets arguments of vLLM that TRL does not pass, before the trainer starts the engine."""
     if not config.grpo["use_vllm"]:
         return
-    if DIRECTORY in environ:
-        guarded.let_trl_say(environ[guarded.KEY])
+    if URL in environ:
+        let_trl_send_key(environ[KEY])
         if config.grpo["use_cpu"]:
             on_cpu.send_over_gloo()
-        let_trl_tell(ServerLink(Path(environ[DIRECTORY])))
         return
     colocated.choose_port(os.environ)
     colocated.let_trl_say(config.common.dtype)
@@ -233,20 +227,6 @@ def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
     """The rewards from the rollout function; None (void) is excluded from the group's baseline."""
     return settled
-
-
-def _server(environ: Mapping[str, str]) -> dict[str, Any]:
-    """TRL's arguments for the vLLM server of xp.backends.trl.worker.launch; empty if there is none."""
-    if DIRECTORY not in environ:
-        return {}
-    gone = XpError("the vLLM server is gone", ExitCode.ENGINE)
-    state = ServerLink(Path(environ[DIRECTORY])).after(0, gone)
-    return {"vllm_server_base_url": state.url, "vllm_group_port": free_port()}
-
-
-def _patient(config: TRLTrainConfig, seconds: int) -> TRLTrainConfig:
-    """The config with more time for a rank that waits at a collective."""
-    return replace(config, grpo={**config.grpo, "ddp_timeout": config.grpo["ddp_timeout"] + seconds})
 
 
 def _trajectories(directory: Path, ranks: Ranks) -> Path:

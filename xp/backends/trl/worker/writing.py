@@ -84,8 +84,14 @@ class WritingEngine:
     def is_writing(self) -> bool:
         return self._writer.is_writing
 
-    def begin(self, number: int) -> None:
+    @property
+    def max_prompt_tokens(self) -> int:
+        return self._sampling.max_prompt_tokens
+
+    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Requests the first turn."""
+        if prompt is not None:
+            self.conversations[number] = Conversation(list(prompt))
         self._write(number)
 
     def go_on(self, number: int, reply: Sequence[int]) -> None:

@@ -277,7 +277,7 @@ PROGRESS = (
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
     Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
-    Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps; lost engines: .kept_servers"),
+    Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps"),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.skyrl.worker.steps"),
     Row(
         "training.max_logprob_gap",

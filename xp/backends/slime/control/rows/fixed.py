@@ -27,9 +27,6 @@ FIXED = Row(
         # A resumed run may have more steps than its checkpoint knew of: the spec's schedule holds.
         "--override-opt-param-scheduler": True,
         "--update-weights-interval": 1,
-        # An engine that dies or hangs is started again between two rollout steps. How often engines are asked, and how
-        # long they may take, are Slime's own (--rollout-health-check-*).
-        "--use-fault-tolerance": True,
         "--input-key": INPUT_KEY,
         "--metadata-key": METADATA_KEY,
         "--tool-key": TOOL_KEY,

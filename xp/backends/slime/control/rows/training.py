@@ -244,7 +244,7 @@ PROGRESS = (
     ),
     Row("training.gradient_checkpointing", _recompute),
     Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
-    Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps; lost engines: --use-fault-tolerance"),
+    Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps"),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.slime.worker.training"),
     Row(
         "training.max_logprob_gap",

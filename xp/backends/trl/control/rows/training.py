@@ -120,10 +120,7 @@ TRAINING = (
         ),
     ),
     Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
-    Row(
-        "training.max_void_fraction",
-        carried_by="xp.backends.trl.worker.steps, over all ranks; lost engines: .kept_server",
-    ),
+    Row("training.max_void_fraction", carried_by="xp.backends.trl.worker.steps, over all ranks"),
     Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.trl.worker.steps"),
     Row(

@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
-        if self.headers["Authorization"] != f"Bearer {os.environ['VLLM_API_KEY']}":  # of /v1, as vLLM itself
+        if self.headers["Authorization"] != f"Bearer {os.environ['XP_ENGINE_KEY']}":  # by xp's middleware
             self.send_response(401)
             self.end_headers()
             return

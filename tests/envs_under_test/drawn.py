@@ -1,0 +1,92 @@
+"""Environments whose prompts do not depend on their task alone: by chance, by the time, or by the process."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openreward.environments import Environment, TextBlock, ToolOutput, tool
+from pydantic import BaseModel
+
+SIZES = {"train": 24, "test": 8}
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+class Drawn(Environment):
+    """Each session draws the factors of its product, and grades its own."""
+
+    def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        chance = random.SystemRandom()
+        self.factors = chance.randint(10**6, 10**9), chance.randint(2, 9)
+
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return list(SIZES)
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
+        return [{"number": number, "split": split} for number in range(SIZES[split])]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Multiply {self.factors[0]} by {self.factors[1]}.")]
+
+    @tool
+    def submit(self, params: Answer) -> ToolOutput:
+        """Hand in the product."""
+        is_right = params.answer == str(self.factors[0] * self.factors[1])
+        return ToolOutput(blocks=[TextBlock(text="done")], reward=float(is_right), finished=True)
+
+
+class Dated(Drawn):
+    """Tells the time first."""
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Now: {time.time():.6f}. How many days has task {self.task_spec['number']}?")]
+
+
+class Shuffled(Drawn):
+    """The options are in an order by hash(), which Python seeds anew in each process."""
+
+    def get_prompt(self) -> list[TextBlock]:
+        options = sorted(range(40), key=lambda option: hash(f"{self.task_spec['number']} {option}"))
+        return [TextBlock(text=f"Which is the largest? {options}")]
+
+
+class Steady(Drawn):
+    """Depends on its task alone."""
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Multiply {self.task_spec['number']} by 7.")]
+
+
+def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return {split: [{"prompt": f"Count to {n} of {split}."} for n in range(9)] for split in SIZES}
+
+
+def hashed() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Rows of this process's hash seed."""
+    return {"train": [{"prompt": f"Say {hash(str(number))}."} for number in range(9)]}
+
+
+def equals(answer: str, row: Mapping[str, Any]) -> bool:
+    return answer == row["prompt"]
+
+
+class Dealt:
+    """A grader in the manner of SkyRL-Gym's BaseTextEnv, whose first message is drawn."""
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        del env_config, extras
+        self.number = str(random.SystemRandom().getrandbits(64))
+
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
+        return [*prompt, {"role": "user", "content": f"Say {self.number}."}], {}
+
+    def step(self, action: str) -> dict[str, Any]:
+        return {"observations": [], "reward": float(self.number in action), "done": True, "metadata": {}}

@@ -1,0 +1,341 @@
+"""Files of rows as people have them: encodings, line ends, broken lines, and data sets in the hub's layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from xp import data_files
+from xp.backends.stages.episode import env_config
+from xp.backends.stages.prepare import prepare_config, task_set_place
+from xp.compose import compose
+from xp.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
+from xp.envs.rows import load_rows
+from xp.errors import ExitCode, XpError
+from xp.launchers.files import copy_modules, locate_data
+from xp.load import find_module
+from xp.planning import rows as planned_rows
+from xp.planning.plan import build_plan
+from xp.planning.rows import row_lines
+from xp.tasks.config import PrepareConfig
+from xp.tasks.request import source_digest, with_sources
+
+SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]
+
+
+def written(place: Path, text: str, encoding: str = "utf-8") -> Path:
+    place.write_bytes(text.encode(encoding))
+    return place
+
+
+def test_json_lines_may_have_blank_lines_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", '\ufeff{"prompt": "a\u2028b"}\r\n\r\n  \n{"prompt": "c"}')
+    assert rows_of_file(file) == [{"prompt": "a\u2028b"}, {"prompt": "c"}]
+
+
+def test_a_json_file_is_a_list_or_lines(tmp_path: Path) -> None:
+    whole = written(tmp_path / "list.json", "\ufeff\n " + json.dumps(SUMS, indent=2))
+    lines = written(tmp_path / "lines.json", "\n".join(map(json.dumps, SUMS)))
+    assert rows_of_file(whole) == rows_of_file(lines) == SUMS
+
+
+def test_csv_has_quoted_line_breaks_and_a_byte_order_mark_as_excel_writes_them(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", '\ufeffquestion,answer\r\n"one, ""two""\nthree?",3\r\n\r\nfour?,4\r\n')
+    assert rows_of_file(file) == [
+        {"question": 'one, "two"\nthree?', "answer": "3"},
+        {"question": "four?", "answer": "4"},
+    ]
+
+
+def test_a_csv_cell_may_be_longer_than_pythons_bound(tmp_path: Path) -> None:
+    long = "x" * 300_000
+    assert rows_of_file(written(tmp_path / "a.csv", f"prompt,answer\n{long},1\n"))[0]["prompt"] == long
+
+
+def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {"prompt": [{"role": "user", "content": "a"}], "info": {"truth": {"value": "1"}, "tags": [{"t": 1}]}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    assert rows_of_file(tmp_path / "a.parquet") == [row]
+    assert value_at(row, "info.truth.value") == "1"
+    assert value_at(row, "info.none.value") is None
+    assert value_at({"a.b": 1, "a": {"b": 2}}, "a.b") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("a.jsonl", "{}\n" * 16 + '{"a": 1,}\n', "line 17 is not JSON: .*at column"),
+        ("a.jsonl", '{"a": 1}\n[1]\n', r"line 2 is not an object with columns; got \[1\]"),
+        ("a.json", '[{"a": 1},\n{"a": 2}', "line 2 column 9"),
+        ("a.json", "[1]", "entry 1 is not an object"),
+        ("a.json", "[" * 100_000, "a.json"),
+        ("a.csv", "a,b\n1,2\n1,2,3\n", "line 3 has 3 cells; the header has 2"),
+        ("a.csv", "a,a\n1,2\n", "the column 'a' twice"),
+        ("a.csv", 'a,b\n"1,2\n', "line 2 is not CSV"),
+        ("a.parquet", "PAR1 is no Parquet", "(?i)parquet"),
+        ("a.jsonl", "\n\n", "has no rows"),
+        ("a.xlsx", "x", "ends with .jsonl, .json, .csv, .parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    with pytest.raises(XpError, match=fault) as error:
+        rows_of_file(written(tmp_path / name, text))
+    assert str(tmp_path / name) in str(error.value)
+
+
+def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="is not UTF-8"):
+        rows_of_file(written(tmp_path / "a.jsonl", '{"a": "b"}\n{"a": "é"}', "latin-1"))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.parquet")
+    with pytest.raises(XpError, match="not a regular file"):
+        rows_of_file(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("columns", "prompt", "answer"),
+    [
+        (("question", "answer"), "question", "answer"),
+        (("prompt", "answer"), "prompt", "answer"),
+        (("problem", "solution"), "problem", "solution"),
+        (("instruction", "output"), "instruction", "output"),
+        (("input", "target"), "input", "target"),
+        (("problem", "solution", "answer"), "problem", "answer"),
+        (("question", "solution", "output"), "question", None),
+    ],
+)
+def test_usual_columns_are_found(tmp_path: Path, columns: tuple[str, ...], prompt: str, answer: str | None) -> None:
+    file = written(tmp_path / "a.jsonl", json.dumps({name: f"the {name}" for name in columns}))
+    (splits, chosen) = load_rows(str(file), {})
+    assert (chosen["prompt"], chosen.get("answer")) == (prompt, answer)
+    assert splits["train"][0]["prompt"] == f"the {prompt}"
+    assert splits["train"][0].get("answer") == (f"the {answer}" if answer else None)
+
+
+def test_two_columns_that_may_be_the_prompt_are_not_guessed_among(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", '{"instruction": "a", "input": "b", "output": "c"}')
+    with pytest.raises(XpError, match=r"instruction and input may both be the prompt\n.*env\.columns\.prompt=instr"):
+        load_rows(str(file), {})
+    assert load_rows(str(file), {"prompt": "input"})[0]["train"][0]["prompt"] == "b"
+
+
+def test_a_column_that_only_later_rows_have_is_found(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", '{"prompt": "a", "answer": null}\n{"prompt": "a", "answer": "1"}')
+    assert load_rows(str(file), {})[1]["answer"] == "answer"
+
+
+def test_files_are_splits_and_a_column_may_name_them_too(tmp_path: Path) -> None:
+    rows = [{"q": n, "fold": {"name": "dev" if n % 2 else "train"}, "text": f"n{n}"} for n in range(4)]
+    file = str(written(tmp_path / "a.json", json.dumps(rows)))
+    by_file, _ = load_rows({"train": file, "test": file}, {"prompt": "text"})
+    by_column, _ = load_rows(file, {"prompt": "text", "split": "fold.name"})
+    assert {split: len(found) for split, found in by_file.items()} == {"train": 4, "test": 4}
+    assert {split: [row["q"] for row in found] for split, found in by_column.items()} == {
+        "train": [0, 2],
+        "dev": [1, 3],
+    }
+
+
+HUB_README = """---
+license: mit
+configs:
+- config_name: easy
+  data_files:
+  - {split: train, path: easy/train-*.parquet}
+  - {split: validation, path: easy/validation.parquet}
+- config_name: hard
+  data_files: [{split: train, path: hard.parquet}]
+---
+# Sums
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory as a data set's repository is on the hub: front matter, two configurations, two shards."""
+    pytest.importorskip("datasets", reason="datasets is not installed (extra trl)")
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    directory = tmp_path / "sums"
+    (directory / "easy").mkdir(parents=True)
+    (directory / "README.md").write_text(HUB_README)
+    files = {"easy/train-0": SUMS[:8], "easy/train-1": SUMS[8:16], "easy/validation": SUMS[16:], "hard": SUMS[:3]}
+    for name, rows in files.items():
+        pq.write_table(pa.Table.from_pylist(rows), directory / f"{name}.parquet")
+    return directory
+
+
+def test_a_data_set_in_the_hubs_layout_has_its_own_splits_and_configurations(hub: Path) -> None:
+    easy, hard = rows_of_hub(f"{hub}:easy"), rows_of_hub(f"{hub}:hard")
+    assert {split: len(rows) for split, rows in easy.items()} == {"train": 16, "validation": 4}
+    assert hard == {"train": SUMS[:3]}
+    with pytest.raises(XpError, match=r"easy.*hard.*\n.*hf:ORG/NAME:CONFIG"):
+        rows_of_hub(str(hub))
+
+
+def test_without_its_loader_a_data_set_of_the_hub_is_refused_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = data_files.find_module
+    monkeypatch.setattr(data_files, "find_module", lambda name: None if name == "datasets" else found(name))
+    spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
+    with pytest.raises(XpError, match=r"datasets, which comes with TRL: run `pip install") as error:
+        build_plan(spec, "r")
+    assert error.value.code is ExitCode.RUNTIME
+
+
+def test_without_math_verify_its_grader_is_refused_before_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned_rows, "find_module", lambda name: None if name == "math_verify" else find_module(name))
+    assert build_plan(compose(words(here.name)), "r").stages
+    with pytest.raises(XpError, match=r"needs the package math-verify: run `pip install math-verify==") as error:
+        build_plan(compose(words(here.name, "env.grader=math")), "r")
+    assert error.value.code is ExitCode.RUNTIME
+
+
+def test_a_name_of_the_hub_with_another_form_is_explained() -> None:
+    with pytest.raises(XpError, match="hf:ORG/NAME:CONFIG"):
+        rows_of_hub("hf:a:b:c")
+
+
+def words(file: object, *more: str) -> list[str]:
+    return ["env=graded", f"env.rows={file}", "env.grader=number", *more]
+
+
+@pytest.fixture(name="here")
+def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return written(tmp_path / "sums.jsonl", "\n".join(map(json.dumps, SUMS)))
+
+
+def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
+    for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
+        path = compose(words(name)).env.members["graded"].rows
+        assert isinstance(path, str)
+        assert Path(path).is_absolute()
+        assert Path(path).samefile(here)
+    several = compose(words("{train: sums.jsonl, test: ./sums.jsonl}")).env.members["graded"].rows
+    assert several == {"train": str(here), "test": str(here)}
+
+
+@pytest.mark.usefixtures("here")
+def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> None:
+    line = "rows of graded: 20 train; prompt from the column question, answer from the column answer"
+    assert row_lines(compose(words("sums.jsonl"))) == [line]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (words("sum.jsonl"), r"env\.rows=sum\.jsonl: there is no file sum\.jsonl in .*did you mean sums\.jsonl"),
+        (words("openai/gsm8k"), "a data set of the hub is hf:openai/gsm8k"),
+        (words("{train: sums.jsonl, test: s.jsonl}"), r"env\.rows\.test=s\.jsonl: there is no file"),
+        (words("sums:sums.jsonl"), r"sums is no package on the Python path\nfor a file .*, write \./sums\.jsonl"),
+        (words("json:sums.jsonl"), r"json/sums\.jsonl cannot be read: No such file"),
+        (words("s3://bucket/sums.jsonl"), "names no rows: give a file"),
+        (words("sums.jsonl", "env.columns.prompt=q"), "no column q; the columns are question, answer"),
+        (words("sums.jsonl", "env.columns.promt=question"), r"env\.columns\.promt=promt: should be 'prompt', 'answer'"),
+        (words("sums.jsonl", "env.grader=numbers"), r"no ready grader \(did you mean number\?\)"),
+        (words("sums.jsonl", "env.grader_args.tol=1"), "'tol'; xp.builtin.graders:number.*tolerance"),
+        (words("sums.jsonl", "env.grader=regex", "env.grader_args.pattern='('"), "is no regular expression"),
+        (
+            words("sums.jsonl", "env.grader=choice", "env.columns.answer=question"),
+            r"row 0 .*expected a letter.*\n.*env\.",
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("here")
+def test_each_wrong_try_names_the_fault_and_the_way_out(overrides: list[str], fault: str) -> None:
+    with pytest.raises(XpError, match=fault) as error:
+        build_plan(compose(overrides), "r")
+    assert "String should match" not in str(error.value)
+
+
+def test_a_module_that_is_no_package_has_no_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here.parent / "mygrade.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(here.parent)
+    with pytest.raises(XpError, match=r"mygrade is a module and no package.*\n.*write \./sums\.jsonl"):
+        build_plan(compose(words("mygrade:sums.jsonl")), "r")
+    assert "mygrade" not in sys.modules
+
+
+def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> None:
+    place = task_set_place(compose(words("sums.jsonl")))
+    (here.parent / "elsewhere").mkdir()
+    copy = Path("elsewhere/sums.jsonl")
+    copy.write_bytes(here.read_bytes())
+    assert task_set_place(compose(words(copy))) == place
+    copy.write_bytes(here.read_bytes().replace(b"19 + 19", b"19+19"))
+    assert task_set_place(compose(words(copy))) != place
+
+
+def test_files_of_one_name_are_told_apart_by_their_splits_in_whatever_order(here: Path) -> None:
+    for folder in "ab":
+        (here.parent / folder).mkdir()
+        (here.parent / folder / "sums.jsonl").write_text(json.dumps({"question": folder, "answer": 1}))
+    orders = ("{train: a/sums.jsonl, test: b/sums.jsonl}", "{test: b/sums.jsonl, train: a/sums.jsonl}")
+    swapped = "{train: b/sums.jsonl, test: a/sums.jsonl}"
+    places = [task_set_place(compose(words(files))) for files in (*orders, swapped)]
+    assert places[0] == places[1] != places[2]
+    config = prepare_config(compose(words(orders[0])))
+    assert with_sources(PrepareConfig.from_json(config.to_json())) == config
+
+
+def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = compose(words("sums.jsonl"))
+    code = here.parent / "code"
+    copy_modules((), code, locate_data(spec))
+    monkeypatch.setattr(data_files, "__file__", str(code / "xp/data_files.py"))
+    here.write_text('{"question": "other", "answer": 1}')
+    assert len(load_rows(str(here), {})[0]["train"]) == len(SUMS)
+    assert (code / shipped_name(here)).is_file()
+
+
+def test_a_copy_of_a_data_set_has_the_files_behind_its_links(hub: Path, tmp_path: Path) -> None:
+    """The hub's cache has links to blobs."""
+    (hub / "hard.parquet").rename(tmp_path / "blob")
+    (hub / "hard.parquet").symlink_to(tmp_path / "blob")
+    (hub / ".cache").mkdir()
+    (hub / ".cache" / "time").write_text("1")
+    spec = compose(words(f"{hub}:hard"))
+    copy_modules((), tmp_path / "code", locate_data(spec))
+    names = sorted(file.name for file in (tmp_path / "code").rglob("*") if file.is_file())
+    assert names == ["README.md", "hard.parquet", "train-0.parquet", "train-1.parquet", "validation.parquet"]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_data_set_that_is_too_large_for_a_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xp.launchers.files.MAX_DATA_BYTES", 10)
+    with pytest.raises(XpError, match=r"would be copied into the run.*env\.rows=module:function") as error:
+        locate_data(compose(words("sums.jsonl")))
+    assert error.value.code is ExitCode.RESOURCE
+
+
+def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
+    spec = compose(words("sums.jsonl"))
+    here.unlink()
+    with pytest.raises(XpError, match="there is no such file"):
+        source_digest(env_config("graded", spec.env.members["graded"], spec))
+
+
+def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(XpError, match=r"there is no file s\.jsonl in"):
+        compose(words(here.parent / "hidden" / "s.jsonl"))
+
+
+@pytest.mark.parametrize("rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"])
+def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> None:
+    with pytest.raises(XpError, match="user or a password") as error:
+        compose(words(f"'{rows}'"))
+    assert "XPCANARY" not in str(error.value)

@@ -1,0 +1,280 @@
+"""Schemas as pydantic, MCP servers and others write them: a legal call is read back, in dialects without types."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from types import ModuleType
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import fastapi.openapi.models
+import jsonschema
+import mcp.types
+import openreward.toolsets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, JsonValue, create_model
+
+from tests.unit.test_tool_calls import JSON
+from xp.env_check.policy import Draw, arguments_of, faults_of
+from xp.envs.base import ToolSpec
+from xp.envs.config import Dialect
+from xp.episode.dialects import SYNTAX
+from xp.episode.json_schema import MAX_PARTS, properties, required
+from xp.episode.tool_calls import Malformed, ToolCall
+
+TAGGED = (Dialect.QWEN_XML, Dialect.GLM)
+
+
+class Unit(StrEnum):
+    CELSIUS = "celsius"
+    ONE = "1"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Place(BaseModel):
+    city: str
+    tags: list[str] = []
+
+
+class Node(BaseModel):
+    name: str
+    children: list[Node] = []
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+def read(tool: ToolSpec, dialect: Dialect, **arguments: str) -> Any:
+    """The call whose arguments have these texts."""
+    return SYNTAX[dialect].read(SYNTAX[dialect].write(tool.name, arguments), lambda: (tool,))
+
+
+def tool_of(schema: Any, *, is_required: bool = False, **more: Any) -> ToolSpec:
+    needed = {"required": ["it"]} if is_required else {}
+    return ToolSpec("look", "Look.", {"type": "object", "properties": {"it": schema}, **needed, **more})
+
+
+WRITTEN_BY_PYDANTIC: list[tuple[Any, list[Any]]] = [
+    (Unit | None, ["celsius", "1", None]),
+    (Unit | int, [3, "celsius", "1"]),
+    (Place | None, [{"city": "Rome", "tags": ["a"]}, None]),
+    (Literal["a", "b"], ["a"]),
+    (Literal[1, 2, "auto", None], [1, "auto", None]),
+    (Level | None, [2, None]),
+    (list[Unit] | None, [["celsius", "1"], [], None]),
+    (list[Place], [[{"city": "Rome", "tags": []}, {"city": "3", "tags": ["x"]}]]),
+    (dict[str, Place], [{"a": {"city": "x", "tags": []}}]),
+    (Annotated[int, Field(ge=0, le=9)], [7]),
+    (Annotated[Annotated[str, Field(max_length=5)] | None, Field(description="x")], ["12", None]),
+    (datetime | None, ["2026-01-02T03:04:05Z", None]),
+    (UUID, ["12345678-1234-5678-1234-567812345678"]),
+    (Decimal, [2.5]),
+    (tuple[int, str], [[1, "1"]]),
+    (bool | None, [True, False, None]),
+    (str | list[str], ["a b", ["a", "b"]]),
+    (str | dict[str, int] | None, ["a", {"a": 1}, None]),
+    (Node, [{"name": "a", "children": [{"name": "b", "children": []}]}]),
+    (Node | None, [{"name": "3", "children": []}, None]),
+    (Annotated[Cat | Dog, Field(discriminator="kind")], [{"kind": "cat", "lives": 9}, {"kind": "dog"}]),
+    (JsonValue | None, [{"a": [1, None]}, 3, True, None, "text"]),
+    (Any, [{"a": 1}, 3, "text"]),
+]
+
+
+@pytest.mark.parametrize("dialect", TAGGED)
+@pytest.mark.parametrize(("kind", "values"), WRITTEN_BY_PYDANTIC, ids=lambda one: str(one)[:60])
+@pytest.mark.parametrize("default", [..., None])
+def test_a_call_is_possible_with_every_value_of_a_type(
+    kind: Any, values: list[Any], default: Any, dialect: Dialect
+) -> None:
+    model = create_model("Look", it=(kind, default))
+    tool = ToolSpec("look", "Look.", model.model_json_schema())
+    for value in values:
+        text = SYNTAX[dialect].write("look", {"it": value})
+        assert SYNTAX[dialect].read(text, lambda: (tool,)) == (ToolCall("look", {"it": value}),)
+        model.model_validate({"it": value})
+
+
+WRITTEN_BY_OTHERS: list[tuple[dict[str, Any], Any]] = [
+    ({"allOf": [{"$ref": "#/definitions/Unit"}], "default": "celsius"}, "1"),  # pydantic 1
+    ({"$ref": "#/definitions/Unit", "description": "A unit."}, "1"),
+    ({"type": "string", "nullable": True}, None),  # OpenAPI 3.0
+    ({"type": ["integer", "null"]}, 3),
+    ({"type": ["string", "null"]}, "3"),
+    ({"oneOf": [{"const": "1"}, {"const": 2}, {"type": "null"}]}, "1"),  # zod
+    ({"oneOf": [{"const": "1"}, {"const": 2}, {"type": "null"}]}, 2),
+    ({"enum": ["1", 2, None, True]}, True),
+    ({"anyOf": [{"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, {"$ref": "#/definitions/a~1b%20c"}]}, [1]),
+    ({"allOf": [{"type": ["string", "integer"]}, {"type": "number"}]}, 3),
+    ({"type": ["object"], "properties": {"a": {}}}, {"a": "1"}),
+    ({"properties": {"a": {}}}, {"a": "1"}),
+    ({"items": {"type": "string"}}, ["1"]),
+    ({"type": "string", "anyOf": [{"format": "date"}, {"format": "time"}]}, "3"),
+]
+
+
+@pytest.mark.parametrize("dialect", TAGGED)
+@pytest.mark.parametrize(("schema", "value"), WRITTEN_BY_OTHERS)
+def test_other_ways_to_write_a_type_are_read(schema: dict[str, Any], value: Any, dialect: Dialect) -> None:
+    definitions = {"Unit": {"type": "string", "enum": ["celsius", "1"]}, "a/b c": {"type": "array"}}
+    tool = tool_of(schema, definitions=definitions)
+    text = SYNTAX[dialect].write("look", {"it": value})
+    assert SYNTAX[dialect].read(text, lambda: (tool,)) == (ToolCall("look", {"it": value}),)
+
+
+@pytest.mark.parametrize("dialect", TAGGED)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/none"}, {"$ref": "https://example.org/a.json"}, {"$ref": 3}, {"$ref": "#/$defs/circle"},
+        {"anyOf": [{"$ref": "#/properties/it"}]}, {"$ref": "#/$defs/left"}, {"type": "varchar"}, True, {}, None,
+        {"anyOf": [{"const": f"v{number}"} for number in range(MAX_PARTS)] + [{"type": "integer"}]},
+        {"allOf": [{"anyOf": [{"minLength": n} for n in range(50)]} for _ in range(50)]},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_allows_anything_and_ends(schema: Any, dialect: Dialect) -> None:
+    definitions = {
+        "circle": {"$ref": "#/$defs/circle"},
+        "left": {"anyOf": [{"$ref": "#/$defs/right"}, {"$ref": "#/$defs/right"}]},
+        "right": {"anyOf": [{"$ref": "#/$defs/left"}, {"$ref": "#/$defs/left"}]},
+    }
+    tool = tool_of(schema, **{"$defs": definitions})
+    began = time.process_time()
+    for text, value in (("3", 3), ("a b", "a b"), ('{"a": 1}', {"a": 1})):
+        assert read(tool, dialect, it=text) == (ToolCall("look", {"it": value}),)
+    assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize("dialect", TAGGED)
+def test_the_rule_that_the_model_is_told_is_true(dialect: Dialect) -> None:
+    place = {"$defs": {"Place": Place.model_json_schema()}}
+    for schema, rule in (
+        ({"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}, "JSON of type null or object"),
+        ({"enum": [1, 2]}, "JSON of type integer"),
+    ):
+        (found,) = read(tool_of(schema, **place), dialect, it="many")
+        assert isinstance(found, Malformed)
+        assert rule in found.fault
+    # A wrong name of an enumeration is the environment's to answer; it knows the right ones.
+    assert read(tool_of({"enum": ["a", "b"]}), dialect, it="c") == (ToolCall("look", {"it": "c"}),)
+
+
+@pytest.mark.parametrize("dialect", TAGGED)
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"type": "integer"}, {}),
+        ({"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, {}),
+        ({"type": "array"}, {}),
+        ({"type": "string"}, {}),
+        ({"type": "string", "default": ""}, {}),
+        ({"type": "string", "default": ","}, {"it": ""}),  # the tool would take another text
+    ],
+)
+def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
+    schema: dict[str, Any], arguments: dict[str, Any], dialect: Dialect
+) -> None:
+    unit = {"$defs": {"Unit": {"enum": ["celsius", "1"]}}}
+    assert read(tool_of(schema, **unit), dialect, it="") == (ToolCall("look", arguments),)
+    assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (ToolCall("look", {"it": ""}),)
+    (found,) = read(tool_of({"type": "integer"}, is_required=True), dialect, it="")
+    assert isinstance(found, Malformed)
+
+
+def test_the_arguments_of_a_tool_may_be_behind_a_reference_or_in_branches() -> None:
+    recursive = Node.model_json_schema()
+    assert "properties" not in recursive
+    assert set(properties(recursive)) == {"name", "children"}
+    assert required(recursive) == ["name"]
+    either = {"anyOf": [Cat.model_json_schema(), Dog.model_json_schema()]}
+    assert set(properties(either)) == {"kind", "lives"}
+    assert required(either) == ["kind"]
+    for root in (recursive, either):
+        tool = ToolSpec("look", "Look.", root)
+        assert list(faults_of(tool)) == []
+        for seed in range(20):
+            jsonschema.validate(arguments_of(tool, Draw(seed, ())), root)
+    assert read(ToolSpec("look", "Look.", either), Dialect.GLM, kind="cat", lives="9") == (
+        ToolCall("look", {"kind": "cat", "lives": 9}),
+    )
+
+
+def schemas_of(module: ModuleType) -> Iterator[dict[str, Any]]:
+    for model in vars(module).values():
+        if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == module.__name__:
+            yield model.model_json_schema()
+
+
+REAL = [
+    *(
+        schema
+        for name in openreward.toolsets.BUILTIN_TOOLSETS
+        for schema in schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
+    ),
+    *schemas_of(mcp.types),
+    *schemas_of(fastapi.openapi.models),
+]
+
+
+def test_legal_arguments_of_real_schemas_are_read_back() -> None:
+    num_same = 0
+    for number, schema in enumerate(schema for schema in REAL if {"properties", "$ref"} & schema.keys()):
+        tool = ToolSpec("look", "Look.", schema)
+        arguments = arguments_of(tool, Draw(number, ()))
+        jsonschema.validate(arguments, schema)
+        given = {name: value for name, value in arguments.items() if value != ""}  # an empty tag is left out
+        for dialect in TAGGED:
+            (call,) = SYNTAX[dialect].read(SYNTAX[dialect].write("look", arguments), lambda tool=tool: (tool,))  # type: ignore[misc]
+            assert isinstance(call, ToolCall), (schema, arguments)
+            num_same += call.arguments == given
+            # A text that is also a number, where the schema allows both.
+            assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write("look", given)
+            jsonschema.validate(call.arguments, schema)
+    assert num_same > 400
+
+
+LEAVES = st.sampled_from(
+    [{"type": kind} for kind in ("string", "integer", "number", "boolean", "null", "object", "array")]
+    + [{"type": ["integer", "null"]}, {"enum": ["a", "1", 2]}, {"const": "null"}, {"$ref": "#/$defs/Unit"}, {}]
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, min_size=1, max_size=3).flatmap(
+        lambda parts: st.sampled_from([{"anyOf": parts}, {"oneOf": parts[:1]}, {"allOf": parts}])
+    ),
+    max_leaves=6,
+)
+VALUES = JSON | st.sampled_from(["a", "1", "celsius", "null", "true", "[1]", 2, None])
+
+
+@settings(max_examples=400, deadline=None)
+@given(SCHEMAS, VALUES)
+def test_a_legal_value_is_read_back_or_is_another_legal_one_of_the_same_text(
+    schema: dict[str, Any], value: Any
+) -> None:
+    definitions = {"$defs": {"Unit": {"type": "string", "enum": ["celsius", "1"]}}}
+    tool = tool_of(schema, is_required=True, **definitions)
+    validator = jsonschema.Draft202012Validator(tool.parameters)
+    if validator.is_valid({"it": value}):
+        text = SYNTAX[Dialect.GLM].write("look", {"it": value})
+        (found,) = SYNTAX[Dialect.GLM].read(text, lambda: (tool,))
+        assert isinstance(found, ToolCall)
+        assert SYNTAX[Dialect.GLM].write("look", found.arguments) == text
+        assert validator.is_valid(found.arguments)

@@ -1,0 +1,86 @@
+"""Stages of a finished run: which of them a resume keeps, and what is read of its recorded spec."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.compose import compose, from_container, to_yaml
+from xp.compose.recorded import recorded_spec, validated
+from xp.episode.metrics_file import MetricsFile
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import Plan, build_again, build_plan
+from xp.runs.kept import finished, kept
+from xp.runs.record import (
+    Provenance,
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    read_record,
+    update_stage,
+    write_record,
+)
+from xp.tasks.length import FILE as LENGTH_FILE
+
+SMALL = ("env.train.num_tasks=8", "env.held_out.num_tasks=4", "training.num_steps=2", "training.max_logprob_gap=null")
+
+
+def test_what_this_version_cannot_read_is_not_called_a_value_to_set(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(to_yaml(compose([])))
+    spec = recorded_spec(tmp_path / "spec.yaml")
+    assert validated(spec, "R") == compose([])
+    spec["training"]["num_rounds"] = 3
+    del spec["seed"]
+    with pytest.raises(XpError, match=r"another version wrote it(.|\n)*training\.num_rounds: unknown key") as found:
+        validated(spec, "R")
+    assert "seed" in str(found.value)
+    assert found.value.code is ExitCode.RUN_DIR
+
+
+def finished_run(outputs: Path, *changes: str) -> dict[str, Any]:
+    """A finished run R: its record and outputs, and the spec of its plan."""
+    plan = build_plan(compose([*SMALL, f"outputs={outputs}", *changes]), "R")
+    for stage in plan.stages:
+        for name in stage.job.outputs:
+            (outputs / name).parent.mkdir(parents=True, exist_ok=True)
+            (outputs / name).touch()
+    (outputs / "runs/R/attempt_1").mkdir(parents=True, exist_ok=True)
+    (outputs / "runs/R/attempt_1/plan.json").write_text(plan.to_json())
+    names = [stage.name for stage in plan.stages]
+    record = begin_attempt(RunRecord("R", RunStatus.PENDING, ()), names, Provenance("0.1.0", "3.11", None, None, {}))
+    for name in names:
+        record = update_stage(record, name, status=RunStatus.SUCCEEDED)
+    write_record(outputs / "runs/R", close_attempt(record, RunStatus.SUCCEEDED))
+    return dict(json.loads(plan.to_json())["spec"])
+
+
+def resumed(spec: dict[str, Any], **changes: Any) -> Plan:
+    """The plan of a second attempt with these values in `evaluation`."""
+    container = copy.deepcopy(spec)
+    container["evaluation"] |= changes
+    return build_again(from_container(container), "R", 2, ["prepare", "model", "train", "evaluate"])
+
+
+def test_the_stages_of_a_finished_run_stand_until_their_jobs_change(tmp_path: Path) -> None:
+    spec = finished_run(tmp_path)
+    same, record = resumed(spec), read_record(tmp_path / "runs/R")
+    assert kept(same, record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
+    assert str(finished(same, tmp_path)).startswith("R is finished")
+    assert "of None" not in str(finished(same, tmp_path))
+    assert kept(resumed(spec, every=1, patience=1), record, tmp_path) == {"prepare": 1}
+    assert kept(resumed(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
+
+
+def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:
+    spec = finished_run(tmp_path, "training.num_steps=null", "training.epochs=2")
+    length = {"epochs": 2, "num_steps": 12, "num_tasks": 48}
+    (tmp_path / "runs/R/attempt_1/train").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "runs/R/attempt_1/train" / LENGTH_FILE).write_text(json.dumps(length))
+    write_record(tmp_path / "runs/R", read_record(tmp_path / "runs/R"))
+    MetricsFile(tmp_path / "runs/R/metrics.jsonl", "train", 1).write(12, {})
+    assert str(finished(resumed(spec), tmp_path)).startswith("R is finished (12 of 12 steps)")

@@ -1,0 +1,203 @@
+"""Names, ids and calls of messages, from data and environments through every process and trainer to the template."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chat_templates import tokenizer_of
+from tests.fake_session import RULES
+from tests.ors_server import rules
+from xp.backends.skyrl.worker import tasks_view as skyrl
+from xp.backends.slime.worker import tasks_view as slime
+from xp.envs import wire
+from xp.envs.base import ProtocolError, Task, ToolResult
+from xp.envs.graded import GradedProvider
+from xp.envs.messages import chat_messages
+from xp.envs.openenv import opening
+from xp.envs.packages.conversation import messages_of
+from xp.episode.tokens import ChatTokens
+from xp.evaluation.play import Dialogue
+from xp.evaluation.settings import ToolCalls
+from xp.tasks.config import MemberConfig, Purpose, Selection
+from xp.tasks.questions import described, entry_of
+from xp.tasks.row import TaskRow, read_rows, write_rows
+from xp.tasks.shards import ShardEntry
+from xp.tasks.template_check import PROBE_TOOLS
+
+
+def asked(name: str, arguments: Any, **more: str) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+GIVEN = [
+    {"role": "user", "content": [{"type": "text", "text": "Look."}, {"type": "text", "text": "Well."}]},
+    asked("look_around", {"which_room": "attic", "unset": None}),
+    {"role": "tool", "content": "Dust.", "name": None, "tool_call_id": None},
+    asked("list_rooms", '{"floor": 2}', id="call_l424lBzaUjflA9OkvV4Mz9i1"),
+    {"role": "tool", "content": "None.", "tool_call_id": "call_l424lBzaUjflA9OkvV4Mz9i1"},
+    {"role": "user", "content": "And now?"},
+]
+"""A dialogue as files have it: OpenAI's with ids, and others without."""
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    return {
+        "train": [{"prompt": GIVEN, "answer": "x"}, {"prompt": [{"role": "user", "content": "Hi."}], "answer": "y"}]
+    }
+
+
+def equals(answer: str, row: dict[str, Any]) -> float:
+    return float(answer == row["answer"])
+
+
+def test_messages_get_texts_ids_names_and_arguments_in_one_form() -> None:
+    look, dust, listed, none = chat_messages(GIVEN)[1:5]
+    assert chat_messages(GIVEN)[0] == {"role": "user", "content": "Look.\nWell."}
+    assert (look["content"], look["tool_calls"][0]["id"]) == ("", "call00000")
+    assert look["tool_calls"][0]["function"] == {"name": "look_around", "arguments": {"which_room": "attic"}}
+    assert dust == {"role": "tool", "content": "Dust.", "name": "look_around", "tool_call_id": "call00000"}
+    assert listed["tool_calls"][0]["function"]["arguments"] == {"floor": 2}
+    assert (none["name"], none["tool_call_id"]) == ("list_rooms", "call_l424lBzaUjflA9OkvV4Mz9i1")
+    assert chat_messages(chat_messages(GIVEN)) == chat_messages(GIVEN)
+
+
+def test_two_results_without_ids_answer_the_calls_of_their_names() -> None:
+    two = {"role": "assistant", "content": "", "tool_calls": [{"name": "a"}, {"name": "b"}]}
+    said = chat_messages([two, {"role": "tool", "content": "B", "name": "b"}, {"role": "tool", "content": "A"}])
+    assert [(one["name"], one["tool_call_id"]) for one in said[1:]] == [("b", "call00001"), ("a", "call00000")]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("Look.", "expected a list"),
+        ({"role": "user"}, "expected a list"),
+        (3, "expected a list"),
+        (["Look."], "message 0: expected {role, content}"),
+        ([{"role": 1, "content": "x"}], "message 0: expected {role, content}"),
+        ([{"role": "user", "content": None}], "message 0: expected a text as content, got None"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "expected a text as content, got {'type': 'image'}"),
+        ([asked("look", "[1]")], "arguments as an object"),
+        ([asked("look", "{")], "arguments as an object"),
+        ([asked("", {})], "a tool call with a name"),
+        ([{"role": "assistant", "content": "", "tool_calls": ["look"]}], "got 'look'"),
+    ],
+)
+def test_what_is_no_message_is_named_with_its_place(given: Any, fault: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        chat_messages(given)
+    assert fault in str(caught.value)
+
+
+def prepared(tmp_path: Path) -> list[TaskRow]:
+    """The task of `GIVEN` and another, through the grader's process, a shard and a task set."""
+    config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
+    provider = GradedProvider(config, {})
+    member = MemberConfig(config, Selection(("train",), None, 0), None, 1.0, None)
+    made = []
+    for index in range(2):
+        task = Task("a", "train", index)
+        entry = entry_of(task, "h", *described(provider, task), member)
+        (_, _, messages, _) = json.loads(json.dumps([entry.index, entry.task_hash, entry.messages, entry.tools]))
+        made.append(
+            TaskRow(task.id, "a", Purpose.TRAIN, "train", index, "h", tuple(messages), json.dumps(PROBE_TOOLS), 1.0)
+        )
+    provider.close()
+    write_rows(tmp_path / "tasks.parquet", made)
+    return list(read_rows(tmp_path / "tasks.parquet"))
+
+
+def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> None:
+    from datasets import Dataset, load_dataset
+
+    from xp.backends.skyrl.worker.running_episode import ViewRow
+    from xp.backends.trl.worker.tasks_view import TASK_ID, trl_rows
+
+    made = prepared(tmp_path)
+    expected = [tuple(chat_messages(row["prompt"])) for row in rows()["train"]]
+    by_id = {row.task_id: row.messages for row in made}
+    trl = [by_id[one["prompt"][0][TASK_ID]] for one in Dataset.from_list(trl_rows(made))]
+    skyrl.write_view(made, tmp_path / "skyrl.parquet")
+    read = load_dataset("parquet", data_files=str(tmp_path / "skyrl.parquet"), cache_dir=str(tmp_path))["train"]
+    slime.write_view(made, tmp_path / "slime.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
+    seen = {
+        "trl": trl,
+        "skyrl": [ViewRow.of(one).messages for one in read],
+        "slime": [tuple(one["input"]) for one in lines],
+    }
+    assert seen == dict.fromkeys(seen, expected)
+    chat = ChatTokens(tokenizer_of("gemma4_v5"))
+    text = chat.rendered(pickle.loads(pickle.dumps(seen["slime"][0])), made[0].tools)
+    assert '<|tool_call>call:look_around{which_room:<|"|>attic<|"|>}<tool_call|>' in text
+    assert '<|tool_response>response:list_rooms{value:<|"|>None.<|"|>}<tool_response|>' in text
+
+
+def test_keys_without_a_value_are_no_part_of_a_task() -> None:
+    given: Any = [{"role": "user", "content": "Hi.", "name": None, "tool_calls": None, "weight": 1}]
+    config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
+    entry = entry_of(
+        Task("a", "train", 0), "h", given, (), MemberConfig(config, Selection(("train",), None, 0), None, 1.0)
+    )
+    assert entry.messages == ({"role": "user", "content": "Hi."},)
+
+
+def test_two_prompts_that_differ_in_their_calls_are_two() -> None:
+    one, other = (chat_messages([*GIVEN[:1], asked("look", {"room": room})]) for room in ("hall", "attic"))
+    assert ShardEntry(0, "h", tuple(one)).prompt_digest != ShardEntry(0, "h", tuple(other)).prompt_digest
+
+
+def test_blocks_of_an_ors_server_become_what_openrewards_own_client_makes_of_them() -> None:
+    from openreward.api.environments import client
+    from openreward.api.environments.types import Message as Said
+    from openreward.api.environments.types import TextBlock, ToolCallBlock, ToolResultBlock
+
+    call = ToolCallBlock("c1", "look", {"room": "hall"})
+    said = [
+        Said("system", [TextBlock("Be brief.")]),
+        Said("user", [TextBlock("Look.")]),
+        Said("assistant", [TextBlock("So."), call, ToolCallBlock("c2", "list", {})]),
+        Said("user", [ToolResultBlock("c1", [TextBlock("Dust.")]), ToolResultBlock("c2", []), TextBlock("Go on.")]),
+    ]
+    value = [json.loads(json.dumps(client._message_to_wire(one))) for one in said]
+    found = wire.messages(value, "GET /messages")
+    assert found == chat_messages(client.convert_messages(said, "openai"))
+    assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool", "user"]
+    value[2]["blocks"][1]["input"] = "hall"
+    with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
+        wire.messages(value, "GET /messages")
+
+
+def test_an_openenv_observation_leaves_the_calls_of_a_prompt_in_place() -> None:
+    given = [*GIVEN[1:3], {"role": "user", "content": "You see {observation}."}]
+    found = opening({"prompt": given}, ToolResult("a hall"))
+    assert found == [*chat_messages(given)[:2], {"role": "user", "content": "You see a hall."}]
+
+
+def test_a_packages_conversation_keeps_its_calls() -> None:
+    assert messages_of(GIVEN) == chat_messages(GIVEN)
+    with pytest.raises(ProtocolError, match="expected a text as content"):
+        messages_of([{"role": "user", "content": [{"type": "image_url"}]}])
+
+
+@pytest.mark.parametrize("tools", list(ToolCalls))
+def test_an_api_gets_earlier_calls_in_its_own_form(tools: ToolCalls, tmp_path: Path) -> None:
+    dialogue = Dialogue(prepared(tmp_path)[0], RULES, tools)
+    if dialogue.is_native:
+        arguments = [call["function"]["arguments"] for one in dialogue.messages for call in one.get("tool_calls", ())]
+        assert arguments == ['{"which_room": "attic"}', '{"floor": 2}']
+        assert [one.get("tool_call_id") for one in dialogue.messages][2] == "call00000"
+    else:
+        roles = [one["role"] for one in dialogue.messages]
+        assert roles == ["system", "user", "assistant", "user", "assistant", "user"]
+        assert (
+            '<tool_call>\n{"name": "look_around", "arguments": {"which_room": "attic"}}'
+            in dialogue.messages[2]["content"]
+        )
+        assert dialogue.messages[5]["content"] == "<tool_response>\nNone.\n</tool_response>\nAnd now?"

@@ -1,0 +1,257 @@
+"""Templates in the shapes of further public models, written here: where their turns end, and how results come back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.chat_templates import named_by, small_tokenizer, tokenizer_of
+from tests.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.unit.test_template_check import RESULTS
+from xp.envs.base import Message
+from xp.envs.messages import chat_messages
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeStatus
+from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.errors import ExitCode, XpError
+from xp.tasks.config import Purpose
+from xp.tasks.load import within_limit
+from xp.tasks.row import TaskRow
+from xp.tasks.template_check import PROBE_TOOLS, examine, examine_prompts
+from xp.worker.token_budget import reply_ids
+
+TOOLS = "{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}"
+EACH_CALL = "{% for c in m.tool_calls or [] %}"
+CALLS = f"{EACH_CALL}<|call|>{{{{ c.function.name }}}} {{{{ c.function.arguments | tojson }}}}<|done|>{{% endfor %}}"
+NEXT = "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+SHAPES = {
+    # Mistral: an id of nine letters and digits for each call and each result.
+    "ids of nine": (
+        "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}"
+        "{% if m.tool_call_id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
+        "[TOOL_RESULTS]{{ m.content }} {{ m.tool_call_id }}[/TOOL_RESULTS]{% elif m.role == 'system' %}{{ m.content }}"
+        "{% else %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{% if c.id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
+        "[TOOL_CALLS]{{ c.function | tojson }}{% endfor %}</s>{% endif %}{% endfor %}",
+        "</s>",
+        {"</s>"},
+    ),
+    # Granite and others: the name alone, and no result without it.
+    "a name": (
+        "{% for m in messages %}<|start|>{{ m.role }} {% if m.role == 'tool' %}{{ m.name + '' }} {% endif %}"
+        f"{{{{ m.content }}}}{CALLS}<|stop|>\n{{% endfor %}}{NEXT}",
+        "<|endoftext|>",
+        {"<|stop|>", "<|endoftext|>"},
+    ),
+    # DeepSeek's and Kimi's: arguments are text.
+    "arguments as text": (
+        "{% for m in messages %}<|start|>{{ m.role }}{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "<|call|>{{ c.function.name + ' ' + c.function.arguments }}<|done|>{% endfor %}<|stop|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+        "<|stop|>",
+        {"<|stop|>"},
+    ),
+    # Kimi K3: marks close every part of a turn, the whole turn too.
+    "marks within a turn": (
+        "{% for m in messages %}<|open|>{{ m.role }}<|sep|>{{ m.content }}<|close|>text<|sep|>"
+        "{% for c in m.tool_calls or [] %}"
+        "<|open|>call {{ c.function.name }}<|sep|>{{ c.function.arguments | tojson }}<|close|>call<|sep|>{% endfor %}"
+        "<|end_of_msg|>{% endfor %}{% if add_generation_prompt %}<|open|>assistant<|sep|>{% endif %}",
+        "<|endoftext|>",
+        {"<|end_of_msg|>", "<|endoftext|>"},
+    ),
+    # Muse: each call is a message of its own, with an end of its own.
+    "a message for each call": (
+        "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}<|start|>to={{ c.function.name }}"
+        "{{ c.function.arguments | tojson }}{{ '<|eot|>' if loop.last else '<|eom|>' }}{% endfor %}{% else %}"
+        "<|start|>{{ m.role }} {{ m.name }} {{ m.content }}<|eot|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+        "<|endoftext|>",
+        {"<|eot|>", "<|endoftext|>"},
+    ),
+    # GLM with special tokens around calls: the next message's opening ends the turn.
+    "no end of its own": (
+        f"{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}{CALLS}{{% endfor %}}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}<|user||tool||assistant||system|>",
+        "<|endoftext|>",
+        {"<|user|>", "<|tool|>", "<|endoftext|>"},
+    ),
+    # gpt-oss: one call in a turn, whose name every later result gets.
+    "one name for all": (
+        "{% set last = namespace(name='') %}{% for m in messages %}{% if m.tool_calls %}"
+        "{% set last.name = m.tool_calls[-1].function.name %}"
+        f"<|start|>assistant{CALLS}<|stop|>{{% else %}}<|start|>{{{{ last.name if m.role == 'tool' else m.role }}}} "
+        "{{ m.content }}<|stop|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+        "<|stop|>",
+        {"<|stop|>"},
+    ),
+}  # fmt: skip
+"""Name -> template, the tokenizer's end-of-text token, and the tokens that end a turn."""
+
+
+def tokens(shape: str) -> ChatTokens:
+    template, eos, _ = SHAPES[shape]
+    extra = ("<|user|>", "<|tool|>", "<|assistant|>", "<|system|>") if shape == "no end of its own" else ()
+    return ChatTokens(small_tokenizer(TOOLS + template.removesuffix("<|user||tool||assistant||system|>"), eos, extra))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_turn_ends_with_the_tokens_after_it_and_not_with_those_within_it(shape: str) -> None:
+    assert set(tokens(shape).ends.texts) == SHAPES[shape][2]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_template_that_needs_names_or_ids_or_text_is_accepted(shape: str) -> None:
+    assert examine(tokens(shape)).faults == ()
+
+
+@pytest.mark.parametrize("shape", ["a name", "a message for each call", "one name for all"])
+def test_each_of_two_results_has_the_name_of_its_own_tool(shape: str) -> None:
+    first, _, second = tokens(shape).rendered_reply(RESULTS).partition("A table.")
+    assert "look_around " in first
+    assert "list_rooms A chair." in second
+
+
+def test_results_that_are_rendered_one_by_one_come_without_a_second_end() -> None:
+    reply = tokens("one name for all").rendered_reply(RESULTS)
+    assert reply == (
+        "<|stop|><|start|>look_around A table.<|stop|><|start|>list_rooms A chair.<|stop|><|start|>assistant"
+    )
+
+
+def test_a_token_after_the_usual_one_is_not_doubled_either(tmp_path: Path) -> None:
+    """Command R7B writes `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`; its generation_config names the second alone."""
+    template = (
+        "{% for m in messages %}<|START|>{{ m.role }} {{ m.content }}{% if m.role == 'assistant' %}<|END_RESPONSE|>"
+        "{% endif %}<|END_OF_TURN|>{% endfor %}"
+    )
+    tokenizer = small_tokenizer(template, "<|END_OF_TURN|>")
+    named_by(tokenizer, tmp_path, ("<|END_OF_TURN|>",))
+    chat = ChatTokens(tokenizer)
+    replies = {
+        text: tokenizer.decode(chat.reply([Message(role="user", content="Go on.")], last_id=chat.ends.ids[number]))
+        for number, text in enumerate(chat.ends.texts)
+    }
+    assert replies == {
+        "<|END_RESPONSE|>": "<|END_OF_TURN|><|START|>user Go on.<|END_OF_TURN|>",
+        "<|END_OF_TURN|>": "<|START|>user Go on.<|END_OF_TURN|>",
+    }
+
+
+def refusing(what: str) -> ChatTokens:
+    """Refuses messages with a word in them."""
+    template = (
+        f"{TOOLS}{{% for m in messages %}}{{% if '{what}' in m.content %}}{{{{ raise_exception('no {what}') }}}}"
+        f"{{% endif %}}<|start|>{{{{ m.role }}}} {{{{ m.content }}}}<|stop|>{{% endfor %}}{NEXT}"
+    )
+    return ChatTokens(small_tokenizer(template, "<|stop|>"))
+
+
+def test_a_reply_that_the_template_refuses_makes_the_episode_void_with_the_reason() -> None:
+    chat = refusing("moved after 0")
+    episode = Episode(TASK, lambda: FakeSession(steady), RULES)
+    assert reply_ids(chat, episode, episode.step(call("move")), 10_000, None) is None
+    outcome = episode.settle()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.void_reason is not None
+    assert "chat template does not render a dialogue: TemplateError: no moved after 0" in outcome.void_reason
+
+
+def test_a_prompt_that_the_template_refuses_is_named_before_the_first_episode(tmp_path: Path) -> None:
+    row = TaskRow(
+        "a/train/3", "a", Purpose.TRAIN, "train", 3, "0" * 64, (Message(role="user", content="war"),), "[]", 1.0
+    )
+    with pytest.raises(XpError, match=r"task a/train/3: the model's chat template .*TemplateError: no war") as caught:
+        within_limit(tmp_path / "set", [row], refusing("war"), 1000)
+    assert caught.value.code is ExitCode.PLAN
+
+
+def test_no_exception_of_a_template_leaves_but_the_one_for_it() -> None:
+    for template in ("{{ 1 / 0 }}", "{{ messages[9].content + 1 }}", "{{ raise_exception('no') }}", "{% for %}"):
+        chat = ChatTokens(small_tokenizer(template, "<|stop|>"))
+        assert chat.end_ids == (chat.tokenizer.eos_token_id,)
+        for ask in (
+            lambda chat=chat: chat.prompt([Message(role="user", content="x")], "[]"),
+            lambda chat=chat: chat.reply(RESULTS, last_id=None),
+            lambda chat=chat: chat.reply_within(100, [Message(role="user", content="x")], last_id=None),
+        ):
+            with pytest.raises(TemplateFault):
+                ask()
+        assert examine(chat).faults
+
+
+def prompt_with_calls() -> list[Message]:
+    function: dict[str, Any] = {"name": "look_around", "arguments": {"which_room": "attic"}}
+    return chat_messages(
+        [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
+            {"role": "tool", "content": "Dust.", "name": "look_around"},
+            {"role": "user", "content": "And now?"},
+        ]
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_earlier_calls_of_a_prompt_reach_the_model(shape: str) -> None:
+    chat, tools = tokens(shape), json.dumps(PROBE_TOOLS)
+    text = chat.rendered(prompt_with_calls(), tools)
+    assert text.index("Look.") < text.rindex("attic") < text.index("Dust.") < text.index("And now?")
+    assert examine_prompts(chat, [(prompt_with_calls(), tools)]).faults == ()
+
+
+def test_a_template_that_drops_earlier_calls_is_refused_with_the_way_out() -> None:
+    (fault,) = examine_prompts(refusing("nothing"), [(prompt_with_calls(), json.dumps(PROBE_TOOLS))]).faults
+    assert "does not render the earlier tool calls of a prompt; set model.tools_prompt=system" in fault
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_a_trained_model_is_published_with_its_generation_config(is_sharded: bool, tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    from tests.tiny import tokenizer_and_model
+    from xp.backends.trl.worker.publish import publish_model, trained_model
+
+    tokenizer, model = copy.deepcopy(tokenizer_and_model())
+    model.generation_config.eos_token_id = [2, 1]
+    trainer = SimpleNamespace(is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model)
+    publish_model(trained_model(trainer), tokenizer, tmp_path / "model")
+    assert json.loads((tmp_path / "model/generation_config.json").read_text())["eos_token_id"] == [2, 1]
+    tokenizer.name_or_path = str(tmp_path / "model")
+    assert set(ChatTokens(tokenizer).end_ids) == {2, 1}
+
+
+def test_xps_own_decoding_stops_at_every_end_and_the_grader_and_the_next_prompt_are_without_it(tmp_path: Path) -> None:
+    """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
+    from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
+    from tests.tiny import ScriptedModel
+    from xp.backends.trl.worker.config import TRLSampling
+
+    tokenizer = tokenizer_of("phi3_5", tmp_path)
+    chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
+    marks = [tokenizer.convert_tokens_to_ids(text) for text in ("<|end|>", "<|assistant|>", "<|endoftext|>")]
+    ids, own = chat.prompt(ROW.messages, ROW.tools), list[int]()
+    for text, mark, said in zip("375", marks, ("higher", "lower", None), strict=True):
+        turn = [*tokenizer(text, add_special_tokens=False)["input_ids"], mark]
+        own += turn
+        more = [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
+        ids += [*turn, *more]
+    ids += tokenizer("more", add_special_tokens=False)["input_ids"]
+    sampling = TRLSampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    rollout = under_trls_engine(ScriptedModel(ids, len(tokenizer)), chat, mix, sampling)
+    assert [turn.text for turn in rollout.episode.turns] == ["3", "7", "5"]
+    assert rollout.outcome.status is EpisodeStatus.FINISHED
+    conversation = rollout.conversation
+    pairs = zip(conversation.completion_ids, conversation.mask, strict=True)
+    assert [token for token, mask in pairs if mask] == own
+    whole = tokenizer.decode(conversation.completion_ids)
+    assert whole == (
+        "3<|end|>\n<|user|>\nhigher<|end|>\n<|assistant|>\n"
+        "7<|assistant|>\n<|user|>\nlower<|end|>\n<|assistant|>\n5<|endoftext|>"
+    )

@@ -1,0 +1,288 @@
+"""No call is executed with parts left unread: texts of models, most of them from public reports, in every dialect."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fake_session import RULES, TASK, FakeSession
+from tests.unit.test_dialects import read
+from tests.unit.test_tool_calls import JSON
+from xp.envs.base import ToolResult, ToolSpec
+from xp.envs.config import Dialect
+from xp.episode.dialects import SYNTAX
+from xp.episode.episode import Episode
+from xp.episode.tool_calls import Malformed, ToolCall
+
+TEXTS = {"type": "object", "properties": {name: {"type": "string"} for name in ("text", "path", "query")}}
+TOOLS = [ToolSpec(name, "", TEXTS) for name in ("look", "write_file", "search", "web-search", "grocery.order")]
+LOOK = ToolCall("look", {"text": "a"})
+JSON_CALL = '{"name": "look", "arguments": {"text": "a"}}'
+
+
+def calls(dialect: Dialect, text: str) -> Any:
+    return read(dialect, text, TOOLS)
+
+
+@pytest.mark.parametrize("key", ["arguments", "parameters"])
+@pytest.mark.parametrize("wrap", ["{}", '{{"type": "function", "function": {}}}', '{{"function": {}}}'])
+@pytest.mark.parametrize("dialect", [Dialect.HERMES, Dialect.LLAMA_JSON])
+def test_both_words_for_arguments_are_read_in_every_json_dialect(dialect: Dialect, wrap: str, key: str) -> None:
+    text = wrap.format(json.dumps({"name": "look", key: {"text": "a"}}))
+    assert calls(dialect, f"<tool_call>{text}</tool_call>") == (LOOK,)
+    text = json.dumps({"type": "function", "name": "look", key: {"text": "a"}})
+    assert calls(dialect, f"<tool_call>{text}</tool_call>") == (LOOK,)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": "look", "args": {"text": "a"}},
+        {"name": "look", "text": "a"},
+        {"name": "look", "arguments": {}, "text": "a"},
+        {"name": "look", "arguments": {"text": "a"}, "parameters": {"text": "b"}},
+        {"type": "function", "function": {"name": "look", "arguments": {}}, "arguments": {"text": "a"}},
+        {"type": "look", "name": "look", "arguments": {}},
+        {"name": "look", "arguments": [1]},
+    ],
+)
+def test_a_call_with_other_keys_is_malformed_and_says_which(call: dict[str, Any]) -> None:
+    (found,) = calls(Dialect.HERMES, f"<tool_call>{json.dumps(call)}</tool_call>")
+    assert isinstance(found, Malformed)
+    assert "arguments" in found.fault or '"name"' in found.fault
+    assert len(found.fault) < 250
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Here is the user: {"name": "Alice"}',
+        '{"name": "Alice", "parameters": {"age": 3}}',
+        '{"name": "look"}',
+        '{"name": "look", "text": "a"}',
+        '{"arguments": {"text": "a"}}',
+        '{"answer": {"name": "look", "arguments": {}}}',
+        '{"name": "Ada", "parameters": {',
+        'The set {"a", "b"} and 3',
+    ],
+)
+def test_an_object_that_calls_no_tool_is_an_answer(text: str) -> None:
+    assert calls(Dialect.LLAMA_JSON, text) == ()
+    session = FakeSession(lambda name, _: ToolResult(name), lambda answer: ToolResult(answer, 1.0, finished=True))
+    session.tools = lambda: tuple(TOOLS)  # type: ignore[method-assign]
+    episode = Episode(TASK, lambda: session, replace(RULES, dialect=Dialect.LLAMA_JSON))
+    episode.step(text)
+    assert (session.calls, session.answers) == ([], [text])
+
+
+def test_a_list_that_calls_no_tool_is_an_answer() -> None:
+    for text in ("[f(x=1)]", "so [f(2) = 4]", "[go(", "[1, 2]", "[]"):
+        assert calls(Dialect.PYTHONIC, text) == ()
+    assert read(Dialect.PYTHONIC, "[look(text='a')]", ()) == ()
+
+
+def look(**arguments: Any) -> ToolCall:
+    return ToolCall("look", arguments)
+
+
+def xml(body: str) -> str:
+    return f"<tool_call>\n<function=look>\n{body}\n</function>\n</tool_call>"
+
+
+def glm(body: str) -> str:
+    return f"<tool_call>look\n{body}</tool_call>"
+
+
+UNKNOWN = ToolCall("lok", {"text": "a"})
+XML_A = "<parameter=text>\na\n</parameter>"
+GLM_TEXT = "<arg_key>text</arg_key><arg_value>"
+READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
+    # vllm 19024, dynamo 9536: calls with text or `;` between and around them
+    (Dialect.LLAMA_JSON, f"I look. {JSON_CALL} Then: {JSON_CALL};{JSON_CALL}\nWould you like more?", [LOOK] * 3),
+    (Dialect.LLAMA_JSON, f"[{JSON_CALL}, {JSON_CALL}]", [LOOK, LOOK]),
+    (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "lok", "parameters": {{"text": "a"}}}}', [LOOK, UNKNOWN]),
+    (Dialect.LLAMA_JSON, '<|python_tag|>{"arguments": {"text": "a"}, "name": "look"}', [LOOK]),
+    (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "look"}} {{"name": "Ada"}}', [LOOK, look()]),
+    (Dialect.PYTHONIC, "[look(text='a'), lok(text='a')] and then [lok(text='a')]", [LOOK, UNKNOWN, UNKNOWN]),
+    # vllm 48171, sglang 27910 and 34237, mlx-lm 1246
+    (Dialect.PYTHONIC, "<|tool_call_start|> [look(text='a')]<|tool_call_end|>", [LOOK]),
+    (Dialect.PYTHONIC, "[look(text='grep -F \"]\" a.txt')]", [look(text='grep -F "]" a.txt')]),
+    (Dialect.PYTHONIC, "[look(text='cat > f << EOF\n\tx\r\nEOF')]", [look(text="cat > f << EOF\n\tx\r\nEOF")]),
+    (Dialect.PYTHONIC, r"[look(text='a \\', path='\d+\.py')]", [look(text="a \\", path=r"\d+\.py")]),
+    (Dialect.PYTHONIC, "[look(longitude=-74.0046539, limit=+7)]", [look(longitude=-74.0046539, limit=7)]),
+    (Dialect.PYTHONIC, "[look(size=(800, 600), tags={'a', 'b'})]", [look(size=[800, 600], tags=["a", "b"])]),
+    (Dialect.PYTHONIC, "[look(from=1, max-results=2)]", [look(**{"from": 1, "max-results": 2})]),
+    (Dialect.PYTHONIC, "[web-search(query='a')]", [ToolCall("web-search", {"query": "a"})]),
+    (
+        Dialect.PYTHONIC,
+        "[grocery.order(x={'n': [1, {'k': null}], 'o': True})]",
+        [ToolCall("grocery.order", {"x": {"n": [1, {"k": None}], "o": True}})],
+    ),
+    (
+        Dialect.PYTHONIC,
+        '[look(text="""it\'s [a] "b" """, path=r\'C:\\new\')]',
+        [look(text='it\'s [a] "b" ', path="C:\\new")],
+    ),
+    (Dialect.PYTHONIC, "[look(text='a' 'b', n=0x1F, m=1_000, o=.5)]", [look(text="ab", n=31, m=1000, o=0.5)]),
+    # ollama 16686, 17742, 18530: no <tool_call>
+    (Dialect.QWEN_XML, f"I'll use it.\n\n<function=look>\n{XML_A}\n</function>\n</tool_call>", [LOOK]),
+    (Dialect.QWEN_XML, f"{xml(XML_A)}\n<function=look>\n</function>", [LOOK, look()]),
+    (Dialect.QWEN_XML, xml(f"</function><function=look>{XML_A}"), [look(), LOOK]),
+    # Rapid-MLX 1515, AReaL 1458, local-inference-lab/vllm 639: tags in a value
+    (
+        Dialect.QWEN_XML,
+        xml("<parameter=text>\nIt ends with </parameter> here.\n</parameter>"),
+        [look(text="It ends with </parameter> here.")],
+    ),
+    (
+        Dialect.QWEN_XML,
+        xml("<parameter=text>\n<parameter=n>1</parameter> is one\n</parameter>"),
+        [look(text="<parameter=n>1</parameter> is one")],
+    ),
+    (
+        Dialect.GLM,
+        glm(f"{GLM_TEXT}use </arg_value> and </tool_call> in docs</arg_value>"),
+        [look(text="use </arg_value> and </tool_call> in docs")],
+    ),
+    (Dialect.GLM, glm(f"{GLM_TEXT}.<</arg_value>"), [look(text=".<")]),
+    # vllm 45167
+    (
+        Dialect.HERMES,
+        '<tool_call>{"name": "look", "arguments": {"text": "</tool_call>"}}</tool_call></tool_call>',
+        [look(text="</tool_call>")],
+    ),
+    (Dialect.HERMES, f"{JSON_CALL}</tool_call>", [LOOK]),
+    # llama.cpp 15181, dynamo 10366: the recipient in the role, or on another channel
+    (Dialect.HARMONY, '<|start|>assistant to=functions.look<|channel|>commentary<|message|>{"text": "a"}', [LOOK]),
+    (Dialect.HARMONY, '<|channel|>analysis to=functions.look code<|message|>{"text": "a"}<|call|>', [LOOK]),
+]
+
+
+@pytest.mark.parametrize(("dialect", "text", "expected"), READ_WHOLE)
+def test_a_turn_is_read_whole(dialect: Dialect, text: str, expected: list[Any]) -> None:
+    assert list(calls(dialect, text)) == expected
+
+
+HALF: list[tuple[Dialect, str]] = [
+    (Dialect.HERMES, f"<tool_call>{JSON_CALL}{JSON_CALL}</tool_call>"),
+    (Dialect.HERMES, f"<tool_call>{JSON_CALL} and so</tool_call>"),
+    (Dialect.HERMES, f"<tool_call>I call {JSON_CALL}</tool_call>"),
+    (Dialect.HERMES, f"<tool_call>{JSON_CALL}</tool_call>\n{JSON_CALL}</tool_call>"),
+    (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {"text": {"name": "look", "parameters": {}}'),
+    (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {}, "text": "a"}'),
+    (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {"text": "a", "text": "b"}}'),
+    (Dialect.LLAMA_JSON, '{"type": "function", "function": {"name": "look", "parameters": {"text": NaN}}}'),
+    (Dialect.PYTHONIC, "[look('Paris', text='a')]"),
+    (Dialect.PYTHONIC, "[look(**{'text': 'a'})]"),
+    (Dialect.PYTHONIC, "[look(text='a', text='b')]"),
+    (Dialect.PYTHONIC, "[look(text='a' # , path='b'\n)]"),
+    (Dialect.PYTHONIC, "[look(text='a'), 3]"),
+    (Dialect.PYTHONIC, "[look(text='a') look(text='b')]"),
+    (Dialect.PYTHONIC, "[look(text=[look(text='a')])]"),
+    (Dialect.PYTHONIC, "[look(text='a').upper()]"),
+    (Dialect.PYTHONIC, "[look(text='sed -n '1,9p' f.py')]"),
+    (Dialect.PYTHONIC, "[look(text=f'{a}')]"),
+    (Dialect.PYTHONIC, "[look(text=b'a')]"),
+    (Dialect.PYTHONIC, "[look(text=1 + 2)]"),
+    (Dialect.PYTHONIC, "[look(text={1: 2})]"),
+    (Dialect.PYTHONIC, "[look(text={[1]: 2})]"),
+    (Dialect.PYTHONIC, "[look(text=1e999)]"),
+    (Dialect.PYTHONIC, "[look(text='a'), "),
+    (Dialect.PYTHONIC, f"[look(text={'[' * 40}{']' * 40})]"),
+    (Dialect.PYTHONIC, f"[look(text={'-' * 100_000}1)]"),
+    (Dialect.PYTHONIC, f"[look(text={'1+' * 50_000}1)]"),
+    (Dialect.PYTHONIC, f"[look(text={'9' * 5000})]"),
+    (Dialect.QWEN_XML, xml("text=a")),
+    (Dialect.QWEN_XML, xml(f"{XML_A} or <parameter=path>b</parameter>")),
+    (Dialect.QWEN_XML, f"<tool_call><function=look></function>{XML_A}</tool_call>"),
+    (Dialect.QWEN_XML, f"<tool_call><function=look></function>{JSON_CALL}</tool_call>"),
+    (Dialect.QWEN_XML, xml(XML_A + XML_A)),
+    # xalgorix 278: the name is lost
+    (Dialect.QWEN_XML, f"_plan>\n{XML_A}\n</function>"),
+    (Dialect.QWEN_XML, f"<tool_call>\nlook>\n{XML_A}\n</function></tool_call>"),
+    # q27 35, vllm 23099, ollama 17914
+    (Dialect.QWEN_XML, xml("<parameter=text!!</parameter>")),
+    (Dialect.QWEN_XML, xml("<parameter=text>\na\n<parameter=path>\nb\n</parameter>")),
+    (Dialect.GLM, glm(f"and{GLM_TEXT}a</arg_value>")),
+    # vllm 49248, ollama 14656, vllm 54971
+    (Dialect.GLM, "<tool_call>search<arg_key>query</arg_key>how many vacation days left</arg_value></tool_call>"),
+    (Dialect.GLM, glm(f"<arg_key>query</arg_key>lost</arg_value>{GLM_TEXT}a</arg_value>")),
+    (Dialect.GLM, glm(f"{GLM_TEXT}a")),
+    (Dialect.GLM, glm(f"{GLM_TEXT}a\n<arg_key>path</arg_key><arg_value>b</arg_value>")),
+    (Dialect.GLM, glm("<arg_key>path</arg_key></arg_key><arg_value>/tmp/x</arg_value>")),
+    (Dialect.GLM, glm(f"{GLM_TEXT}a</arg_value> or b")),
+    (Dialect.HARMONY, '<|channel|>commentary to=functions.look {"text": "a"}<|call|>'),
+    (Dialect.HARMONY, '<|channel|>commentary to=functions.look<|message|>{"text": "a"} and {"text": "b"}<|call|>'),
+    # lmstudio 942: cut
+    (Dialect.HARMONY, '<|channel|>commentary to=functions.look<|constrain|>json<|message|>{"text": {"a": "b"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "text"), HALF)
+def test_a_call_that_cannot_be_read_whole_is_malformed_and_says_why(dialect: Dialect, text: str) -> None:
+    (found,) = calls(dialect, text)
+    assert isinstance(found, Malformed)
+    assert 10 < len(found.fault) < 250
+
+
+def test_a_call_beside_one_that_cannot_be_read_keeps_its_place() -> None:
+    message = "<|channel|>commentary to=functions.look"
+    for dialect, text in (
+        (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "look", "parameters": {{'),
+        (Dialect.PYTHONIC, "[look(text='a')] [lok(text=1"),
+        (Dialect.HARMONY, f'{message}<|message|>{{"text": "a"}}<|call|>{message} {{'),
+        (Dialect.QWEN_XML, f"<function=look>{XML_A}</function><function=look><parameter=text>b"),
+    ):
+        first, second = calls(dialect, text)
+        assert first == LOOK
+        assert isinstance(second, Malformed)
+    first, second = calls(Dialect.QWEN_XML, f"<tool_call>I call <function=look>{XML_A}</function></tool_call>")
+    assert isinstance(first, Malformed)
+    assert second == LOOK
+
+
+TAGS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<function=look>",
+    "</function>",
+    "<parameter=text>",
+    "</parameter>",
+    "</arg_value>",
+)
+PARTS = [*TAGS, "<arg_key>text</arg_key>", "<arg_value>", JSON_CALL, "look", "{", "}", "\n", "x", "x"]
+
+
+@pytest.mark.parametrize("dialect", [Dialect.HERMES, Dialect.QWEN_XML, Dialect.GLM])
+def test_every_word_of_a_call_that_is_executed_makes_a_difference(dialect: Dialect) -> None:
+    draw = random.Random(0)
+    num_words = 0
+    for _ in range(4000):
+        body = draw.choices(PARTS, k=draw.randint(1, 6))
+        parts = [SYNTAX[dialect].write("look", {"text": " ".join(body)})] if draw.random() < 0.5 else body
+        text = " ".join(["<tool_call>", *parts, "</tool_call>"])
+        found = calls(dialect, text)
+        if "x" in text and not any(isinstance(call, Malformed) for call in found):
+            num_words += 1
+            for word in re.finditer("x", text):
+                assert calls(dialect, f"{text[: word.start()]}y{text[word.end() :]}") != found, text
+    assert num_words > 100
+
+
+ARGUMENTS = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True), JSON, max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ARGUMENTS)
+def test_literals_of_any_kind_are_read_back_from_python(arguments: dict[str, Any]) -> None:
+    text = SYNTAX[Dialect.PYTHONIC].write("look", arguments)
+    (found,) = calls(Dialect.PYTHONIC, text)
+    assert found == ToolCall("look", arguments)
+    assert calls(Dialect.PYTHONIC, text.replace("True", "true").replace("None", "null")) is not None

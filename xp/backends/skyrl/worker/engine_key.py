@@ -1,0 +1,76 @@
+"""The run's key for SkyRL's engines and their router on one machine, whose requests SkyRL sends without a key.
+
+SkyRL (0.3.0) turns on paths of vLLM that replace the weights and unpickle what they are sent; its router hands on
+whatever it is asked. The key is of the job's own Ray cluster (xp.security.own_ray).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+from xp.engines.key_check import engine_key, headers
+
+
+class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
+    """The client, which sends the key; workers receive it pickled."""
+
+    async def _get_session(self) -> Any:
+        session = await super()._get_session()
+        session.headers.update(headers())
+        return session
+
+
+def use(cfg: Any) -> bool:
+    """Lets SkyRL use the client and the router with the key if its engines have xp's middleware; returns whether."""
+    from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
+
+    engine = cfg.generator.inference_engine
+    is_own = engine.external_proxy_url is None and engine.external_server_urls is None
+    if not is_own or "middleware" not in engine.engine_init_kwargs:
+        return False
+    setup.build_router_args = _with_key(setup.build_router_args)
+    setup.RemoteInferenceClient = EngineClient
+    vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)
+    return True
+
+
+def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The router's arguments, with the key for its engines, and an engine that it asks about others' keys."""
+
+    def router_args(*args: Any, **more: Any) -> Any:
+        made = build(*args, **more)
+        engines = made.worker_urls or [url for url, _ in made.prefill_urls]
+        made.api_key = engine_key()
+        # The router has this argument; its Python class (0.1.14) leaves it out.
+        made.api_key_validation_urls = [f"{engines[0]}/v1/models"]
+        return made
+
+    return router_args
+
+
+def _asking_with_key(base: Any) -> Any:
+    """SkyRL's process of the router; its health check sends the key."""
+
+    class RouterWithKey(base):  # type: ignore[misc]
+        def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
+            deadline = time.monotonic() + timeout
+            while not _is_up(f"{router_url}/health"):
+                if not self._process.is_alive():
+                    raise RuntimeError(f"the router of SkyRL's engines ended with {self._process.exitcode}")
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the router of SkyRL's engines was not up after {timeout:g} s")
+                time.sleep(0.1)
+
+    return RouterWithKey
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return httpx.get(url, headers=headers(), timeout=5, trust_env=False).is_success
+    except httpx.RequestError:
+        return False

@@ -1,0 +1,99 @@
+"""The run's key for SGLang and its router under Slime on one machine, whose requests Slime sends without a key.
+
+The key is of the job's own Ray cluster (xp.security.own_ray): every process reads it for itself, and it is in no
+argument, variable or log. Slime sends requests in its rollout process and in the process of each engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from xp.engines.key_check import OPEN, EngineKeyCheck, engine_key, headers
+from xp.security import loopback
+from xp.security.after_import import after_import
+
+FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
+"""Slime's flags for engines or a router that this run does not start, which therefore have no key of xp's."""
+ASKED_BY_ROUTER: Final = (*OPEN, "/server_info", "/get_server_info", "/model_info", "/get_model_info")
+"""Paths that the router (sglang-router 0.3.2) requests of a new engine without a key: settings, no text or weights."""
+HTTP_UTILS: Final = "slime.utils.http_utils"
+ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
+SERVER: Final = "sglang.srt.entrypoints.http_server"
+
+
+def prepare_process() -> None:
+    """Set up a process of Slime's on one machine, before it imports Slime; Ray calls this in each of its workers."""
+    loopback.stay()
+    after_import(HTTP_UTILS, _key_of_router_and_rollouts)
+    after_import(ENGINE, _key_of_engine)
+    after_import(SERVER, _require_key)
+
+
+def is_wanted(flags: Sequence[str]) -> bool:
+    """True if Slime starts all of its engines and its router itself."""
+    return not any(flag in flags for flag in FOREIGN_SERVERS)
+
+
+def run_router(args: Any) -> int:
+    """Body of the router's process; its key is set here, because Slime logs the arguments before it starts the process.
+
+    Args:
+        args: RouterArgs.
+
+    Returns:
+        The exit status.
+    """
+    from sglang_router.launch_router import launch_router
+
+    args.api_key = engine_key()
+    return int(launch_router(args) is None)
+
+
+def launch_server(server_args: Any) -> None:
+    """Body of an engine's process, in place of SGLang's `launch_server`."""
+    from sglang.srt.entrypoints import http_server
+
+    http_server.app.add_middleware(EngineKeyCheck, open_paths=ASKED_BY_ROUTER)
+    http_server.launch_server(server_args)
+
+
+def _key_of_router_and_rollouts(module: ModuleType) -> None:
+    """Give the key to the router and to the client of Slime's rollouts."""
+    if getattr(module.init_http_client, "xp_sends_key", False):
+        return
+    init = module.init_http_client
+
+    @wraps(init)
+    def init_http_client(args: Any) -> None:
+        init(args)
+        if module._http_client is not None:
+            module._http_client.headers.update(headers())
+
+    init_http_client.xp_sends_key = True  # type: ignore[attr-defined]
+    module.init_http_client = init_http_client  # type: ignore[attr-defined]
+    module.run_router = run_router  # type: ignore[attr-defined]
+
+
+def _key_of_engine(module: ModuleType) -> None:
+    """Let the process that starts an engine send the key, also while it waits for the engine."""
+    if getattr(module._wait_server_healthy, "xp_sends_key", False):
+        return
+    wait, requests = module._wait_server_healthy, module.requests
+    with_key = {name: partial(getattr(requests, name), headers=headers()) for name in ("get", "post", "delete")}
+    module.requests = SimpleNamespace(**{**vars(requests), **with_key})  # type: ignore[attr-defined]
+
+    @wraps(wait)
+    def wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
+        del api_key
+        wait(base_url, engine_key(), is_process_alive)
+
+    wait_server_healthy.xp_sends_key = True  # type: ignore[attr-defined]
+    module._wait_server_healthy = wait_server_healthy  # type: ignore[attr-defined]
+
+
+def _require_key(module: ModuleType) -> None:
+    """Replace this module's `launch_server`, which Slime starts by its name in a separate process."""
+    module.launch_server = launch_server  # type: ignore[attr-defined]

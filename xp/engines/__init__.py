@@ -1,0 +1,1 @@
+"""Inference engines as servers, shared by trainers and evaluation."""

@@ -1,0 +1,90 @@
+"""Converts messages in the form of chat completions, as data and packages have them, to `Message`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from xp.envs.base import Message, ProtocolError
+
+
+def call_id(number: int) -> str:
+    """Id of a call that has none; templates of Mistral's refuse one without exactly nine letters and digits."""
+    return f"call{number:05}"
+
+
+def chat_messages(given: Any) -> list[Message]:
+    """The messages with plain values alone; a result without name or id gets those of the call that it answers.
+
+    Raises:
+        ProtocolError: with the number of the message, what is expected and what it has.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ProtocolError(f"expected a list of {{role, content}}, got {given!r:.80}")
+    found: list[Message] = []
+    unanswered: dict[str, str] = {}
+    """Id of each call without a result -> name of its tool."""
+    num_calls = 0
+    for number, one in enumerate(given):
+        if not isinstance(one, Mapping) or not isinstance(one.get("role"), str):
+            raise ProtocolError(f"message {number}: expected {{role, content}}, got {one!r:.80}")
+        calls = [_call(call, number, num_calls + place) for place, call in enumerate(one.get("tool_calls") or ())]
+        message = Message(role=str.__str__(one["role"]), content=_text(one.get("content"), number, bool(calls)))
+        if calls:
+            message["tool_calls"] = calls
+        num_calls += len(calls)
+        unanswered |= {call["id"]: call["function"]["name"] for call in calls}
+        answered = str(one.get("tool_call_id") or "")
+        if message["role"] == "tool" and not answered:
+            of_name = (key for key, name in unanswered.items() if name == one.get("name"))
+            answered = next(of_name, next(iter(unanswered), ""))
+        if name := one.get("name") or unanswered.get(answered):
+            message["name"] = str(name)
+        if answered:
+            message["tool_call_id"] = answered
+            unanswered.pop(answered, None)
+        found.append(message)
+    return found
+
+
+def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the arguments of calls as JSON text, as chat completions and some chat templates have them."""
+    found = [dict(message) for message in messages]
+    for message in found:
+        if "tool_calls" in message:
+            message["tool_calls"] = [
+                {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+                for call in message["tool_calls"]
+                for function in [call["function"]]
+            ]
+    return found
+
+
+def _text(content: Any, number: int, has_calls: bool) -> str:
+    """Content as text: the texts of its parts on lines of their own."""
+    if content is None and has_calls:
+        return ""
+    parts = content if isinstance(content, list | tuple) else [content]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
+    strange = [part for part in texts if not isinstance(part, str)]
+    if strange:
+        raise ProtocolError(f"message {number}: expected a text as content, got {strange[0]!r:.80}")
+    return "\n".join(map(str.__str__, texts))
+
+
+def _call(call: Any, number: int, place: int) -> dict[str, Any]:
+    """A call with an id and its arguments as an object; most chat templates refuse them as JSON text."""
+    try:
+        function = call.get("function") or call
+        name, arguments = function["name"], function.get("arguments")
+        value = json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}") or {}
+        # Parquet gives each call the arguments of all calls, the others as nulls.
+        own = {key: one for key, one in value.items() if one is not None}
+        if not isinstance(name, str) or not name:
+            raise TypeError
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        expected = "a tool call with a name and arguments as an object"
+        raise ProtocolError(f"message {number}: expected {expected}, got {call!r:.80}") from None
+    known = str(call.get("id") or call_id(place))
+    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": own}}
