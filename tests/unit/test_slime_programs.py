@@ -69,10 +69,17 @@ def test_a_model_that_a_run_has_not_made_is_missed_by_name(tmp_path: Path) -> No
 
 
 def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_path: Path) -> None:
-    model = model_at(tmp_path / "m", hidden_size=96, num_hidden_layers=2, rope_parameters={"rope_theta": 10000.0})
-    check_architecture(model, {"hidden_size": 96, "num_layers": 2, "rope_theta": 10000.0})
+    model = model_at(
+        tmp_path / "m",
+        hidden_size=96,
+        num_hidden_layers=2,
+        rope_parameters={"rope_theta": 10000.0, "recurrent_layers": False},
+    )
+    check_architecture(model, {"hidden_size": 96, "num_layers": 2, "rope_theta": 10000.0, "recurrent_layers": False})
     with pytest.raises(XpError, match=r"num_layers is 3, and config\.json has 2"):
-        check_architecture(model, {"hidden_size": 96, "num_layers": 3, "rope_theta": 10000.0})
+        check_architecture(
+            model, {"hidden_size": 96, "num_layers": 3, "rope_theta": 10000.0, "recurrent_layers": False}
+        )
 
 
 @pytest.fixture
@@ -276,7 +283,8 @@ def convert_job(root: Path, checkouts: Path, tracker: str) -> Path:
     (checkouts / "tools/convert_hf_to_torch_dist.py").write_text(CONVERTER.format(tracker=tracker))
     flags = ("--hf-checkpoint", "models/tiny", "--save", "models/tiny-megatron")
     made = command(*flags, paths=("--save",), models=("--hf-checkpoint",))
-    config = ConvertConfig("here", made, 1, "models/tiny", {"hidden_size": 96}, "models/tiny-megatron", {"of": "tiny"})
+    shape = {"hidden_size": 96, "recurrent_layers": False}
+    config = ConvertConfig("here", made, 1, "models/tiny", shape, "models/tiny-megatron", {"of": "tiny"})
     (root / "config.json").write_text(config.to_json())
     assert ConvertConfig.from_json(config.to_json()) == config
     return root / "config.json"
