@@ -33,13 +33,14 @@ class Signals:
     sent must end the command. It has no effect in other threads than the main one.
 
     Args:
-        text: text after the reason in the message of `check`.
+        run_id: run, for the message of `check`.
+        resume: command that continues it.
     """
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, run_id: str = "", resume: str = "") -> None:
         self.number: int | None = None
         """The first signal; None: there was none."""
-        self._text = text
+        self._run_id, self._resume = run_id, resume
         self._received = 0.0
         self._cancel: Callable[[bool], None] | None = None
         self._previous: dict[int, Any] = {}
@@ -70,7 +71,7 @@ class Signals:
         """Raises XpError(INTERRUPTED or TERMINATED) if there was a signal."""
         if self.number is not None:
             stopped = Stopped(self.number)
-            raise XpError(f"{stopped}{self._text}", stopped.code)
+            raise XpError(f"{self._run_id} was {stopped}\nresume: {self._resume}", stopped.code)
 
     def sleep(self, seconds: float) -> None:
         """Sleeps like time.sleep, but a signal ends the wait."""

@@ -34,6 +34,7 @@ from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.security import own_ray
 from xp.security.loopback import free_port
+from xp.signals import Stopped, stopping
 from xp.testing.jobs import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1500)
@@ -117,12 +118,8 @@ def test_a_silent_engine_ends_the_stage_at_its_deadline_and_sessions_are_closed(
     assert diary.read_text() == "closed"
 
 
-class Asked(Exception):
-    """TERM arrived."""
-
-
 def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a handler raises is lost while Ray waits, and Ray's own handler kills its processes on the spot."""
+    """Ray's own handler would kill its processes at once."""
     monkeypatch.setattr(cluster, "CANCEL_PATIENCE_S", PATIENCE_S)
     diary = tmp_path / "diary"
 
@@ -131,16 +128,9 @@ def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, m
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def handle(*_: object) -> None:
-        raise Asked
-
-    previous = signal.signal(signal.SIGTERM, handle)
     threading.Thread(target=term, daemon=True).start()
-    try:
-        with pytest.raises(Asked):
-            run_in_ray(native(train_config(), tmp_path), linger, (diary,), num_workers=1)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    with stopping(), pytest.raises(Stopped):
+        run_in_ray(native(train_config(), tmp_path), linger, (diary,), num_workers=1)
     assert diary.read_text() == "closed"
 
 

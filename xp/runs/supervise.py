@@ -68,12 +68,11 @@ def dispatch(
     ready = make_ready(plan, launcher, outputs, modules)
     max_restarts = plan.spec.launcher.max_restarts
     resume = resume or resume_command(plan.run_id, outputs)
-    text = f": {plan.run_id}\nresume: {resume}"
     with hold(run, plan.attempt):
         for restart in range(max_restarts + 1):
             try:
                 # Trackers of each attempt are its own, as for a resumed run.
-                with _mirror(plan, run, ready, echo), Signals(text) as signals:
+                with _mirror(plan, run, ready, echo), Signals(plan.run_id, resume) as signals:
                     is_again = again and restart == 0
                     attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
                     return attempt.leave() if plan.spec.launcher.detach else attempt.run()
@@ -82,7 +81,7 @@ def dispatch(
                     raise
                 delay = restart_delay_s * 2**restart
                 echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
-                with Signals(text) as signals:
+                with Signals(plan.run_id, resume) as signals:
                     signals.sleep(delay)
                     plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
                     signals.check()
