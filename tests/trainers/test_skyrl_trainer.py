@@ -61,10 +61,10 @@ def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **ch
 
 def test_the_prepared_view_loads_in_skyrls_own_dataset_with_everything_an_episode_needs(tmp_path: Path) -> None:
     found = dataset(tmp_path / "train.parquet")
-    prompt, env_class, extras, _ = found[3]
+    _, env_class, extras, _ = found[3]
     assert len(found) == len(ROWS)
     assert env_class == "xp"
-    assert ViewRow.of(prompt, extras) == ViewRow(
+    assert ViewRow.of(extras) == ViewRow(
         "fake/train/3", "fake", "train", 3, "[]", (Message(role="user", content="play"),)
     )
 

@@ -187,7 +187,6 @@ def test_a_row_without_a_right_answer_is_refused(name: str, right: Any) -> None:
         (regex, "("),
         (contains, " "),
     ],
-    ids=str,
 )
 def test_a_right_answer_that_no_answer_could_equal_is_refused(grader: Grader, right: Any) -> None:
     with pytest.raises(ValueError, match=r"answer|expression"):

@@ -197,6 +197,15 @@ class TurnClient:
         # SkyRL's text is without special tokens: a model that writes one in the middle of a call would be misread.
         return {**output, "responses": [self._chat.text(ids)]}
 
+    def _no_turn(self, sampling: Any) -> dict[str, Any]:
+        """A turn of one token, because SkyRL's loop requires one."""
+        return {
+            "responses": [""],
+            "response_ids": [[self._chat.end_id]],
+            "stop_reasons": ["stop"],
+            "response_logprobs": None if sampling.get("logprobs") is None else [[0.0]],
+        }
+
 
 class OpeningTokenizer:
     """A tokenizer that gives SkyRL's loop the prompt of the current episode, which SkyRL would render without tools.
