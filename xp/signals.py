@@ -19,7 +19,7 @@ HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ends the program; a KeyboardInterrupt, because Ray drops any other exception of a handler."""
+    """A signal ends the program; a KeyboardInterrupt, because Ray's calls lose any other exception of a handler."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -106,5 +106,10 @@ def stopping() -> Iterator[None]:
                 raised = True
                 raise stopped
 
-        with signals.cancelling(stop):
-            yield
+        try:
+            with signals.cancelling(stop):
+                yield
+        except KeyboardInterrupt as error:
+            if signals.number is None or isinstance(error, Stopped):
+                raise
+            raise Stopped(signals.number) from None  # Ray's calls raise a KeyboardInterrupt of their own.

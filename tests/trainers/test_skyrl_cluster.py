@@ -129,7 +129,7 @@ def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, m
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=term, daemon=True).start()
-    with stopping(), pytest.raises(Stopped):
+    with pytest.raises(Stopped), stopping():
         run_in_ray(native(train_config(), tmp_path), linger, (diary,), num_workers=1)
     assert diary.read_text() == "closed"
 
