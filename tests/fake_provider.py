@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.fake_session import RULES
-from xp.atomic import write_atomically
 from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
+from xp.lib.atomic import write_atomically
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 TOOL = ToolSpec("submit", "Hand in.", {"type": "object", "properties": {"answer": {"type": "string"}}})

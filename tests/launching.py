@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 import psutil
 
-from xp import signals
 from xp.compose import compose
 from xp.errors import XpError
 from xp.job import Runtime, Stage
 from xp.launchers.local import LocalLauncher
+from xp.lib import signals
 from xp.runs.record import RunRecord, read_record
 from xp.runs.supervise import dispatch
 from xp.spec import LauncherSpec

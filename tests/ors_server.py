@@ -12,7 +12,7 @@ from typing import Any
 from tests.fake_session import RULES
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
-from xp.security import own_directory
+from xp.lib import private_directory as own_directory
 
 LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
 """File to which each execution is appended, so that a test can count what the server did."""

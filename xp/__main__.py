@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from xp.errors import ExitCode, XpError
-from xp.security.terminal import guarded, lost_output, shown
-from xp.signals import Stopped
+from xp.lib.signals import Stopped
+from xp.lib.terminal import guarded, lost_output, shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
     except XpError as error:
         if "--debug" in arguments:
             raise
-        from xp.security.secrets import Redactor
+        from xp.secrets.redaction import Redactor
 
         # A refused word is repeated in the message, and may be a URL with a password.
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)

@@ -34,7 +34,7 @@ class Runtime:
     image_checkouts: Mapping[str, str] = field(default_factory=dict)
     """Variable that names a checkout -> its path in the image."""
     lock: str | None = None
-    """Key of the lock of its environment (`xp.runtime_locks`); used where neither of the first two is set."""
+    """Key of the lock of its environment (`xp.runtimes`); used where neither of the first two is set."""
     checkouts: str | None = None
     """Key of the checkouts that `install` makes (`xp.runtime_checkouts`); used for variables that are not set."""
     packages: tuple[str, ...] = ()

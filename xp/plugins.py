@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import XpError, nearest
-from xp.load import load_object
+from xp.lib.load import load_object
 
 
 class Kind(StrEnum):
@@ -35,6 +35,16 @@ class Kind(StrEnum):
         return self.name.lower()
 
 
+CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
+    Kind.LAUNCHER: {"skypilot": "xp.contrib.skypilot.launcher"},
+    Kind.PROVIDER: {
+        "reasoning_gym": "xp.contrib.reasoning_gym.provider:ReasoningGymProvider",
+        "verifiers": "xp.contrib.verifiers.provider:VerifiersProvider",
+        "inspect": "xp.contrib.inspect.provider:InspectProvider",
+        "harbor": "xp.contrib.harbor.provider:HarborProvider",
+    },
+}
+"""Parts that nothing else of xp imports: each has options, as a plugin has, and could be a package of its own."""
 OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
     Kind.BACKEND: {
         "trl": "xp.backends.trl.control.render",
@@ -46,16 +56,13 @@ OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "ray": "xp.launchers.ray",
         "slurm": "xp.launchers.slurm",
         "modal": "xp.launchers.modal",
-        "skypilot": "xp.launchers.skypilot",
+        **CONTRIB[Kind.LAUNCHER],
     },
     Kind.PROVIDER: {
         "openreward": "xp.envs.openreward:OpenRewardProvider",
         "openenv": "xp.envs.openenv:OpenEnvProvider",
         "local": "xp.envs.graded:GradedProvider",
-        "reasoning_gym": "xp.envs.packages.reasoning_gym:ReasoningGymProvider",
-        "verifiers": "xp.envs.packages.verifiers:VerifiersProvider",
-        "inspect": "xp.envs.packages.inspect_provider:InspectProvider",
-        "harbor": "xp.envs.harbor.provider:HarborProvider",
+        **CONTRIB[Kind.PROVIDER],
     },
     Kind.DIALECT: dict.fromkeys(
         ("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "auto"), "xp.episode.dialects"

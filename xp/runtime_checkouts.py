@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from xp.runtime_locks import LOCKS, WHOLE, added_to_image, directory
+from xp.runtimes import LOCKS, WHOLE, added_to_image, directory
 
 FILE = "checkouts.toml"
 PLACES = "checkouts.json"

@@ -219,8 +219,8 @@ def bare(script: Script) -> Played:
 
 def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any) -> Any:
     """ROW, played with a model of this process."""
-    from xp.backends.trl.worker.engine import TransformersEngine
-    from xp.backends.trl.worker.episodes import play_each
+    from xp.engines.play import play_each
+    from xp.engines.transformers_engine import TransformersEngine
 
     is_stop = chat.holds_one_of(sampling.stop)
     (rollout,) = play_each(
@@ -231,12 +231,12 @@ def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any) -> 
 
 def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200) -> Any:
     """The script, played by TRL's adapter."""
-    from xp.backends.trl.worker.config import TRLSampling
+    from xp.engines.config import EngineSampling
 
     tokenizer, _ = tokenizer_and_model()
     model = ScriptedModel(_conversation(script), len(tokenizer))
     limits = (400, max_tokens_per_turn, 2000)
-    sampling = TRLSampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
+    sampling = EngineSampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
     return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
 
 
@@ -300,13 +300,13 @@ def test_a_turn_that_trls_adapter_cuts_truncates_its_episode_and_leaves_the_loss
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_keeps_prompts(keep: bool) -> None:
-    from xp.backends.trl.worker.config import TRLSampling
+    from xp.engines.config import EngineSampling
 
     tokenizer, _ = tokenizer_and_model()
     script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
     chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = TRLSampling(
+    sampling = EngineSampling(
         temperature=0.0,
         top_p=1.0,
         top_k=None,
@@ -322,13 +322,13 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
 
 @pytest.mark.parametrize("places", [4, 1])
 def test_a_live_prompt_is_what_trls_engine_reads_and_what_the_loss_and_the_record_have(places: int) -> None:
-    from xp.backends.trl.worker.config import TRLSampling
-    from xp.backends.trl.worker.engine import TransformersEngine
-    from xp.backends.trl.worker.episodes import play_each
+    from xp.engines.config import EngineSampling
+    from xp.engines.play import play_each
+    from xp.engines.transformers_engine import TransformersEngine
 
     tokenizer, model = tokenizer_and_model()
     chat, mix = ChatTokens(tokenizer, Chat(keep_prompts=True)), DrawnMix()
-    sampling = TRLSampling(400, 8, 40, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    sampling = EngineSampling(400, 8, 40, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     numbered = [(ROW, number) for number in range(len(DRAWN))]
 
     def engine(opening: Any) -> TransformersEngine:

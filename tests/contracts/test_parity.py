@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.base import Support, meant_fields, render_module
-from xp.backends.capability import Row
 from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
 from xp.cli.parity import REFERENCE, reference_markdown
 from xp.compose import compose
+from xp.planning.backend import Support, meant_fields, render_module
+from xp.planning.capability import Row
 from xp.spec import BackendName
 from xp.testing.backend import BackendSuite
 from xp.testing.fields import CARRIED_BY_THE_RECORD, changed, dropped

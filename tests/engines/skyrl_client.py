@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from xp.backends.skyrl.worker.rehearsal import stand_ins
-from xp.security.loopback import HOST, free_port
+from xp.lib.loopback import HOST, free_port
 
 LENGTH, TURNS = 20, 4
 

@@ -23,7 +23,7 @@ import psutil
 from tests.engines.test_slime import other_weights
 from tests.tiny import tokenizer_and_model
 from xp.backends.slime.worker import processes, train
-from xp.security.after_import import after_import
+from xp.lib.after_import import after_import
 from xp.worker.program import run_stage
 
 FAULTS = "XP_TEST_FAULTS"

@@ -13,10 +13,11 @@ import pytest
 from tests.engines import needs_vllm
 from tests.engines.test_trl import configured
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig
-from xp.backends.trl.worker.server import Served, running
-from xp.backends.trl.worker.writing import GenerationRequest
+from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.engines.completions import ServerWriter
+from xp.engines.config import EngineSampling
+from xp.engines.server import Served, running
+from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -25,7 +26,7 @@ LENGTH = 24
 
 def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
     """Tokens that the model writes at temperature 0."""
-    sampling = TRLSampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
+    sampling = EngineSampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
     writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
     turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))
     assert len(turn.logprobs) == len(turn.ids)

@@ -20,7 +20,8 @@ import uvicorn
 from tests.listeners import Listener, listeners, off_loopback
 from xp.backends.skyrl.worker import process
 from xp.backends.skyrl.worker.train import MIDDLEWARE
-from xp.security import loopback, own_ray
+from xp.lib import loopback
+from xp.lib import ray_token as own_ray
 
 REQUESTS = (
     ("GET", "/v1/models"),

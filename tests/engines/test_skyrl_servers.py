@@ -20,8 +20,8 @@ pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm"
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.skyrl.control.keys import EXTENSION
-from xp.backends.stages.needs import cpu_environment
-from xp.security.loopback import HOST, ONE_MACHINE, free_port
+from xp.lib.loopback import HOST, ONE_MACHINE, free_port
+from xp.planning.stages.needs import cpu_environment
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4

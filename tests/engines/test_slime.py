@@ -29,8 +29,9 @@ from tests.trainers.slime_setup import (
 )
 from xp.backends.slime.worker import engine_key
 from xp.engines.key_check import headers
-from xp.security import loopback, own_ray
-from xp.security.loopback import HOST, free_port
+from xp.lib import loopback
+from xp.lib import ray_token as own_ray
+from xp.lib.loopback import HOST, free_port
 
 needs_server = pytest.mark.skipif(find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang")
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]

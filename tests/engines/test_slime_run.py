@@ -19,11 +19,11 @@ from tests.engines.test_slime import ON_CPU, needs_server
 from tests.listeners import listeners, off_loopback
 from tests.trainers.slime_setup import needs_slime, tiny_directory
 from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, run, spec_of, start
-from xp.backends.base import RunPaths
 from xp.backends.slime.worker.config import SlimeTrainConfig
-from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.job import Job
-from xp.security.loopback import free_port
+from xp.lib.loopback import free_port
+from xp.planning.backend import RunPaths
+from xp.planning.stages.prepare import prepare_stage, task_set_place
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 

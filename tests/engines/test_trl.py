@@ -19,11 +19,11 @@ import yaml
 from tests.engines import needs_vllm
 from tests.resuming import lose_once, process_with
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths
 from xp.worker.logprob_gap import check_gap
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -80,8 +80,8 @@ def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tup
 @contextmanager
 def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]:
     """A training with the server that the stage starts beside it."""
-    from xp.backends.trl.worker.server import URL, running
     from xp.engines.key_check import KEY
+    from xp.engines.server import URL, running
 
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     assert config.common.server is not None

@@ -27,7 +27,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
-from xp.security import loopback
+from xp.lib import loopback
 
 LEFT_OUT = "layers.1."
 DTYPE, UNTIED = "dtype", "untied"

@@ -20,10 +20,10 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
-from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
+from xp.planning.stages.prepare import prepare_config
 from xp.tasks.prepare import prepare
 from xp.testing.jobs import PATIENCE_S, eventually
 

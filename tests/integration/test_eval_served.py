@@ -27,14 +27,14 @@ import pytest
 from tests.listeners import listeners, off_loopback
 from tests.smollm2 import smollm2
 from xp.__main__ import main
-from xp.backends.stages.model import model_place
 from xp.backends.trl.control.render import sampling_of
-from xp.backends.trl.worker.writing import GenerationRequest
 from xp.compose import compose
+from xp.engines.sglang import SGLangWriter, running
+from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
-from xp.evaluation.local import ensure_made
-from xp.evaluation.sglang import ON_CPU, SGLangWriter, running
-from xp.security.loopback import HOST, free_port
+from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
+from xp.lib.loopback import HOST, free_port
+from xp.planning.stages.model import model_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
@@ -174,7 +174,7 @@ def test_xps_sglang_server_answers_whoever_has_the_key_and_listens_on_loopback_a
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
     log = tmp_path / "sglang.log"
-    with running(spec, str(model), "", log, python) as (url, key):
+    with running(sglang_arguments(spec), str(model), "", log, python) as (url, key):
         sampling = sampling_of(spec, 1.0)
         with pytest.raises(XpError, match="401"):
             SGLangWriter(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))

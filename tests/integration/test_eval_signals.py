@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from tests.launching import PATIENCE_S, eventually, is_alive
-from xp.backends.stages.model import model_place
 from xp.compose import compose
 from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made
+from xp.planning.stages.model import model_place
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -17,9 +17,9 @@ import pytest
 from tests.fake_session import call
 from tests.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
 from xp.__main__ import main
+from xp.contrib.harbor import keeper, session
+from xp.contrib.harbor.local_sandbox import LocalSandbox
 from xp.envs.base import Provider, Task
-from xp.envs.harbor import keeper, session
-from xp.envs.harbor.local_sandbox import LocalSandbox
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -256,7 +256,7 @@ def test_a_process_in_the_background_stays_until_the_verifier_ran(tmp_path: Path
 PROGRAM = """
 import os, time
 from pathlib import Path
-from xp.envs.harbor.local_sandbox import LocalSandbox
+from xp.contrib.harbor.local_sandbox import LocalSandbox
 box = LocalSandbox(None, os.environ, None)
 box.run("setsid sleep 604 & echo", {}, 5.0, 100)
 print(box.root, flush=True)
@@ -282,7 +282,7 @@ def test_a_process_that_is_ended_leaves_no_process_and_no_directory(number: sign
 
 STARTS_LATE = """
 import os, subprocess, sys, threading
-from xp.envs.harbor import keeper
+from xp.contrib.harbor import keeper
 is_starting, may_start, has_started = threading.Event(), threading.Event(), threading.Event()
 popen, remove = subprocess.Popen, keeper.remove
 def late(*arguments, **named):

@@ -11,9 +11,9 @@ import pytest
 
 from tests.fake_session import call
 from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from xp.contrib.harbor.task_folder import BrokenTask, read_task
 from xp.envs.base import Task
 from xp.envs.config import SandboxKind
-from xp.envs.harbor.task_folder import BrokenTask, read_task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
-from xp import guard
 from xp.errors import ExitCode, XpError
+from xp.lib import guard
 from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration

@@ -19,8 +19,8 @@ import pytest
 
 from tests.envs_under_test.counter import LOG_VARIABLE
 from tests.ors_server import COUNTER, rules
-from xp.atomic import write_atomically
 from xp.errors import ExitCode
+from xp.lib.atomic import write_atomically
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import request_key
 from xp.tasks.store import open_verified

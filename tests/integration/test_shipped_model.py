@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.stages.model import made_from, model_config
 from xp.builtin.model.tiny_model import MANIFEST, SHIPPED, is_shipped, is_whole
 from xp.compose import compose
+from xp.planning.stages.model import made_from, model_config
 
 PROGRAM = """
 import sys

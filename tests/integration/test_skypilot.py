@@ -14,12 +14,13 @@ import pytest
 from tests.detaching import DetachingContract
 from tests.launching import PATIENCE_S, ROOT, launcher_spec
 from xp.compose import compose
+from xp.contrib.skypilot import launcher as skypilot
+from xp.contrib.skypilot.launcher import SkypilotLauncher
+from xp.contrib.skypilot.task import exit_code_in
 from xp.errors import ExitCode, XpError
-from xp.launchers import log_command, skypilot
+from xp.launchers import log_command
 from xp.launchers.base import Context, Launch, Launcher
-from xp.launchers.limits import check_limits
-from xp.launchers.skypilot import SkypilotLauncher
-from xp.launchers.skypilot_task import exit_code_in
+from xp.planning.limits import check_limits
 from xp.planning.plan import build_plan
 from xp.testing.launcher import LauncherSuite
 

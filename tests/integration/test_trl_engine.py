@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.worker.attention_masks import masks
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
-from xp.backends.trl.worker.draws import draw, truncated
-from xp.backends.trl.worker.engine import TransformersEngine
-from xp.backends.trl.worker.writing import Done, GeneratedTurn, GenerationRequest, WritingEngine
+from xp.engines.attention_masks import masks
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import Conversation, Opening, RolloutTurn
+from xp.engines.draws import draw, truncated
+from xp.engines.transformers_engine import TransformersEngine
+from xp.engines.writing import Done, GeneratedTurn, GenerationRequest, WritingEngine
 
-SAMPLING = TRLSampling(
+SAMPLING = EngineSampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,
@@ -36,7 +36,7 @@ class Engine:
     def __init__(
         self,
         prompts: Sequence[Sequence[int]],
-        sampling: TRLSampling = SAMPLING,
+        sampling: EngineSampling = SAMPLING,
         seed: str = "1",
         names: Sequence[str] | None = None,
         places: int | None = None,
@@ -249,7 +249,7 @@ def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
 
 
 def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
-    def play(sampling: TRLSampling, seed: str) -> list[list[int]]:
+    def play(sampling: EngineSampling, seed: str) -> list[list[int]]:
         engine = Engine(prompts(4), sampling, seed=seed)
         engine.begin(*range(4))
         engine.run()

@@ -17,10 +17,10 @@ import pytest
 from tests.fake_session import call
 from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import Conversation, Opening, RolloutTurn
-from xp.backends.trl.worker.episodes import Rollout, play_each
 from xp.backends.trl.worker.tasks_view import trl_rows
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import Conversation, Opening, RolloutTurn
+from xp.engines.play import Rollout, play_each
 from xp.envs.base import Message, Task
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
@@ -33,7 +33,7 @@ from xp.testing.jobs import eventually
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
 OTHER = "tests.envs_under_test.awkward:Other"
-SAMPLING = TRLSampling(
+SAMPLING = EngineSampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,

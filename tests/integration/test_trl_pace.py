@@ -18,22 +18,22 @@ from tests.envs_under_test.graders import TOGETHER
 from tests.fake_session import RULES, FakeSession, with_limits
 from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.backends.stages.episode import episode_config
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.engine import TransformersEngine
-from xp.backends.trl.worker.episodes import Rollout, play_each
 from xp.compose import compose
+from xp.engines.config import EngineSampling
+from xp.engines.play import Rollout, play_each
+from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
+from xp.planning.stages.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import PATIENCE_S
 
-SAMPLING = TRLSampling(
+SAMPLING = EngineSampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,

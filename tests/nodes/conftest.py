@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from xp import guard
 from xp.launchers.node.own_cluster import RETRIES
-from xp.security import own_ray
+from xp.lib import guard
+from xp.lib import ray_token as own_ray
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

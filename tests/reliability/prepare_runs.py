@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.fake_provider import FakeWorld
-from xp.atomic import write_atomically
+from xp.lib.atomic import write_atomically
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import request_key
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from xp.envs.local_server import LocalServer
-from xp.security.loopback import free_ports
+from xp.lib.loopback import free_ports
 
 EVENT_STREAM = "text/event-stream"
 

@@ -12,10 +12,10 @@ import pytest
 from tests.foreign import leave_run, record
 from xp.backends.slime.control.flags import catalog
 from xp.backends.slime.control.overrides import TAKEN
-from xp.backends.stages.named_code import named_code
 from xp.cli.runs import trust
 from xp.compose import compose
 from xp.errors import ExitCode
+from xp.planning.stages.named_code import named_code
 
 pytestmark = pytest.mark.scorecard(54)
 

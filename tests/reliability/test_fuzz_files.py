@@ -16,8 +16,6 @@ from tests.launching import stage
 from tests.reliability.test_hostile_files import EPISODE, SUMMARISED
 from xp.cli.runs import show_all
 from xp.compose import compose, from_container, to_yaml
-from xp.compose.recorded import recorded_spec
-from xp.digest import digest_of
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import XpError
@@ -27,13 +25,15 @@ from xp.evaluation.verdict import diagnose
 from xp.launchers.base import Context
 from xp.launchers.cluster import read_launches
 from xp.launchers.node.job_spec import JobSpec, make_job_spec, read_result
+from xp.lib.digest import digest_of
+from xp.lib.reading import config_of
 from xp.planning.plan import build_plan
-from xp.reading import config_of
 from xp.report.data import report
 from xp.runs import detached
 from xp.runs.held_out import held_out
 from xp.runs.leaderboard import leaderboard
 from xp.runs.record import read_record, table
+from xp.spec.recorded import recorded_spec
 from xp.tasks.config import PrepareConfig
 from xp.tasks.inspect import list_sets, verify_set
 from xp.tasks.manifest import Count, Manifest

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from xp.envs.packages.verifiers_model import KEY_VARIABLE, ModelEndpoint
+from xp.contrib.verifiers.model import KEY_VARIABLE, ModelEndpoint
 
 
 @pytest.mark.scorecard(46)

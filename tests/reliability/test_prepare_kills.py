@@ -13,7 +13,7 @@ import pytest
 
 from tests.cases import few
 from tests.reliability.prepare_runs import Runs, new_runs
-from xp.security import own_directory
+from xp.lib import private_directory as own_directory
 from xp.tasks.faults import FaultPoint
 from xp.tasks.store import prove
 

@@ -25,8 +25,8 @@ from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode
 from xp.launchers.node.log import RESTORE, LogStream, harmless, plain
-from xp.security.secrets import Redactor
-from xp.security.terminal import MAX_LINE, RESET, Screen, shown
+from xp.lib.terminal import MAX_LINE, RESET, Screen, shown
+from xp.secrets.redaction import Redactor
 from xp.spec.section import local_path
 from xp.tasks.prepare import prepare
 

@@ -14,8 +14,8 @@ from xp.envs.local_server import _child_environ
 from xp.launchers import cluster
 from xp.launchers.base import Context
 from xp.launchers.node.log import LogStream
-from xp.security.environment import inherited
-from xp.security.secrets import MASK, Redactor, telling_values
+from xp.secrets.environment import inherited
+from xp.secrets.redaction import MASK, Redactor, telling_values
 
 pytestmark = pytest.mark.scorecard(48)
 

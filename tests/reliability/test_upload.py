@@ -15,7 +15,6 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.unit.test_episode_trajectory import a_record
-from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.target import api_target
 from xp.episode import upload
@@ -23,6 +22,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.upload import Uploaded, Uploader, batches, rollout_events
 from xp.errors import XpError
+from xp.planning.stages.episode import episode_config
 
 ACCEPTED = faults.replied(b"{}", executed=False)
 

@@ -13,12 +13,12 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from xp.__main__ import main
-from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
+from xp.planning.stages.episode import episode_config
 
 pytestmark = pytest.mark.scorecard(47)
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.trainers.pins import wrong_checkouts
-from xp.security import own_ray
+from xp.lib import ray_token as own_ray
 
 if find_spec("skyrl") is not None:
     own_ray.close_to_others()

@@ -8,8 +8,8 @@ from functools import cache
 
 from tools.benchmarks.bench_memory import points_of
 from tools.benchmarks.memory_points import HIDDEN, TOKENS, VOCABULARIES
-from xp.backends.base import MemoryUse, render_module
 from xp.compose import compose
+from xp.planning.backend import MemoryUse, render_module
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.security import own_directory
+from xp.lib import private_directory as own_directory
 from xp.worker.parity.model import make_model
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xp.backends.base import render_module
 from xp.compose import compose
+from xp.planning.backend import render_module
 from xp.spec import RunSpec
 
 

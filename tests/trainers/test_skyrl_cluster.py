@@ -32,9 +32,9 @@ from xp.backends.skyrl.worker import cluster, engine_watch
 from xp.backends.skyrl.worker.cluster import run_in_ray, without_secrets
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
-from xp.security import own_ray
-from xp.security.loopback import free_port
-from xp.signals import Stopped, stopping
+from xp.lib import ray_token as own_ray
+from xp.lib.loopback import free_port
+from xp.lib.signals import Stopped, stopping
 from xp.testing.jobs import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1500)

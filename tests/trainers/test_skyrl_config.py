@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.skyrl_parts import native
-from xp.backends.base import RunPaths
 from xp.backends.skyrl.control.render import stages
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.compose import compose, options
+from xp.planning.backend import RunPaths
 from xp.tasks.length import Length
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")

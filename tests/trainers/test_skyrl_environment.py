@@ -16,14 +16,14 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.fake_session import call
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, generator, request, train_config
-from xp.backends.stages.episode import episode_config
-from xp.backends.stages.prepare import prepare_config
 from xp.builtin.model.scripted_play import Player
 from xp.builtin.model.scripted_play import play as detect
 from xp.builtin.mystery import generate_case
 from xp.compose import compose
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
+from xp.planning.stages.episode import episode_config
+from xp.planning.stages.prepare import prepare_config
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 

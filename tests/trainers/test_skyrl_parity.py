@@ -10,9 +10,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.skyrl_parts import native
-from xp.backends.base import RunPaths
 from xp.backends.skyrl.control.render import stages
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")

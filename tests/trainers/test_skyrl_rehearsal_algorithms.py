@@ -15,11 +15,11 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.test_skyrl_rehearsal import SMALL, run
-from xp.backends.stages.model import model_place
-from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
+from xp.planning.stages.model import model_place
+from xp.planning.stages.prepare import prepare_config
 from xp.tasks.prepare import prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

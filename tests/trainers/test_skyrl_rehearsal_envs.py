@@ -21,13 +21,13 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.envs_under_test.taught import teach
 from tests.trainers.skyrl_parts import REHEARSAL
-from xp.backends.stages.model import model_place
-from xp.backends.stages.prepare import task_set_place
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
+from xp.planning.stages.model import model_place
+from xp.planning.stages.prepare import task_set_place
 from xp.tasks.row import TaskRow, read_rows
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.tiny import leave_untrained
 from tests.trainers.test_skyrl_rehearsal import SMALL, lines, run
-from xp.backends.stages.model import model_place
 from xp.compose import compose
 from xp.errors import XpError
+from xp.planning.stages.model import model_place
 from xp.worker.publish import check_there
 
 pytestmark = pytest.mark.timeout(1800)

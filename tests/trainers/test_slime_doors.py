@@ -20,7 +20,8 @@ import requests
 from tests.trainers.slime_setup import needs_slime, slime_arguments, tiny_directory
 from xp.backends.slime.worker import engine_key
 from xp.engines.key_check import headers
-from xp.security import loopback, own_ray
+from xp.lib import loopback
+from xp.lib import ray_token as own_ray
 
 pytestmark = needs_slime
 

@@ -19,13 +19,13 @@ from tests.trainers.slime_play import play_group
 from tests.trainers.slime_setup import engine, group_of, needs_slime, slime_arguments, tiny_directory, worker_config
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
-from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import Task
 from xp.episode.metrics import episode_metrics
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.prompt import opening_messages, tool_schemas
+from xp.planning.stages.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -164,8 +164,8 @@ def test_slimes_own_train_py_plays_an_openenv_environment(tmp_path: Path, monkey
     """Its loop, with real Ray and the real router; engines and training are not (test_slime_rehearsal)."""
     from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
     from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, rehearsed, run, spec_of
-    from xp.backends.base import RunPaths
-    from xp.backends.stages.prepare import prepare_stage, task_set_place
+    from xp.planning.backend import RunPaths
+    from xp.planning.stages.prepare import prepare_stage, task_set_place
 
     monkeypatch.setenv("XP_PYTHON", str(XPS_PYTHON))
     model = tiny_directory(tmp_path)

@@ -24,13 +24,13 @@ from tests.listeners import Listener, listeners, off_loopback
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
-from xp.backends.base import RunPaths
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig, WorkerConfig
-from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.compose import compose
 from xp.job import Job
 from xp.launchers.files import write_files
+from xp.planning.backend import RunPaths
+from xp.planning.stages.prepare import prepare_stage, task_set_place
 from xp.spec import RunSpec
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]

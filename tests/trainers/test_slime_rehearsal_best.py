@@ -17,9 +17,9 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from tests.trainers.test_slime_rehearsal import job_of, rehearsed, run, spec_of
-from xp.backends.base import RunPaths
-from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.episode.metrics_file import read_metrics
+from xp.planning.backend import RunPaths
+from xp.planning.stages.prepare import prepare_stage, task_set_place
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -47,7 +47,6 @@ from tests.trainers.slime_setup import (
 )
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import read_played
-from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import EnvUnavailable, Task
 from xp.envs.config import Chat
@@ -56,6 +55,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
+from xp.planning.stages.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.worker.token_budget import TokenBudget

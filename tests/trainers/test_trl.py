@@ -16,7 +16,6 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
@@ -29,6 +28,7 @@ from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)
 

@@ -18,7 +18,6 @@ from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES, FakeSession, steady, with_limits
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import refusals, stages
 from xp.backends.trl.worker.ahead import Ahead, RolloutsAhead
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
@@ -33,6 +32,7 @@ from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.planning.backend import RunPaths
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import PATIENCE_S
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from tests.trainers.test_trl_experts import OVERRIDES, Equal, experts
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
+from xp.planning.backend import RunPaths
 
 
 def test_attention_has_no_dropout_while_trl_trains(tmp_path: Path) -> None:

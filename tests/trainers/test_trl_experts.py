@@ -9,13 +9,13 @@ from typing import Any
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
+from xp.planning.backend import RunPaths
 
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.compose import compose
+from xp.planning.backend import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.render import grpo_config
+from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")

@@ -18,11 +18,11 @@ import pytest
 
 from tests.launching import is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
-from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import VLLMServer
 from xp.backends.trl.worker.generation import let_trl_send_key
-from xp.backends.trl.worker.server import running, split_devices
-from xp.backends.trl.worker.writing import GenerationRequest
+from xp.engines.completions import ServerWriter
+from xp.engines.config import VLLMServer
+from xp.engines.server import running, split_devices
+from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
 
@@ -79,7 +79,7 @@ STAGE = """
 import os, signal, sys, time
 from pathlib import Path
 from xp.backends.trl.worker import server
-from xp.backends.trl.worker.config import VLLMServer
+from xp.engines.config import VLLMServer
 server.LEAVE_S = 1.0
 with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.argv[1])) as served:
     guard = Path("/proc/self/task", str(os.getpid()), "children").read_text().strip()

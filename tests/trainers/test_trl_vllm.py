@@ -24,19 +24,20 @@ import yaml
 
 from tests.stubs.raw_server import raw_server
 from tests.tiny import tokenizer_and_model
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import choose_port
-from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import TRLSampling, TRLTrainConfig
-from xp.backends.trl.worker.conversation import Opening
-from xp.backends.trl.worker.writing import GenerationRequest, WritingEngine
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
+from xp.engines.completions import ServerWriter
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import Opening
+from xp.engines.writing import GenerationRequest, WritingEngine
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths
 from xp.testing.jobs import PATIENCE_S
 
 FAKE = Path(__file__).parent / "fake_vllm"
-SAMPLING = TRLSampling(
+SAMPLING = EngineSampling(
     temperature=0.8, top_p=0.9, top_k=None, max_prompt_tokens=100, max_tokens_per_turn=5, max_response_tokens=12, seed=1
 )
 

@@ -11,10 +11,10 @@ import json
 import os
 import sys
 
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.geometry import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.compose import compose
+from xp.planning.backend import RunPaths
 
 MAX_STEPS = 18
 """What the stage's program puts there, where a recipe counts epochs."""

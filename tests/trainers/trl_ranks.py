@@ -17,7 +17,6 @@ from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.episodes import sample_numbers
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import leave_group, quiet_trainer
 from xp.backends.trl.worker.publish import publish_model, trained_model
@@ -26,6 +25,7 @@ from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import TASK_ID
 from xp.backends.trl.worker.train import make_trainer
+from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
 from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.episode.metrics_file import MetricsFile

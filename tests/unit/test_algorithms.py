@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import render_module
 from xp.compose import compose, options
 from xp.compose.native_names import hint
 from xp.errors import XpError
+from xp.planning.backend import render_module
 from xp.planning.plan import build_plan
 from xp.spec import (
     AdvantageScale,

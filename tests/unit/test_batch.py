@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from xp.backends.batch import BatchShape, arithmetic, batch_refusals, batch_shape, nearest_legal
-from xp.backends.batch.constraint import Tier, broken
-from xp.backends.batch.refusals import spec_constraints
-from xp.backends.batch.shape import FIELDS
 from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.compose import compose, options
+from xp.planning.batch import BatchShape, arithmetic, batch_refusals, batch_shape, nearest_legal
+from xp.planning.batch.constraint import Tier, broken
+from xp.planning.batch.refusals import spec_constraints
+from xp.planning.batch.shape import FIELDS
 
 CONSTRAINTS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from xp.codec import JsonFile, decode, from_value
 from xp.envs.config import Chat, Dialect, EpisodeConfig
+from xp.lib.codec import JsonFile, decode, from_value
 
 PLANS = Path(__file__).parents[1] / "golden" / "plans"
 

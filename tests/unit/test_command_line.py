@@ -328,7 +328,7 @@ def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> N
 
 def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> None:
     program = (
-        "import os, sys\nfrom xp.security.terminal import guarded\n"
+        "import os, sys\nfrom xp.lib.terminal import guarded\n"
         f"with guarded():\n    file = open({str(tmp_path / 'file')!r}, 'w')\n"
         "    os.system('echo from a child')\n    print('text')\n    sys.exit(file.fileno() < 3)"
     )

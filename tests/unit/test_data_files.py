@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from xp import data_files
-from xp.backends.stages.episode import env_config
-from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.compose import compose
-from xp.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_data
-from xp.load import find_module
-from xp.planning import rows as planned_rows
+from xp.lib import data_files
+from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
+from xp.lib.load import find_module
+from xp.planning import data_rows as planned_rows
+from xp.planning.data_rows import row_lines
 from xp.planning.plan import build_plan
-from xp.planning.rows import row_lines
+from xp.planning.stages.episode import env_config
+from xp.planning.stages.prepare import prepare_config, task_set_place
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import source_digest, with_sources
 
@@ -295,7 +295,7 @@ def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pyt
     spec = compose(words("sums.jsonl"))
     code = here.parent / "code"
     copy_modules((), code, locate_data(spec))
-    monkeypatch.setattr(data_files, "__file__", str(code / "xp/data_files.py"))
+    monkeypatch.setattr(data_files, "__file__", str(code / "xp/lib/data_files.py"))
     here.write_text('{"question": "other", "answer": 1}')
     assert len(load_rows(str(here), {})[0]["train"]) == len(SUMS)
     assert (code / shipped_name(here)).is_file()

@@ -18,9 +18,9 @@ from tests.foreign import leave_run, make_ours, record
 from xp.launchers.follow import Tail
 from xp.launchers.node.log import _ESCAPE, MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
 from xp.launchers.node.pipe import drain
-from xp.security.secret_shapes import PREFIXES
-from xp.security.secrets import Redactor
-from xp.security.terminal import CONTROLS
+from xp.lib.terminal import CONTROLS
+from xp.secrets.redaction import Redactor
+from xp.secrets.shapes import PREFIXES
 from xp.testing.jobs import PATIENCE_S
 
 SECRET = "XPCANARY_0123456789"

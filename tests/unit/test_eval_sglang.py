@@ -14,10 +14,11 @@ import pytest
 
 from xp.backends.slime.control.flags import catalog
 from xp.backends.trl.control.render import sampling_of
-from xp.backends.trl.worker.writing import GenerationRequest
 from xp.compose import compose
+from xp.engines.sglang import SGLangWriter
+from xp.engines.writing import GenerationRequest
 from xp.errors import XpError
-from xp.evaluation.sglang import SGLangWriter, server_arguments
+from xp.evaluation.local import sglang_arguments
 
 SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")
 NOT_SLIMES = {"--tp-size", "--skip-server-warmup", "--random-seed"}
@@ -52,7 +53,7 @@ def url() -> Iterator[str]:
 
 def test_the_server_has_the_sizes_of_the_spec() -> None:
     place = ("env=gsm8k", "hardware=a100x4", "model=qwen2.5-3b-instruct")
-    words = server_arguments(compose([*place, *SIZES]))
+    words = sglang_arguments(compose([*place, *SIZES]))
     found = dict(pairwise(words))
     assert (found["--tp-size"], found["--dp-size"], found["--mem-fraction-static"]) == ("2", "2", "0.5")
     assert (found["--max-running-requests"], found["--dtype"]) == ("64", "bfloat16")
@@ -61,7 +62,7 @@ def test_the_server_has_the_sizes_of_the_spec() -> None:
 
 @pytest.mark.parametrize("hardware", [("hardware=cpu",), ("hardware=a100x1", "backend.engine.eager=true")])
 def test_every_argument_is_one_of_the_pinned_sglangs(hardware: tuple[str, ...]) -> None:
-    words = server_arguments(compose([*hardware, "model=tiny"]))
+    words = sglang_arguments(compose([*hardware, "model=tiny"]))
     named = {word for word in words if word.startswith("--")} - NOT_SLIMES
     assert {name for name in named if f"--sglang-{name[2:]}" not in catalog().flags} == set()
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.writing import GenerationRequest
+from xp.engines.completions import ServerWriter
+from xp.engines.config import EngineSampling
+from xp.engines.probe import is_answering
+from xp.engines.writing import GenerationRequest
 from xp.envs.image_server import _is_healthy
 from xp.errors import XpError
-from xp.exchange import direct_opener
+from xp.lib.exchange import direct_opener
 from xp.testing.jobs import PATIENCE_S
-from xp.worker.engine_probe import is_answering
 
 XP = Path(__file__).parents[2] / "xp"
 
@@ -65,7 +65,7 @@ def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) 
 
 def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
     assert not is_answering(f"{redirecting}/health", "key", PATIENCE_S)
-    sampling = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    sampling = EngineSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     with pytest.raises(XpError, match="302"):
         ServerWriter(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
 

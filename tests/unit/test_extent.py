@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from xp.backends.extent import evaluated, evaluation_line, num_tasks, turn_lines
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig as SkyrlConfig
 from xp.backends.slime.worker.config import SlimeEvaluateConfig as SlimeConfig
-from xp.backends.stages.prepare import prepare_config, task_set_place
 from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
+from xp.planning.extent import evaluated, evaluation_line, num_tasks, turn_lines
 from xp.planning.plan import Plan, build_plan
+from xp.planning.stages.prepare import prepare_config, task_set_place
 from xp.spec import BackendName, RunSpec
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.request import canonical_request, request_key

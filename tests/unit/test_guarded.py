@@ -11,7 +11,7 @@ import pytest
 
 from xp.launchers.node.log import LogStream
 from xp.launchers.node.pipe import drain
-from xp.security.secrets import Redactor
+from xp.secrets.redaction import Redactor
 
 ROOT = str(Path(__file__).parents[2])
 WRITES_AT_ITS_END = "import sys; sys.stdin.read(); print('last', flush=True)"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
-from xp.backends.stages.episode import episode_config
 from xp.compose import compose
+from xp.contrib.harbor.task_folder import read_task
 from xp.envs.config import SandboxKind
-from xp.envs.harbor.task_folder import read_task
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_plan
 from xp.planning.sandbox import sandbox_lines
+from xp.planning.stages.episode import episode_config
 from xp.tasks.request import source_digest
 
 

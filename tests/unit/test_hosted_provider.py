@@ -14,15 +14,15 @@ import pytest
 
 from tests.reliability.test_sessions import wait_for
 from tests.unit.test_envs_graded import MODULE, graded
-from xp.backends.stages.episode import episode_config, user_modules
 from xp.compose import compose
 from xp.envs.base import ProtocolError, Provider, ResponseLost, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
+from xp.envs.hosted import HostedProvider
 from xp.envs.load import load_provider
-from xp.envs.packages.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
 from xp.planning.plan import build_plan
+from xp.planning.stages.episode import episode_config, user_modules
 from xp.tasks.request import source_digest
 from xp.testing.provider import ProviderSuite, lent
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.stubs.raw_server import raw_server, whole
-from xp.backends.trl.worker.completions import ServerWriter
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.writing import GenerationRequest
+from xp.engines.completions import ServerWriter
+from xp.engines.config import EngineSampling
+from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.play import _arguments
@@ -23,7 +23,7 @@ from xp.testing.jobs import PATIENCE_S
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 DEEP = b"[" * 200_000
-SAMPLING = TRLSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+SAMPLING = EngineSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
 
 
 def asked(url: str, **given: Any) -> Answer:

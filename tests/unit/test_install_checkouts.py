@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.stages.needs import runtime_checkouts, trainer_runtime
 from xp.cli.install import install
 from xp.cli.install_checkouts import install_sources, make_checkouts, python_above
 from xp.compose import compose
@@ -19,8 +18,9 @@ from xp.job import Runtime
 from xp.launchers.checkouts import commit_of
 from xp.launchers.preflight import checkouts, interpreter, project
 from xp.planning.plan import build_plan
+from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
 from xp.runtime_checkouts import Checkout, Checkouts, installed_checkouts
-from xp.runtime_locks import WHOLE
+from xp.runtimes import WHOLE
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from xp.compose import compose, from_container, to_yaml
-from xp.compose.recorded import recorded_spec, validated
+from xp.compose.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_again, build_plan
@@ -25,6 +25,7 @@ from xp.runs.record import (
     update_stage,
     write_record,
 )
+from xp.spec.recorded import recorded_spec
 from xp.tasks.length import FILE as LENGTH_FILE
 
 SMALL = ("env.train.num_tasks=8", "env.held_out.num_tasks=4", "training.num_steps=2", "training.max_logprob_gap=null")

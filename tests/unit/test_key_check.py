@@ -16,7 +16,8 @@ import requests
 
 from xp.backends.slime.worker import engine_key as slime_key
 from xp.engines import key_check
-from xp.security import loopback, own_ray
+from xp.lib import loopback
+from xp.lib import ray_token as own_ray
 
 
 @pytest.mark.parametrize(

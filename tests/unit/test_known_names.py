@@ -12,13 +12,13 @@ import pytest
 
 from tests.unit.tutorial_keys import BESIDE, SKYRL, SLIME, TUTORIALS
 from xp.__main__ import main
-from xp.backends.base import render_module
 from xp.cli.explain import fields_of
 from xp.compose import GROUPS, compose, options
 from xp.compose.known_names import OPTION_ALIASES, unread_variables
 from xp.compose.native_names import _catalogs, _sample, hint
 from xp.compose.script_words import RENAMED
 from xp.errors import ExitCode
+from xp.planning.backend import render_module
 from xp.planning.plan import build_plan
 
 

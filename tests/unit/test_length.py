@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.unit.test_extent import cache, stage_config
-from xp.backends.extent import num_steps, training_line
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
 from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
@@ -18,6 +17,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
+from xp.planning.extent import num_steps, training_line
 from xp.planning.plan import build_plan
 from xp.runs.record import AttemptRecord, Provenance, RunRecord, RunStatus, read_record, table, write_record
 from xp.spec import RunSpec

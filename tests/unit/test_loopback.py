@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.security import own_ray
+from xp.lib import ray_token as own_ray
 from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """

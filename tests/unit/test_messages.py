@@ -16,10 +16,10 @@ from xp.backends.skyrl.worker import tasks_view as skyrl
 from xp.backends.slime.worker import tasks_view as slime
 from xp.envs import wire
 from xp.envs.base import ProtocolError, Task, ToolResult
+from xp.envs.conversation import messages_of
 from xp.envs.graded import GradedProvider
 from xp.envs.messages import chat_messages
 from xp.envs.openenv import opening
-from xp.envs.packages.conversation import messages_of
 from xp.episode.tokens import ChatTokens
 from xp.evaluation.play import Dialogue
 from xp.evaluation.settings import ToolCalls

@@ -18,7 +18,7 @@ from xp.job import Job, Resources, Runtime
 from xp.launchers.modal_app import Part, app_text, check_job, gpu_string
 from xp.launchers.modal_image import image_text, lock_of
 from xp.planning.plan import build_plan
-from xp.runtime_locks import locks
+from xp.runtimes import locks
 from xp.testing.jobs import PATIENCE_S
 
 TRAINS = ("torch", "transformers", "trl", "openreward")

@@ -18,7 +18,7 @@ from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
 from xp.launchers.node.own_cluster import WAIT
 from xp.launchers.node.spread import command, first_failure
-from xp.security import own_ray
+from xp.lib import ray_token as own_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, own_address
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.security import own_directory
+from xp.lib import private_directory as own_directory
 
 MAKER = """
 import os, sys

@@ -15,8 +15,8 @@ from tests.unit.test_progress import progressing
 from xp.cli.display import live_console
 from xp.cli.panel import LINES, Panel, screen
 from xp.cli.progress import clock
+from xp.lib.terminal import Screen
 from xp.runs.record import RunStatus
-from xp.security.terminal import Screen
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b5A\u202e"
 

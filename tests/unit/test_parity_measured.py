@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from xp.__main__ import main
-from xp.backends.base import render_module
 from xp.cli import parity_measure
 from xp.cli.parity import MEASURED
 from xp.cli.parity_measure import (
@@ -26,6 +25,7 @@ from xp.cli.parity_measure import (
 )
 from xp.cli.parity_options import OPTIONS, REPORTED, Option
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import render_module
 from xp.worker.parity.recorded import BAR, batch
 
 SAID = json.loads(MEASURED.read_text())

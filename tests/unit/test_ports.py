@@ -16,15 +16,15 @@ import pytest
 
 from tests.launching import eventually, stage
 from xp.compose import compose
+from xp.engines import sglang
 from xp.errors import XpError
-from xp.evaluation import sglang
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import make_job_spec
 from xp.launchers.node.own_cluster import _NodePart
-from xp.security import loopback
-from xp.security.loopback import HOST, free_port
+from xp.lib import loopback
+from xp.lib.loopback import HOST, free_port
 from xp.testing.jobs import PATIENCE_S
 from xp.worker.nodes import Nodes
 
@@ -36,7 +36,7 @@ mv {place}.new {place}
 OWN_NETWORK = ("unshare", "--map-root-user", "--net")
 IN_OWN_NETWORK = """
 import fcntl, json, socket, struct, sys
-from xp.security.loopback import free_port, free_ports
+from xp.lib.loopback import free_port, free_ports
 from xp.worker import nodes
 with socket.socket() as one:
     fcntl.ioctl(one, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS: up

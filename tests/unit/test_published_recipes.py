@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from xp.backends.base import RunPaths
 from xp.compose import compose
+from xp.planning.backend import RunPaths
 from xp.planning.memory import MemoryVerdict, fit
 from xp.planning.plan import build_plan
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xp.builtin.graders import boxed, choice, contains, exact, gsm8k, number, regex
-from xp.load import load_object
+from xp.lib.load import load_object
 from xp.spec.env import READY
 
 Grader = Callable[..., float]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
+from xp.lib.atomic import write_atomically
 from xp.runs import detached
 from xp.runs.record import (
     Provenance,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.security.secrets import MASK, Redactor
+from xp.secrets.redaction import MASK, Redactor
 
 SECRET = "sk-Canary+4711/ü \"quoted\" 'single' $(x)"
 

@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.preflight import interpreter
 from xp.planning.plan import build_plan
-from xp.runtime_locks import LOCK, WHOLE, RuntimeLock, installed, locks
+from xp.runtimes import LOCK, WHOLE, RuntimeLock, installed, locks
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ("env=whodunit", "hardware=a100x4")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode, XpError
-from xp.security.secret_shapes import is_telling_name
-from xp.security.secrets import resolve, telling_values
+from xp.secrets.redaction import resolve, telling_values
+from xp.secrets.shapes import is_telling_name
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, call
-from xp.backends.stages.episode import episode_config, user_modules
 from xp.cli.parity import REFERENCE
 from xp.compose import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
@@ -20,6 +19,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
 from xp.planning.plan import build_plan
+from xp.planning.stages.episode import episode_config, user_modules
 from xp.spec import BackendName
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import RunPaths, Support, meant_fields
 from xp.backends.skyrl.control.capabilities import meanings, refusals
 from xp.backends.skyrl.control.render import native, stages
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine
+from xp.planning.backend import RunPaths, Support, meant_fields
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]

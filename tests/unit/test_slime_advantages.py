@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.slime_config import worker_config
-from xp.backends.base import RunPaths
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.advantages import advantages, centred, estimate_of
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.train import main as train
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 

@@ -13,7 +13,6 @@ import pytest
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
 from tests.task_set import leave_manifest
 from tests.unit.slime_config import worker_config
-from xp.backends.base import RunPaths
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker import rollout_process, train
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeTrainConfig, WorkerConfig
@@ -24,6 +23,7 @@ from xp.compose import compose
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.planning.backend import RunPaths
 from xp.worker.best import BestRule, EarlyStop
 
 RULE = BestRule("runs/r/checkpoints", "metrics.jsonl", keeps_model=True, patience=1)

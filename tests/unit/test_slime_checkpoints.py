@@ -10,7 +10,7 @@ from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, 
 from xp.backends.slime.worker.config import CriticConfig
 from xp.backends.slime.worker.train import critic_role
 from xp.errors import XpError
-from xp.verified import DIGESTS
+from xp.lib.verified import DIGESTS
 from xp.worker.publish import check_there
 
 

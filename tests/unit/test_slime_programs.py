@@ -29,7 +29,7 @@ from xp.backends.slime.worker.training import Watched
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.verified import damaged
+from xp.lib.verified import damaged
 
 pytestmark = pytest.mark.timeout(1500)
 

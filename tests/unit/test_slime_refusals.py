@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.base import RunPaths
 from xp.backends.slime.control.flags import catalog, words
 from xp.backends.slime.control.render import refusals, train_flags
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
 
 SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
-from xp.backends.base import MEANT, RunPaths, Support
 from xp.backends.slime.control.architecture import SHAPE
 from xp.backends.slime.control.flags import catalog, fault, words
 from xp.backends.slime.control.overrides import TAKEN
@@ -19,6 +18,7 @@ from xp.backends.slime.control.render import checkpoint, meanings, refusals, sta
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.compose import compose, options
+from xp.planning.backend import MEANT, RunPaths, Support
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 from xp.testing.jobs import PATIENCE_S

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
-from xp.security import own_directory
+from xp.lib import private_directory as own_directory
 from xp.tasks.config import PrepareConfig, Purpose, Selection
 from xp.tasks.manifest import read_manifest
 from xp.tasks.prepare import prepare

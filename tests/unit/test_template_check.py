@@ -12,7 +12,6 @@ import pytest
 
 from tests.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.tiny import tokenizer_and_model
-from xp.codec import decode
 from xp.compose import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, hold_against_tasks
@@ -22,6 +21,7 @@ from xp.episode.dialects import SYNTAX
 from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
 from xp.errors import ExitCode, XpError
+from xp.lib.codec import decode
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
-from xp.backends.batch import arithmetic, batch_refusals
 from xp.backends.trl.control.geometry import geometry, world_size
 from xp.backends.trl.control.render import checkpoint, grpo_config, stages
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.compose import compose
+from xp.planning.batch import arithmetic, batch_refusals
 from xp.spec import RunSpec
 
 

@@ -231,7 +231,7 @@ def test_xps_own_decoding_stops_at_every_end_and_the_grader_and_the_next_prompt_
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
     from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
     from tests.tiny import ScriptedModel
-    from xp.backends.trl.worker.config import TRLSampling
+    from xp.engines.config import EngineSampling
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)
     chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
@@ -243,7 +243,7 @@ def test_xps_own_decoding_stops_at_every_end_and_the_grader_and_the_next_prompt_
         more = [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
         ids += [*turn, *more]
     ids += tokenizer("more", add_special_tokens=False)["input_ids"]
-    sampling = TRLSampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    sampling = EngineSampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
     rollout = under_trls_engine(ScriptedModel(ids, len(tokenizer)), chat, mix, sampling)
     assert [turn.text for turn in rollout.episode.turns] == ["3", "7", "5"]
     assert rollout.outcome.status is EpisodeStatus.FINISHED

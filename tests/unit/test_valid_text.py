@@ -10,9 +10,9 @@ import pytest
 from tests.fake_session import RULES
 from xp.envs import wire
 from xp.envs.base import Message, ProtocolError, Task, ToolSpec
+from xp.lib.text import valid_text, valid_value
 from xp.tasks.config import HeldOut, MemberConfig, Selection
 from xp.tasks.questions import entry_of
-from xp.valid_text import valid_text, valid_value
 
 CUT = "cut \ud83d emoji"
 WHOLE = "cut \ufffd emoji"

@@ -10,7 +10,6 @@ import pytest
 from tests.launching import plan, stage
 from tests.unit.test_dispatch import FakeLauncher, go
 from tests.unit.test_kept import at
-from xp.backends.stages.model import model_place
 from xp.backends.trl.worker.checkpoints import seal
 from xp.backends.trl.worker.lora import whole_model
 from xp.compose import compose
@@ -18,7 +17,8 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.verified import DIGESTS, damaged
+from xp.lib.verified import DIGESTS, damaged
+from xp.planning.stages.model import model_place
 from xp.worker.publish import check_there, publish
 
 pytestmark = pytest.mark.scorecard(64)

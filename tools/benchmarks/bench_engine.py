@@ -26,16 +26,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from tools.benchmarks.bench_rollout import rows_of
-from xp.backends.base import RunPaths
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.conversation import Opening
-from xp.backends.trl.worker.episodes import play_each
-from xp.backends.trl.worker.writing import Done, GenerationRequest, WritingEngine
 from xp.compose import compose
+from xp.engines.conversation import Opening
+from xp.engines.play import play_each
+from xp.engines.writing import Done, GenerationRequest, WritingEngine
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
+from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 

@@ -24,11 +24,11 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from xp.backends.base import RunPaths
-from xp.backends.stages.model import model_place
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
+from xp.planning.backend import RunPaths
+from xp.planning.stages.model import model_place
 
 SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
 MIN_RATIO = 1.5

@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 
 from tests.report_run import make_run
-from xp.backends.stages.prepare import prepare_config
 from xp.compose import compose
+from xp.planning.stages.prepare import prepare_config
 from xp.runs.record import read_record, write_record
 from xp.tasks.prepare import prepare
 

@@ -97,9 +97,9 @@ def trl(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    from xp.backends.base import RunPaths
     from xp.backends.trl.control.render import grpo_config
     from xp.backends.trl.worker.train import settled_reward
+    from xp.planning.backend import RunPaths
 
     write_model(scratch / "model", vocabulary)
     places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -155,7 +155,7 @@ def skyrl(
 
     from tests.trainers.skyrl_parts import train_config
     from xp.backends.skyrl.worker.parity_dispatch import InProcess
-    from xp.security.loopback import free_port
+    from xp.lib.loopback import free_port
 
     write_model(scratch / "model", vocabulary)
     config = train_config("training.micro_batch_size=2", "training.kl_coef=0", "training.gradient_checkpointing=true")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from xp.builtin.graders import gsm8k
-from xp.data_files import rows_of_hub
 from xp.errors import ExitCode, XpError
+from xp.lib.data_files import rows_of_hub
 
 DATASET: Final = "hf:openai/gsm8k:main"
 INSTRUCTION: Final = 'Let\'s think step by step and output the final answer after "####".'

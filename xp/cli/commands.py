@@ -12,9 +12,9 @@ from xp.cli.parser import outputs_of
 from xp.cli.plans import check_checkpoint, open_plans, plan_again, plans_of, plans_of_sweep, points_of
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose
-from xp.counted import counted
-from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
+from xp.lib.counted import counted
+from xp.lib.digest import text_digest
 from xp.planning.plan import (
     Plan,
     build_evaluation,

@@ -10,9 +10,9 @@ from typing import Final
 
 from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence, settings_of
+from xp.lib.cells import one_line
 from xp.runs.differences import brief, text
 from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
-from xp.security.cells import one_line
 
 RANKS: Final = {
     name: rank

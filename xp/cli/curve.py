@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xp.atomic import replacing
 from xp.episode.metrics_file import read_metrics
+from xp.lib.atomic import replacing
 from xp.runs.held_out import HeldOutResult, read_held_out
 
 WINDOW = 5

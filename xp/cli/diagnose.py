@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from xp.evaluation.verdict import diagnose
+from xp.lib.terminal import shown
 from xp.runs import detached
-from xp.security.terminal import shown
 
 
 def show_diagnosis(run: Path, *, as_json: bool) -> int:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
-from xp.counted import counted
 from xp.episode.clusters import within
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
+from xp.lib.counted import counted
+from xp.lib.terminal import shown
 from xp.runs.commands import xp_command
 from xp.runs.held_out import HeldOutResult, checkpoint_of, read_held_out
-from xp.security.terminal import shown
 from xp.tracking.places import tracked_places
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def live_console() -> Console:
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
-    from xp.backends.base import render_module
+    from xp.planning.backend import render_module
+    from xp.planning.data_rows import row_lines
     from xp.planning.memory import memory_lines
-    from xp.planning.rows import row_lines
     from xp.planning.splits import held_out_lines, profile_lines
 
     out = console()
@@ -119,7 +119,7 @@ def code_of(plan: Plan) -> list[str]:
 
     Check them before you run another person's spec: it may name any code.
     """
-    from xp.backends.stages.named_code import named_code
+    from xp.planning.stages.named_code import named_code
 
     return [shown(line) for line in named_code(plan.spec)]
 
@@ -149,8 +149,8 @@ def notice_lines(plan: Plan) -> list[str]:
 
 def arithmetic(plan: Plan) -> list[str]:
     """The batch shape as text; the second line is the size of the run."""
-    from xp.backends.batch import arithmetic as batch_arithmetic
-    from xp.backends.extent import evaluation_line, training_line, turn_lines
+    from xp.planning.batch import arithmetic as batch_arithmetic
+    from xp.planning.extent import evaluation_line, training_line, turn_lines
 
     training = plan.spec.training
     episodes = training.prompts_per_step * training.group_size

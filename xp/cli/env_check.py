@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from xp.backends.stages.episode import chat_of, env_config, episode_secrets
 from xp.compose import compose, options
 from xp.env_check.measure import Measured, measure
 from xp.env_check.report import EnvReport, report
@@ -20,8 +19,9 @@ from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import Chat
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
+from xp.planning.stages.episode import chat_of, env_config, episode_secrets
 from xp.runs.resume import split_off
-from xp.security.secrets import resolve
+from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 
 NUM_TASKS: Final = 4

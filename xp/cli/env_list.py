@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.stages.episode import CATALOG_KEY, env_config, needs_catalog_key
 from xp.cli.table import Column, show_table
 from xp.compose import compose, options
 from xp.envs.base import EnvFault
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
+from xp.planning.stages.episode import CATALOG_KEY, env_config, needs_catalog_key
 from xp.spec import EnvMember, RunSpec
 
 COLUMNS: Final = (

@@ -8,8 +8,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xp.counted import counted
 from xp.errors import ExitCode, XpError
+from xp.lib.counted import counted
 
 if TYPE_CHECKING:
     from xp.report.episodes import EpisodeIndex

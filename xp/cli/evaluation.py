@@ -14,7 +14,6 @@ from typing import Any
 from xp.cli.display import console
 from xp.cli.parser import outputs_of
 from xp.cli.table import wrapped
-from xp.counted import counted
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
@@ -24,8 +23,9 @@ from xp.evaluation.paired import Paired, p_text
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.words import read
-from xp.security.terminal import shown
-from xp.signals import stopping
+from xp.lib.counted import counted
+from xp.lib.signals import stopping
+from xp.lib.terminal import shown
 from xp.spec import RunSpec
 from xp.tasks.report import UNLIMITED
 

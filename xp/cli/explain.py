@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import Meaning
 from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
 from xp.compose.faults import nearest_key
 from xp.compose.native_names import hint as native_hint
 from xp.errors import XpError
+from xp.planning.backend import Meaning
 from xp.spec import RunSpec, Section
 
 

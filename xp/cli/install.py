@@ -6,11 +6,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from xp.backends.stages.needs import runtime_lock
 from xp.cli.install_checkouts import install_sources, interpreter_for
 from xp.cli.install_programs import run, uv
-from xp.counted import counted
-from xp.runtime_locks import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
+from xp.lib.counted import counted
+from xp.planning.stages.needs import runtime_lock
+from xp.runtimes import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
 from xp.spec import LauncherName, RunSpec
 
 PYTHONS = ("3.12", "3.11")

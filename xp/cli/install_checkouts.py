@@ -10,14 +10,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xp.atomic import write_atomically
-from xp.backends.stages.needs import runtime_checkouts, trainer_runtime
 from xp.cli.install_programs import run, uv
 from xp.errors import ExitCode, XpError
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import probe
+from xp.lib.atomic import write_atomically
+from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
 from xp.runtime_checkouts import PLACES, Checkout, Checkouts, installed_checkouts
-from xp.runtime_locks import WHOLE, added_to_image, directory
+from xp.runtimes import WHOLE, added_to_image, directory
 from xp.spec import RunSpec
 
 PYTHON_NAMES = ("python3.12", "python3", "python")

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from xp.backends.base import Meaning, Support, meant_fields, render_module
 from xp.compose import compose
 from xp.compose.faults import nearest_key
 from xp.errors import XpError
+from xp.planning.backend import Meaning, Support, meant_fields, render_module
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")

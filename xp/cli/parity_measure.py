@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import RunPaths, render_module
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.parity_options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths, render_module
 from xp.spec import RunSpec
 from xp.worker.parity.recorded import BAR, CriticRule, ParityCase, UpdateRule, Work
 

@@ -8,10 +8,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.backends.base import RunPaths, render_module
 from xp.compose import Point, compose, compose_sweep, faults_of_points
 from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths, render_module
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.runs.resume import Resumed, spec_to_resume, split_off
 from xp.spec import RunSpec

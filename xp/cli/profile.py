@@ -16,8 +16,8 @@ from xp.evaluation.driver import Allowance
 from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.words import read
-from xp.security.terminal import shown
-from xp.signals import stopping
+from xp.lib.signals import stopping
+from xp.lib.terminal import shown
 from xp.tasks.profile import pass_share
 
 BINS: Final = 4

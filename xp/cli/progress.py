@@ -9,18 +9,18 @@ from statistics import fmean
 from typing import Any, Final
 
 from xp.cli.sparkline import sparkline
-from xp.counted import counted
 from xp.diagnosis.history import Points
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.symptom import Severity
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
-from xp.reading import is_finite, opened
+from xp.lib.counted import counted
+from xp.lib.reading import is_finite, opened
+from xp.lib.terminal import shown
 from xp.runs.commands import xp_command
 from xp.runs.diagnose import metrics_history
 from xp.runs.record import RunRecord, RunStatus, StageRecord
-from xp.security.terminal import shown
 
 REWARD: Final = "reward/avg_raw_reward"
 RECENT: Final = 5

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from xp.backends.base import Support
 from xp.cli.explain import Field, comment_of, fields_of, shown
 from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
 from xp.compose import compose, origin_of
+from xp.planning.backend import Support
 
 COMPOSITIONS: Final = (
     REFERENCE,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import text_digest
 
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
@@ -81,7 +81,7 @@ def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, 
         XpError: RUN_DIR for a directory that is not a run, or tokens of a run that was begun elsewhere; RUNTIME if its
             tokenizer is missing; RESOURCE if the file cannot be written.
     """
-    from xp.atomic import write_atomically
+    from xp.lib.atomic import write_atomically
     from xp.report.data import report
     from xp.report.web import page
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xp.cli.install import PYTHONS
 from xp.cli.install_programs import uv
-from xp.runtime_locks import LOCK, RuntimeLock, locks, versions_in
+from xp.runtimes import LOCK, RuntimeLock, locks, versions_in
 
 PLATFORM = "x86_64-manylinux_2_28"
 

@@ -18,13 +18,13 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
-from xp.reading import check_below
+from xp.lib.reading import check_below
+from xp.lib.terminal import is_read, shown
 from xp.runs import detached
 from xp.runs.commands import resume_command
 from xp.runs.held_out import NAMES, evaluation_files, held_out
 from xp.runs.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
 from xp.runs.run_directory import cancel as stop_supervisor
-from xp.security.terminal import is_read, shown
 
 RUNS: Final = (
     Column("run", 0),
@@ -129,9 +129,10 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
 
     Raises XpError if no recipe gives the spec.
     """
+    from xp.compose.points import validated
     from xp.compose.recipe import recipe_of
-    from xp.compose.recorded import recorded_spec, validated
     from xp.runs.run_directory import SPEC
+    from xp.spec.recorded import recorded_spec
 
     title = (
         f"The spec of the run {run.name}: what differs from the defaults.\n"
@@ -224,8 +225,9 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 
 def trust(run: Path) -> str:
     """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
-    from xp.backends.stages.named_code import named_code
-    from xp.compose.recorded import recorded_spec, validated
+    from xp.compose.points import validated
+    from xp.planning.stages.named_code import named_code
+    from xp.spec.recorded import recorded_spec
 
     record = read_record(run)
     spec = validated(recorded_spec(run / "spec.yaml"), run.name)

@@ -7,9 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from xp.backends.stages.model import model_config
 from xp.builtin.model.tiny_model import SHIPPED, TinyModelConfig, build_model, write_manifest
 from xp.compose import compose
+from xp.planning.stages.model import model_config
 
 
 def ship(target: Path = SHIPPED) -> float:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.security.cells import one_line
-from xp.security.terminal import shown
+from xp.lib.cells import one_line
+from xp.lib.terminal import shown
 
 GAP: Final = "  "
 MAX_CELL: Final = 60

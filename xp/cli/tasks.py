@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.table import Column, show_table
-from xp.counted import counted
 from xp.errors import ExitCode, XpError
-from xp.security.terminal import is_read, shown
+from xp.lib.counted import counted
+from xp.lib.terminal import is_read, shown
 from xp.tasks.config import Purpose
 from xp.tasks.inspect import OTHER, Listed, find_set, list_sets, prune, show_tasks, verify_set
 from xp.tasks.row import TaskRow

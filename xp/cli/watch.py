@@ -12,10 +12,10 @@ from xp.cli.progress import RunProgress, clock, progress_of
 from xp.cli.runs import status
 from xp.cli.sparkline import bar, sparkline
 from xp.errors import XpError
+from xp.lib.terminal import is_read, shown
 from xp.runs import detached
 from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
-from xp.security.terminal import is_read, shown
 
 LOOK_S: Final = 1.0
 WIDTH: Final = 20

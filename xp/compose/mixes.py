@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from xp.security.names import is_name
+from xp.lib.names import is_name
 
 NAMING = ("serve", "target", "image", "provider", "grader", "rows")
 """Fields that give an environment of a general option its name; the first that has one."""

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import render_module
 from xp.compose.known_names import foreign_hint
 from xp.compose.reference import reference_spec
+from xp.planning.backend import render_module
 
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
 _CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}

@@ -22,7 +22,7 @@ from xp.compose.origins import file_marks
 from xp.compose.overrides import apply, choices_of, is_group, parse
 from xp.compose.rows import complete_rows
 from xp.compose.values import resolve_values
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -89,6 +89,18 @@ def from_container(container: dict[str, Any]) -> RunSpec:
     if isinstance(found, list):
         raise XpError("\n".join(str(fault) for fault in found))
     return found
+
+
+def validated(container: dict[str, Any], run: str) -> RunSpec:
+    """The spec of a run's record; raises XpError(RUN_DIR) where this version of xp cannot read it."""
+    try:
+        return from_container(container)
+    except XpError as error:
+        raise XpError(
+            f"the spec of {run} is not one of this xp: another version wrote it (run.json names its commit), or it"
+            f" was edited:\n{error}",
+            ExitCode.RUN_DIR,
+        ) from error
 
 
 def _validate(container: dict[str, Any], name: str) -> RunSpec | list[Fault]:

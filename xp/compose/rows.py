@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.compose.faults import Fault
-from xp.data_files import HUB, path_in
 from xp.errors import nearest
+from xp.lib.data_files import HUB, path_in
 
 
 def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
 
-from xp.reading import is_finite
+from xp.lib.reading import is_finite
 
 EARLY: Final = 3
 """Divisor of a run's length: its beginning and its end are thirds."""

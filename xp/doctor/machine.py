@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xp.backends.stages.needs import trainer_runtime
-from xp.counted import counted
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import checkouts, interpreter, probe
+from xp.lib.counted import counted
 from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
 from xp.planning.memory.estimate import shape_of
+from xp.planning.stages.needs import trainer_runtime
 from xp.spec import LauncherName, RunSpec
 
 GB = 1e9

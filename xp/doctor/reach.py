@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xp.backends.stages.episode import env_config, episode_secrets
-from xp.counted import counted
 from xp.doctor.finding import Finding, fault, fault_of, ok
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
@@ -16,7 +14,9 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Telling
 from xp.launchers.choice import make_launcher
-from xp.security.secrets import resolve
+from xp.lib.counted import counted
+from xp.planning.stages.episode import env_config, episode_secrets
+from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.tasks.held_out import OWN_SPLITS
 from xp.tracking.base import check_trackers, node_tracking

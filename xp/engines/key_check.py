@@ -15,9 +15,9 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from xp import guard
-from xp.security import loopback, own_ray
-from xp.security.with_key import App, KeyCheck
+from xp.lib import guard, loopback
+from xp.lib import ray_token as own_ray
+from xp.lib.asgi_key import App, KeyCheck
 
 KEY: Final = "XP_ENGINE_KEY"
 """Variable with the key; a process of the run's own Ray derives it from Ray's token instead."""

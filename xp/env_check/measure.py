@@ -16,13 +16,13 @@ from xp.env_check.watch import Watch
 from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import Dialect, EnvConfig, PromptSource
-from xp.envs.packages.hosted import PROGRAM, HostedSession
+from xp.envs.hosted import PROGRAM, HostedSession
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
 from xp.errors import XpError
+from xp.lib.text import valid_value
 from xp.plugins import OWN, Kind
-from xp.valid_text import valid_value
 
 T = TypeVar("T")
 

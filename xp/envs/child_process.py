@@ -18,18 +18,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from xp import guard
 from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.pythons import executable, path_for
 from xp.errors import ExitCode, XpError
-from xp.security.environment import inherited
-from xp.security.own_directory import PREFIX
+from xp.lib import guard
+from xp.lib.private_directory import PREFIX
+from xp.secrets.environment import inherited
 
 
 def place_kind(pid: int) -> str:
-    """Kind of the directory of a child's temporary files, by its guard's id; see xp.security.own_directory."""
+    """Kind of the directory of a child's temporary files, by its guard's id; see xp.lib.private_directory."""
     return f"host-{pid}"
 
 
@@ -39,7 +39,7 @@ class ChildProcess:
     Args:
         program: module that runs a `xp.envs.desk`.
         config: configuration of the environment.
-        environ: variables, of which the child gets those in `xp.security.environment` and the declared secrets.
+        environ: variables, of which the child gets those in `xp.secrets.environment` and the declared secrets.
         python: the interpreter; it must have pydantic and the program's imports.
     """
 

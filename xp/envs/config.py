@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from xp.codec import JsonFile
+from xp.lib.codec import JsonFile
 
 
 class Reduction(StrEnum):

@@ -12,6 +12,14 @@ REMOVE: Final = 'trap "" TERM INT HUP; read -r _; docker rm --force "$1" >/dev/n
 
 Its standard input is a pipe that only this process holds open.
 """
+NO_SANDBOX: Final = (
+    "warning: env.sandbox=none: the model's commands run on this machine with your rights, without isolation of files,"
+    " network or users; the tasks' images and limits are not applied"
+)
+SANDBOX_NEEDS: Final = (
+    "env.sandbox=docker",
+    "set env.sandbox=none, which runs commands on this machine without isolation",
+)
 
 
 def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = False, limit_s: float = 600.0) -> str:
@@ -46,6 +54,11 @@ def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = Fa
         said = (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
         raise _failure(needs, way_out, arguments[0], said) from None
     return done.stdout.strip()
+
+
+def check_daemon() -> None:
+    """Raises XpError(RUNTIME) if no Docker daemon answers, which `env.sandbox=docker` needs."""
+    run_docker(*SANDBOX_NEEDS, "version", limit_s=60.0)
 
 
 def start_remover(container: str) -> subprocess.Popen[bytes]:

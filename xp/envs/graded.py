@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from xp.data_files import is_set
-from xp.digest import text_digest
 from xp.envs.base import (
     EnvFault,
     EnvUnavailable,
@@ -34,6 +32,8 @@ from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, line_of, load_rows, name_of
 from xp.errors import ExitCode, XpError
+from xp.lib.data_files import is_set
+from xp.lib.digest import text_digest
 
 GRADER: Final = "xp.envs.grader_child"
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."

@@ -12,7 +12,7 @@ from typing import Final
 
 from xp.envs.docker import run_docker, start_remover
 from xp.errors import ExitCode, XpError
-from xp.exchange import direct_opener
+from xp.lib.exchange import direct_opener
 
 PORT: Final = 8000
 """Port in the container on which OpenEnv's images listen."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
-from xp.load import load_object
+from xp.lib.load import load_object
 from xp.plugins import OWN, Kind
 
 

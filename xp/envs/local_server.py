@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
-from xp import guard
 from xp.envs.pythons import candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
 from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
-from xp.security.environment import inherited
+from xp.lib import guard
+from xp.secrets.environment import inherited
 
 START_S: Final = 180.0
 
@@ -31,7 +31,7 @@ class LocalServer:
 
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
-        environ: variables, of which the child gets those in `xp.security.environment`.
+        environ: variables, of which the child gets those in `xp.secrets.environment`.
         log: file for the child's output; None: it is dropped.
         kind: protocol of `serve`: `openreward` or `openenv`.
         python: the server's interpreter, with uvicorn and the environment's packages; None: this one, or, if it lacks

@@ -7,8 +7,6 @@ import os
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from xp.data_files import Row
-from xp.digest import digest_of
 from xp.envs.base import (
     DeadlineExceeded,
     Message,
@@ -29,6 +27,8 @@ from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerHandle
 from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target
 from xp.errors import XpError
+from xp.lib.data_files import Row
+from xp.lib.digest import digest_of
 
 T = TypeVar("T")
 

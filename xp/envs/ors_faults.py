@@ -24,7 +24,7 @@ from xp.envs.base import (
 from xp.envs.retry import Refused, Unreachable, retry_after_s
 from xp.envs.target import origin
 from xp.errors import XpError
-from xp.valid_text import valid_text
+from xp.lib.text import valid_text
 
 MAX_ERROR_BYTES: Final = 4096
 GATEWAY: Final = (502, 503, 504)

@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from xp.data_files import Row, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
 from xp.envs.base import Message, ProtocolError
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
-from xp.load import load_object
+from xp.lib.data_files import Row, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
+from xp.lib.load import load_object
 
 Rows = Mapping[str, Sequence[Row]]
 """Split -> rows."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from xp.envs.bounds import bound_memory, stacks_within
 from xp.envs.light_sdk import import_openenv, import_openreward
-from xp.load import load_object
-from xp.security.loopback import HOST, free_port
-from xp.security.with_key import App, KeyCheck
+from xp.lib.asgi_key import App, KeyCheck
+from xp.lib.load import load_object
+from xp.lib.loopback import HOST, free_port
 
 KEY_VARIABLE: Final = "XP_SERVE_KEY"
 BLOCKING_CALLS: Final = 1024

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from xp.errors import XpError
-from xp.exchange import direct_opener
+from xp.lib.exchange import direct_opener
 
 LOGGER = logging.getLogger(__name__)
 PING_S = 5.0

@@ -228,3 +228,8 @@ def _sdk_secrets() -> ModuleType | Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def module_of(target: str) -> str:
+    """Module of a verifiers package from its hub's name: `my_package` for `owner/my-package@1.0`."""
+    return target.rsplit("/", 1)[-1].partition("@")[0].replace("-", "_").lower()

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
 from xp.envs.messages import chat_messages
-from xp.valid_text import valid_value
+from xp.lib.text import valid_value
 
 CALL_ERRORS = ("not_found", "input_validation", None)
 """Error types of a rejected call that are the model's fault; servers before 0.1.150 send none."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import ExitCode, XpError
-from xp.load import load_object
+from xp.lib.load import load_object
 
 EPSILON = 1e-8
 """Added to a variance before its square root, as in the trainers' own whitening."""

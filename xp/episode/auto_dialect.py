@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.atomic import write_atomically
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.dialects import SYNTAX
@@ -19,7 +18,8 @@ from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
 from xp.errors import XpError
-from xp.reading import config_of
+from xp.lib.atomic import write_atomically
+from xp.lib.reading import config_of
 
 FILE: Final = "dialect.json"
 ARGUMENTS: Final[dict[str, Any]] = {"room": "hall", "times": 2}

@@ -13,7 +13,7 @@ from xp.episode.call_data import without_thinking
 from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes
 from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
-from xp.load import load_object
+from xp.lib.load import load_object
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, shaped
 from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
-from xp.valid_text import valid_text
+from xp.lib.text import valid_text
 
 UNREAD: Final = "tool"
 """Name of the tool for a call that could not be parsed."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from xp.atomic import write_atomically
 from xp.episode.clusters import clustered_stderr
 from xp.episode.metrics import FULL_REWARD, Played
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
 
 
 def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[str, Any]:

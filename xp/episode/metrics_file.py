@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from xp.atomic import append_line
 from xp.episode.metric_names import check_names
 from xp.errors import ExitCode
-from xp.reading import is_count, is_finite, lines_of, opened
+from xp.lib.atomic import append_line
+from xp.lib.reading import is_count, is_finite, lines_of, opened
 
 
 class MetricsFile:

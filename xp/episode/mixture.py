@@ -13,7 +13,7 @@ from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
 from xp.episode.shaping import load_shape
-from xp.reading import config_of
+from xp.lib.reading import config_of
 
 
 class TaskName(Protocol):

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from xp.counted import counted
 from xp.envs.base import Message, Session, ToolSpec
-from xp.valid_text import valid_value
+from xp.lib.counted import counted
+from xp.lib.text import valid_value
 
 EMPTY_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 WAY_OUT: Final = (

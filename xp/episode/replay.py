@@ -23,7 +23,7 @@ from xp.envs.base import (
 from xp.envs.retry import backoff_s
 from xp.episode.prompt import WAY_OUT, first_difference, session_messages
 from xp.episode.tool_calls import ToolCall
-from xp.valid_text import valid_text
+from xp.lib.text import valid_text
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
-from xp.load import load_object
-from xp.valid_text import valid_text
+from xp.lib.load import load_object
+from xp.lib.text import valid_text
 
 REWARD: Final = "reward"
 """Key of the reward in a dictionary that a function returns; every other entry is a metric."""

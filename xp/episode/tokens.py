@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
-from xp.digest import text_digest
 from xp.envs.base import Message, ToolSpec
 from xp.envs.config import Chat, ToolsPrompt
 from xp.envs.messages import call_id, with_text_arguments
@@ -21,6 +20,7 @@ from xp.episode.prompt import tool_schemas
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import text_digest
 
 MAX_KEPT_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""

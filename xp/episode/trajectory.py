@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from xp.atomic import write_atomically
-from xp.digest import text_digest
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, Turn
 from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode
-from xp.reading import lines_of
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import text_digest
+from xp.lib.reading import lines_of
 
 SCHEMA_VERSION: Final = 3
 TOOLS: Final = "tools"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from xp.envs.base import Message
 from xp.envs.messages import call_id
 from xp.errors import ExitCode, XpError
-from xp.reading import json_of
+from xp.lib.reading import json_of
 
 TURN: Final = "[xp: a turn]"
 """Placeholder of the policy's turn in a dialogue, to find the text that a template puts after it."""

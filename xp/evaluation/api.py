@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from xp.counted import counted
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.evaluation.replies import CUT, MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long, said_text
 from xp.evaluation.settings import Endpoint
-from xp.exchange import post
-from xp.security.secrets import Redactor
-from xp.valid_text import valid_text, valid_value
+from xp.lib.counted import counted
+from xp.lib.exchange import post
+from xp.lib.text import valid_text, valid_value
+from xp.secrets.redaction import Redactor
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
 MOST_WAIT_S: Final = 300.0

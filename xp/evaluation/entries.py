@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.stages.model import start_place
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
+from xp.planning.stages.model import start_place
 from xp.runs.named import run_directory
 from xp.spec import RunSpec
 
@@ -75,8 +75,8 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
 
 
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
-    from xp.backends.base import RunPaths, render_module
-    from xp.backends.stages.prepare import task_set_place
+    from xp.planning.backend import RunPaths, render_module
+    from xp.planning.stages.prepare import task_set_place
     from xp.runs.record import check_ours
 
     run, _, step = name.partition("@")
@@ -103,7 +103,8 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
 
 def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
-    from xp.compose.recorded import recorded_spec, validated
+    from xp.compose.points import validated
+    from xp.spec.recorded import recorded_spec
 
     container = recorded_spec(directory / "spec.yaml")
     validated(container, directory.name)

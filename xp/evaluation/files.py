@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import replacing, write_atomically
 from xp.evaluation.tables import Result, latex, markdown
+from xp.lib.atomic import replacing, write_atomically
 
 
 def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:

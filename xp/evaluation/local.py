@@ -11,13 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.base import RunPaths
-from xp.backends.stages.episode import chat_of
-from xp.backends.stages.model import MAKER, model_place, model_stage
 from xp.backends.trl.control.processes import evaluation_server
 from xp.backends.trl.control.render import sampling_of
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import OpenEngine
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import OpenEngine
 from xp.envs.config import Dialect
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
@@ -27,9 +24,21 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
 from xp.launchers.files import inside
+from xp.lib.verified import damaged
+from xp.planning.backend import RunPaths
+from xp.planning.common_rows import longest_episode
+from xp.planning.stages.episode import chat_of
+from xp.planning.stages.model import MAKER, model_place, model_stage
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
-from xp.verified import damaged
+
+ON_CPU = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--disable-cuda-graph"),
+)
+"""Arguments for any CPU; SGLang's default `intel_amx` needs one of Intel's newer CPUs."""
+CACHE_TOKENS_ON_CPU = 32
+"""Number of longest episodes in the cache on a CPU, where `--mem-fraction-static` would count the whole memory."""
 
 
 @contextmanager
@@ -83,7 +92,7 @@ class LocalModel:
         Args:
             batch: rows with numbers of samples.
         """
-        from xp.backends.trl.worker.episodes import play_each
+        from xp.engines.play import play_each
 
         rollouts = list(play_each(self._open_engine, self.chat, batch, mix))
         return [rollout.record.trajectory(run, "eval", 0) for rollout in rollouts]
@@ -91,12 +100,12 @@ class LocalModel:
 
 @contextmanager
 def _transformers(
-    directory: str, spec: RunSpec, chat: ChatTokens, sampling: TRLSampling, *_: object
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, *_: object
 ) -> Iterator[OpenEngine]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from xp.backends.trl.worker.engine import TransformersEngine
+    from xp.engines.transformers_engine import TransformersEngine
 
     dtype = getattr(torch, spec.model.dtype.value)
     with _loading(directory, "weights"):
@@ -107,11 +116,11 @@ def _transformers(
 
 @contextmanager
 def _vllm(
-    directory: str, spec: RunSpec, chat: ChatTokens, sampling: TRLSampling, python: str | None, place: Path
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, python: str | None, place: Path
 ) -> Iterator[OpenEngine]:
-    from xp.backends.trl.worker.completions import ServerWriter
-    from xp.backends.trl.worker.server import running, split_devices
-    from xp.backends.trl.worker.writing import WritingEngine
+    from xp.engines.completions import ServerWriter
+    from xp.engines.server import running, split_devices
+    from xp.engines.writing import WritingEngine
 
     server, log = evaluation_server(spec), place / "vllm.log"
     devices, _ = split_devices(server.num_accelerators, 0)
@@ -126,15 +135,15 @@ def _vllm(
 
 @contextmanager
 def _sglang(
-    directory: str, spec: RunSpec, chat: ChatTokens, sampling: TRLSampling, python: str | None, place: Path
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, python: str | None, place: Path
 ) -> Iterator[OpenEngine]:
-    from xp.backends.trl.worker.server import split_devices
-    from xp.backends.trl.worker.writing import WritingEngine
-    from xp.evaluation.sglang import SGLangWriter, running
+    from xp.engines.server import split_devices
+    from xp.engines.sglang import SGLangWriter, running
+    from xp.engines.writing import WritingEngine
 
     log, is_on_cpu = place / "sglang.log", spec.hardware.accelerator == "cpu"
     devices, _ = split_devices(0 if is_on_cpu else spec.hardware.accelerators_per_node, 0)
-    with running(spec, directory, devices, log, _python_with(Engine.SGLANG, python)) as served:
+    with running(sglang_arguments(spec), directory, devices, log, _python_with(Engine.SGLANG, python)) as served:
 
         def writer() -> SGLangWriter:
             return SGLangWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
@@ -190,7 +199,7 @@ def _python_with(engine: Engine, python: str | None) -> str:
     return program
 
 
-def _seed(sampling: TRLSampling) -> str:
+def _seed(sampling: EngineSampling) -> str:
     return f"{sampling.seed}/eval"
 
 
@@ -238,3 +247,27 @@ def _check_no_link(outputs: Path, place: str) -> None:
         raise XpError(f"{error}, and {way_out}", error.code) from None
     if (outputs / place).is_symlink():
         raise XpError(f"{outputs / place} is a link, and {way_out}", ExitCode.RUN_DIR)
+
+
+def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
+    """Arguments of SGLang's server, without model, address and port."""
+    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
+    longest = longest_episode(spec)
+    num_accelerators = 0 if is_on_cpu else spec.hardware.accelerators_per_node
+    return (
+        *("--tp-size", str(engine.tensor_parallel)),
+        *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),
+        *("--mem-fraction-static", str(engine.memory_fraction)),
+        *("--max-running-requests", str(engine.max_sequences)),
+        *(("--chunked-prefill-size", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
+        *("--context-length", str(longest)),
+        *("--dtype", spec.model.dtype.value),
+        *("--random-seed", str(spec.seed)),
+        *(() if engine.prefix_caching else ("--disable-radix-cache",)),
+        *(("--disable-cuda-graph",) if engine.eager and not is_on_cpu else ()),
+        # Without the model's own sampling defaults: every request has all parameters.
+        *("--sampling-defaults", "openai"),
+        # SGLang's warm-up would send a request without the key.
+        *("--skip-server-warmup", "--log-level-http", "warning"),
+        *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if is_on_cpu else ()),
+    )

@@ -12,11 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import write_atomically
-from xp.backends.stages.episode import chat_of, episode_config, episode_secrets
-from xp.backends.stages.evaluation import rounds
-from xp.backends.stages.prepare import prepare_config
-from xp.digest import digest_of
 from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
@@ -32,9 +27,14 @@ from xp.evaluation.records import Requested
 from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
-from xp.planning.rows import row_lines
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import digest_of
+from xp.planning.data_rows import row_lines
+from xp.planning.stages.episode import chat_of, episode_config, episode_secrets
+from xp.planning.stages.evaluation import rounds
+from xp.planning.stages.prepare import prepare_config
 from xp.runs.run_directory import check_writable
-from xp.security.secrets import resolve
+from xp.secrets.redaction import resolve
 from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Final
 
-from xp.counted import counted
 from xp.episode.clusters import is_rounding, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import CONFIDENCE, Rewards
+from xp.lib.counted import counted
 
 POWER: Final = 0.8
 """Power of the test for the smallest detectable difference."""

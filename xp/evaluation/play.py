@@ -19,8 +19,8 @@ from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.evaluation.api import Answer, DialogueFails, TooLong
 from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import ToolCalls
+from xp.lib.text import valid_text
 from xp.tasks.row import TaskRow
-from xp.valid_text import valid_text
 
 
 @dataclass

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.atomic import write_atomically
-from xp.counted import counted
-from xp.digest import digest_of
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
-from xp.reading import json_of
+from xp.lib.atomic import write_atomically
+from xp.lib.counted import counted
+from xp.lib.digest import digest_of
+from xp.lib.names import is_name
+from xp.lib.reading import json_of
 from xp.runs.run_directory import resource_errors
-from xp.security.names import is_name
 from xp.tasks import profile
 
 ROOM: Final = profile.ROOM

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from xp.compose import ROOT
 from xp.errors import XpError
-from xp.security.secret_shapes import SHAPE
+from xp.secrets.shapes import SHAPE
 from xp.spec.section import Count, EnvVarName, Seconds, Section, check_plain_url, secret_below
 
 

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from xp.reading import LARGEST, MAX_COUNT
+from xp.lib.reading import LARGEST, MAX_COUNT
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from xp.security.cells import markdown_cell
-from xp.security.terminal import shown
+from xp.lib.cells import markdown_cell
+from xp.lib.terminal import shown
 
 Result = Mapping[str, Any]
 """The content of an eval.json."""

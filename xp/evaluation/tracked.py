@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.metrics_file import MetricsFile
-from xp.security.secrets import Redactor
+from xp.secrets.redaction import Redactor
 from xp.spec import RunSpec
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror

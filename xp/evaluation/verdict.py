@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from xp.counted import counted
 from xp.diagnosis.history import History, ToolUse
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.rules.hacked import HACKED
@@ -18,6 +17,7 @@ from xp.evaluation.paired import Paired
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import CONFIDENCE
+from xp.lib.counted import counted
 from xp.runs.diagnose import history_of
 from xp.runs.record import RunRecord, RunStatus
 

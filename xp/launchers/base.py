@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from xp.job import Stage
-from xp.security.secrets import Redactor
+from xp.secrets.redaction import Redactor
 from xp.tracking.base import NodeTracking
 
 if TYPE_CHECKING:  # pydantic is not installed on a cluster's nodes

@@ -10,18 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from xp.atomic import write_atomically
-from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch
 from xp.launchers.files import write_files
+from xp.launchers.native_ids import is_native_id
 from xp.launchers.node.job_spec import JOB_SPEC, Spread, make_job_spec
-from xp.reading import json_of
-from xp.security.environment import STAGE_TOKENS
-from xp.security.environment import inherited as passed
-from xp.security.names import is_inner_path, is_native_id
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import text_digest
+from xp.lib.names import is_inner_path
+from xp.lib.reading import json_of
+from xp.secrets.environment import STAGE_TOKENS
+from xp.secrets.environment import inherited as passed
 from xp.spec.place import LauncherSpec
 
 SUBMITTED = "submitted.json"

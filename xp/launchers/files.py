@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from xp.atomic import write_atomically
-from xp.code_files import code_files, code_places, left_out
-from xp.data_files import data_of, files_in, shipped_name
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.code_files import code_files, code_places, left_out
+from xp.lib.data_files import data_of, files_in, shipped_name
 from xp.plugins import top_modules
 from xp.spec import RunSpec
 
@@ -80,7 +80,7 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
 
 
 def copy_modules(places: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:
-    """Copies the user's own modules beside the package, and files of rows to where xp.data_files looks for them."""
+    """Copies the user's own modules beside the package, and files of rows to where xp.lib.data_files looks for them."""
     for place in places:
         if place.is_file():
             shutil.copy(place, target / place.name)

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from xp import guard
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
-from xp.launchers.limits import needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
+from xp.lib import guard
+from xp.planning.limits import needs_one_node
 from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"

@@ -11,7 +11,7 @@ from pathlib import Path
 from xp.launchers.base import Echo
 from xp.launchers.node.log import LogStream
 from xp.launchers.node.pipe import drain
-from xp.security.secrets import Redactor
+from xp.secrets.redaction import Redactor
 
 QUIET_S = 15.0
 """Seconds that the last lines of a log may take after the stage's end."""

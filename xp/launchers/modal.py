@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import replacing, write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import modal_app
@@ -28,7 +27,8 @@ from xp.launchers.files import inside, write_files
 from xp.launchers.log_command import follow_until_over
 from xp.launchers.modal_image import lock_of
 from xp.launchers.node.job_spec import JOB_SPEC, RESULT, make_job_spec
-from xp.security.secrets import Redactor
+from xp.lib.atomic import replacing, write_atomically
+from xp.secrets.redaction import Redactor
 from xp.spec.place import LauncherSpec
 
 ANSWER_S = 120.0

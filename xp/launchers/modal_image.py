@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Job
-from xp.runtime_locks import AFTER_LOCK, RuntimeLock, added_to_image, lock_with, smallest_with
+from xp.runtimes import AFTER_LOCK, RuntimeLock, added_to_image, lock_with, smallest_with
 from xp.spec.place import LauncherSpec
 
 PYTHON = "3.12"

@@ -13,7 +13,7 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.runtime_checkouts import installed_checkouts
-from xp.runtime_locks import installed
+from xp.runtimes import installed
 
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys

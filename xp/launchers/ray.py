@@ -27,12 +27,12 @@ from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import identity, inherited, place_job_spec, read_launches, spread_of, write_launches
 from xp.launchers.follow import follow
-from xp.launchers.limits import asks_itself, check_limits, needs_one_node
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.job_spec import JOB_SPEC, JobSpec, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
-from xp.reading import config_of
+from xp.lib.reading import config_of
+from xp.planning.limits import asks_itself, check_limits, needs_one_node
 from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"

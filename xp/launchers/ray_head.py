@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Mapping
 
-from xp import guard
 from xp.errors import ExitCode, XpError
-from xp.security import own_directory, own_ray
-from xp.security.loopback import HOST, free_ports
+from xp.lib import guard
+from xp.lib import private_directory as own_directory
+from xp.lib import ray_token as own_ray
+from xp.lib.loopback import HOST, free_ports
 
 START_S = 300.0
 """Seconds until the dashboard must answer; a head that ends earlier is told at once."""
@@ -70,7 +71,7 @@ class RayHead:
     def _answers(self) -> bool:
         import urllib.request
 
-        from xp.exchange import direct_opener
+        from xp.lib.exchange import direct_opener
 
         request = urllib.request.Request(
             f"{self.address}/nodes?view=summary", headers={"Authorization": f"Bearer {self.token}"}

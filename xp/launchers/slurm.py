@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import secrets_files
@@ -29,7 +28,6 @@ from xp.launchers.cluster import (
     write_launches,
 )
 from xp.launchers.follow import follow
-from xp.launchers.limits import asks_itself, check_limits
 from xp.launchers.node.job_spec import JOB_SPEC, Spread, read_result
 from xp.launchers.preflight import check_machine
 from xp.launchers.slurm_array import SCRIPT as SCRIPT_OF_ARRAY
@@ -44,6 +42,8 @@ from xp.launchers.slurm_container import (
 )
 from xp.launchers.slurm_job import batch_script as batch_script
 from xp.launchers.slurm_job import options
+from xp.lib.atomic import write_atomically
+from xp.planning.limits import asks_itself, check_limits
 from xp.spec.place import Container, LauncherSpec
 
 SCRIPT = "job.sh"

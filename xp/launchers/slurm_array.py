@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers.cluster import ask
 from xp.launchers.slurm_job import array_script, options
+from xp.lib.atomic import write_atomically
 from xp.spec.place import LauncherSpec
 
 ANSWER_S = 60.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.exchange import body_of
-from xp.reading import json_of, text_of
+from xp.lib.exchange import body_of
+from xp.lib.reading import json_of, text_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_TIMEOUT_S: Final = 3.0

@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import overload
 
-from xp.backends.base import Refusal, RunPaths, render_module
-from xp.backends.extent import extent_refusals
-from xp.backends.stages.model import model_stage, start_place
-from xp.backends.stages.prepare import prepare_stage, task_set_place
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.limits import check_limits
+from xp.planning.backend import Refusal, RunPaths, render_module
+from xp.planning.data_rows import row_lines
+from xp.planning.extent import extent_refusals
+from xp.planning.limits import check_limits
 from xp.planning.memory import memory_refusals
-from xp.planning.rows import row_lines
 from xp.planning.sandbox import sandbox_refusals
 from xp.planning.splits import profile_refusals, split_refusals
+from xp.planning.stages.model import model_stage, start_place
+from xp.planning.stages.prepare import prepare_stage, task_set_place
 from xp.spec import RunSpec
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xp.backends.base import Refusal
 from xp.envs.config import SandboxKind
-from xp.envs.harbor.docker_sandbox import check_daemon
-from xp.envs.harbor.provider import WARNING
+from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.errors import XpError
+from xp.planning.backend import Refusal
 from xp.spec import LauncherName, RunSpec
 from xp.spec.env import HOSTED
 
@@ -47,4 +46,4 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
 
 def sandbox_lines(spec: RunSpec) -> list[str]:
     """A warning for a run whose commands are not isolated."""
-    return [WARNING] if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()) else []
+    return [NO_SANDBOX] if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()) else []

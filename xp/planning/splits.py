@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import Refusal
-from xp.backends.stages.prepare import STORE, prepare_config, profiles, task_set_place
-from xp.counted import counted
+from xp.lib.counted import counted
+from xp.planning.backend import Refusal
+from xp.planning.stages.prepare import STORE, prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec
 from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
 from xp.tasks.manifest import MANIFEST, read_manifest

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from xp.compose import compose, options
 from xp.errors import XpError
+from xp.lib.names import is_name
 from xp.report.foreign import page_name, page_text
-from xp.security.names import is_name
 
 MISSING: Final = "(absent)"
 CHOSEN: Final = ("model", "algorithm", "backend", "hardware", "launcher")

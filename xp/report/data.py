@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp import __version__
-from xp.compose.recorded import recorded_spec
 from xp.episode.metric_names import find
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import REQUEST, line_of, listed
-from xp.reading import json_of
+from xp.lib.reading import json_of
 from xp.report.about import facts, plan_and_measured, stages, status_of, title_of
 from xp.report.base import differences, flat
 from xp.report.comparison import comparison
@@ -25,6 +24,7 @@ from xp.report.foreign import page_name
 from xp.report.result import results, verdict
 from xp.report.selection import Extent, chosen
 from xp.runs.record import read_record
+from xp.spec.recorded import recorded_spec
 
 FORMAT: Final = 1
 NAMED: Final = ("phase", "env", "split", "status")

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from xp.episode.trajectory import SCHEMA_VERSION
 from xp.errors import ExitCode, XpError
-from xp.reading import check_below, is_count, is_finite
-from xp.reading import opened as opened_file
+from xp.lib.reading import check_below, is_count, is_finite
+from xp.lib.reading import opened as opened_file
 from xp.runs.tool_use import ToolCount
 
 TRAIN: Final = "train"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from xp.security.terminal import shown
+from xp.lib.terminal import shown
 
 MAX_CHARACTERS: Final = 20_000
 """Largest number of characters of one message in a page; the middle of a longer one is omitted."""

@@ -16,13 +16,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from xp.errors import ExitCode, XpError
+from xp.lib.asgi_key import App, Receive, Scope, Send
+from xp.lib.loopback import HOST
 from xp.report.comparison import comparison
 from xp.report.data import RunPage, frame, page_of, title_of_page
 from xp.report.detail import detail, said_in
 from xp.report.foreign import page_text
 from xp.report.web import page, policy
-from xp.security.loopback import HOST
-from xp.security.with_key import App, Receive, Scope, Send
 
 COOKIE: Final = "xp_view"
 HEADERS: Final = {

@@ -9,16 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.stages.episode import chat_of
-from xp.backends.stages.model import start_place
-from xp.compose.recorded import recorded_spec, validated
+from xp.compose.points import validated
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
-from xp.reading import text_of
+from xp.lib.reading import text_of
+from xp.planning.stages.episode import chat_of
+from xp.planning.stages.model import start_place
 from xp.report.detail import own_turns
 from xp.report.foreign import page_text
 from xp.runs.record import is_ours
+from xp.spec.recorded import recorded_spec
 
 MAX_TOKENS: Final = 100_000
 """Largest number of tokens of an episode that a page shows."""

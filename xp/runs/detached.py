@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Detachable, Distant, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
-from xp.reading import json_of
+from xp.lib.reading import json_of
 from xp.runs.commands import xp_command
 from xp.runs.record import (
     LOCK,

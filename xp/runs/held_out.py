@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.digest import digest_of
 from xp.episode.clusters import Limits, reward_limits
 from xp.errors import ExitCode, XpError
-from xp.reading import LARGEST, check_below, is_count, is_finite, json_of
+from xp.lib.digest import digest_of
+from xp.lib.reading import LARGEST, check_below, is_count, is_finite, json_of
 from xp.runs.record import RunRecord, number_of, read_record
 from xp.tasks.held_out import overlap_label
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.node.outputs import states
-from xp.reading import json_of
+from xp.lib.reading import json_of
+from xp.lib.verified import DIGESTS, damaged
 from xp.runs.commands import xp_command
 from xp.runs.record import RunRecord, RunStatus, read_record
-from xp.verified import DIGESTS, damaged
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.reading import json_of
+from xp.lib.cells import csv_cell, markdown_cell
+from xp.lib.reading import json_of
 from xp.runs.differences import brief, differing, text
 from xp.runs.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.runs.named import named_runs
 from xp.runs.record import RunRecord, read_record
-from xp.security.cells import csv_cell, markdown_cell
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
 
 def spec_of(directory: Path, attempt: int) -> Any:
     """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
-    from xp.compose.recorded import recorded_spec
+    from xp.spec.recorded import recorded_spec
 
     plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
     with suppress(XpError, LookupError, TypeError):  # a damaged plan

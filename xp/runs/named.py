@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError, nearest
+from xp.lib.names import is_name
 from xp.runs.commands import xp_command
 from xp.runs.record import FILE
-from xp.security.names import is_name
 
 RUNS: Final = "runs"
 EVALUATIONS: Final = "evaluations"

@@ -13,9 +13,9 @@ from xp.launchers.base import Context, Launcher, Telling
 from xp.launchers.checkouts import differing
 from xp.launchers.files import inside, locate_data, locate_modules
 from xp.launchers.preflight import checkouts
+from xp.lib.names import is_name
 from xp.runs.run_directory import check_run_directory, check_writable
-from xp.security.names import is_name
-from xp.security.secrets import Redactor, resolve, telling_values
+from xp.secrets.redaction import Redactor, resolve, telling_values
 from xp.tracking.base import WANDB_KEY, check_trackers, node_tracking
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from xp.atomic import write_atomically
-from xp.counted import counted
 from xp.errors import ExitCode, XpError
-from xp.reading import json_of
+from xp.lib.atomic import write_atomically
+from xp.lib.counted import counted
+from xp.lib.reading import json_of
+from xp.lib.terminal import guarded, shown
 from xp.runs.attempts import (
     AttemptRecord,
     Provenance,
@@ -30,7 +31,6 @@ from xp.runs.attempts import (
     with_last,
 )
 from xp.runs.record_check import length_of, record_of
-from xp.security.terminal import guarded, shown
 from xp.tasks.length import FILE as LENGTH_FILE
 
 __all__ = [

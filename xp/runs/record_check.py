@@ -7,8 +7,9 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
+from xp.launchers.native_ids import is_launcher, is_native_id
+from xp.lib.names import is_name, is_variable
 from xp.runs.attempts import FORMAT, AttemptRecord, Provenance, RunRecord, RunStatus, StageRecord
-from xp.security.names import is_launcher, is_name, is_native_id, is_variable
 
 MAX_ATTEMPTS = 10_000
 MAX_TEXT = 1_000

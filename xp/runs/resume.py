@@ -9,8 +9,8 @@ from typing import Any
 
 from xp.compose import from_container, give_way, parse_assignments, with_value
 from xp.compose.faults import all_paths
-from xp.counted import counted
 from xp.errors import ExitCode, XpError, nearest
+from xp.lib.counted import counted
 from xp.runs.commands import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
@@ -67,10 +67,11 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     Raises:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
     """
-    from xp.compose.recorded import recorded_spec, validated
+    from xp.compose.points import validated
     from xp.runs.named import run_directory
     from xp.runs.record import read_record
     from xp.runs.run_directory import is_unborn
+    from xp.spec.recorded import recorded_spec
 
     values = parse_assignments(overrides)
     for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):

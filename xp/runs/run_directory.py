@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xp.atomic import TEMPORARY
-from xp.counted import counted
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import TEMPORARY
+from xp.lib.counted import counted
 from xp.runs.commands import resume_command
 from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
 

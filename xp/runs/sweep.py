@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from xp.digest import text_digest
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import text_digest
 from xp.runs.detached import current
 from xp.runs.differences import INCIDENTAL
 from xp.runs.leaderboard import leaderboard
@@ -113,7 +113,7 @@ def held_out_reward(spec: RunSpec) -> float:
 
 
 def _read(file: Path) -> tuple[str, SweepEntry] | None:
-    from xp.compose.recorded import recorded_spec
+    from xp.spec.recorded import recorded_spec
 
     if not is_ours(file.parent):
         return None  # another user's run: its record is not trusted

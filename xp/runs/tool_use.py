@@ -11,8 +11,8 @@ from typing import Any, Final
 from xp.diagnosis.history import ToolUse
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
-from xp.reading import is_finite, json_of, lines_of
-from xp.security.names import is_name
+from xp.lib.names import is_name
+from xp.lib.reading import is_finite, json_of, lines_of
 
 STAGE: Final = "train"
 """Stage whose trajectories are counted."""

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from xp.envs.config import Dialect
 from xp.errors import nearest
-from xp.plugins import Kind, is_own, load, names
+from xp.plugins import CONTRIB, Kind, is_own, load, names
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,6 @@ def checked_name(kind: Kind, value: Any, more: str = "") -> str:
     raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
 
 
-OPTIONED = {Kind.PROVIDER: ("reasoning_gym", "verifiers", "inspect", "harbor"), Kind.LAUNCHER: ("skypilot",)}
-"""Names of xp's own that have options; the others' modules are not imported for a plan."""
-
-
 def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a name, as its own model `Options` completes them.
 
@@ -62,7 +58,7 @@ def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str
         ValueError: with every fault of the options; for any option, where the name is xp's own and has none.
         XpError: the plugin cannot be imported.
     """
-    if is_own(kind, name) and name not in OPTIONED.get(kind, ()):
+    if is_own(kind, name) and name not in CONTRIB.get(kind, ()):
         if given:
             keys = ", ".join(given)
             raise ValueError(f"{keys}: {kind.word}={name} has no options; only a plugin's has")

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from xp.data_files import HUB, is_data
-from xp.security.secret_shapes import holds_token
-from xp.security.terminal import shown
+from xp.lib.data_files import HUB, is_data
+from xp.lib.terminal import shown
+from xp.secrets.shapes import holds_token
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Address of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from xp.atomic import replacing, sync_directory
-from xp.counted import counted
-from xp.digest import file_digest
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import replacing, sync_directory
+from xp.lib.counted import counted
+from xp.lib.digest import file_digest
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.held_out import HeldOutRecord

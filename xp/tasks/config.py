@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from xp.codec import JsonFile
 from xp.envs.config import Chat, EnvConfig
+from xp.lib.codec import JsonFile
 
 
 class Purpose(StrEnum):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
-from xp.reading import config_of
+from xp.lib.reading import config_of
 from xp.tasks.config import PrepareConfig
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xp.codec import from_value
-from xp.digest import digest_of
 from xp.errors import ExitCode, XpError
-from xp.reading import is_count, text_of
+from xp.lib.codec import from_value
+from xp.lib.digest import digest_of
+from xp.lib.reading import is_count, text_of
 from xp.tasks.held_out import HeldOutRecord
 
 MANIFEST = "manifest.json"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
-from xp.reading import config_of
-from xp.signals import Stopped, stopping
+from xp.lib.reading import config_of
+from xp.lib.signals import Stopped, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.files import writing_below

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.reading import json_of
+from xp.lib.reading import json_of
 from xp.tasks.manifest import read_manifest
 from xp.tasks.request import IDENTITY
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from xp.digest import digest_of
 from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
 from xp.envs.config import Dialect
 from xp.envs.messages import chat_messages
 from xp.envs.retry import RetryRule, retried
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_of
+from xp.lib.text import valid_value
 from xp.tasks.config import MemberConfig
 from xp.tasks.shards import ShardEntry
-from xp.valid_text import valid_value
 
 Answer = TypeVar("Answer")
 

@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from xp.code_files import code_files, code_places
-from xp.data_files import data_of, files_in, is_data, path_in
-from xp.digest import digest_of, file_digest
 from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
-from xp.envs.packages.names import module_of
+from xp.envs.target import module_of
 from xp.errors import ExitCode, XpError
-from xp.load import find_module
+from xp.lib.code_files import code_files, code_places
+from xp.lib.data_files import data_of, files_in, is_data, path_in
+from xp.lib.digest import digest_of, file_digest
+from xp.lib.load import find_module
+from xp.plugins import CONTRIB, Kind, load
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
 FORMAT = 1
@@ -157,7 +158,7 @@ def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> Pr
 def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
     """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
-    All files of the module's top-level package count, which are those that a run copies (`xp.code_files`); for a
+    All files of the module's top-level package count, which are those that a run copies (`xp.lib.code_files`); for a
     top-level module, only its file; for a module that declares a version of its tasks (`TASKS_VERSION = "1"` at the top
     level), only the version.
 
@@ -166,10 +167,10 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         path: directories that are searched for modules; None: `sys.path`.
     """
     named = _named(env, path)
-    if env.provider == "harbor":
-        return _folder_digest(env)
-    if env.provider == "inspect":
-        return _task_file_digest(env)
+    if env.provider in CONTRIB[Kind.PROVIDER]:
+        provider = load(Kind.PROVIDER, env.provider)
+        if hasattr(provider, "source_digest"):
+            return cast("str | None", provider.source_digest(env))
     data = data_of(env.rows)
     if not named and not data:
         return None
@@ -209,24 +210,6 @@ def _named(env: EnvConfig, path: Sequence[str] | None) -> list[str]:
     if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
         named.append(module_of(env.target))
     return named
-
-
-def _folder_digest(env: EnvConfig) -> str:
-    """Digest of the task folders; raises XpError if there are none."""
-    from xp.envs.harbor.provider import read_folder
-
-    return digest_of({split: [task.digest() for task in tasks] for split, tasks in read_folder(env).items()})
-
-
-def _task_file_digest(env: EnvConfig) -> str | None:
-    """Digest of the file of a task of inspect_ai; None: the task is in an installed package. Raises XpError."""
-    place = Path(str(env.target).partition("@")[0]).expanduser()
-    if place.suffix != ".py":
-        return None
-    try:
-        return digest_of(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise XpError(f"environment {env.name}: target {place}: {error}", ExitCode.CONFIG) from None
 
 
 def is_found(name: str, path: Sequence[str] | None = None) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import TEMPORARY, replacing
-from xp.digest import canonical_json, digest_of
 from xp.envs.base import Message
+from xp.lib.atomic import TEMPORARY, replacing
+from xp.lib.digest import canonical_json, digest_of
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block

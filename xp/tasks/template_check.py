@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.codec import decode
 from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.envs.messages import call_id
 from xp.episode.auto_dialect import detect
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
+from xp.lib.codec import decode
 
 PROBE_TOOLS: Final = [
     {

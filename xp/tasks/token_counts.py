@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from xp.atomic import replacing
-from xp.digest import digest_of
 from xp.errors import ExitCode, XpError
-from xp.reading import is_count, json_of
+from xp.lib.atomic import replacing
+from xp.lib.digest import digest_of
+from xp.lib.reading import is_count, json_of
 from xp.tasks.row import TaskRow
 
 SUFFIX: Final = ".tokens"

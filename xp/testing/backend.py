@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from xp.backends.base import RenderModule, Support, meant_fields, render_module
 from xp.compose import compose
 from xp.job import Stage
+from xp.planning.backend import RenderModule, Support, meant_fields, render_module
 from xp.spec import RunSpec
 from xp.testing.fields import PLACES, dropped
 

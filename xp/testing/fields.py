@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from xp.backends.base import RunPaths, Support, render_module
 from xp.compose import compose, from_container
 from xp.errors import XpError
+from xp.planning.backend import RunPaths, Support, render_module
 from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.files import copy_package
-from xp.security.secrets import Redactor
+from xp.secrets.redaction import Redactor
 from xp.testing.jobs import CPU, PATIENCE_S, eventually, stage
 
 AWKWARD = {

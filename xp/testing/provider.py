@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from xp.backends.stages.episode import episode_config
 from xp.compose import compose
 from xp.envs.base import EnvFault, Message, Provider, Task
 from xp.envs.load import load_provider
+from xp.planning.stages.episode import episode_config
 
 
 class ProviderSuite:

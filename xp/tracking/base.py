@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xp.errors import ExitCode, XpError
-from xp.security.secrets import resolve
+from xp.secrets.redaction import resolve
 
 WANDB_KEY = "WANDB_API_KEY"
 WANDB_SETTINGS = ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_ENTITY")

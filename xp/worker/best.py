@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xp.atomic import write_atomically
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
 
 NAME: Final = "best"
 RECORD: Final = "best.json"

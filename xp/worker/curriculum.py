@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xp.atomic import append_line
 from xp.episode.metrics import Played
+from xp.lib.atomic import append_line
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xp.security.loopback import free_ports
+from xp.lib.loopback import free_ports
 
 COUNT, NUMBER, MAIN = "XP_NODES", "XP_NODE", "XP_MAIN_NODE"
 """Variables that the launcher sets for the program of each node; absent for a stage on one node."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
-from xp.signals import Stopped, stopping
+from xp.lib.signals import Stopped, stopping
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.verified import DIGESTS, damaged, write_digests
+from xp.lib.verified import DIGESTS, damaged, write_digests
 
 
 def publish(save: Callable[[Path], object], target: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xp.codec import JsonFile
 from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
+from xp.lib.codec import JsonFile
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 from xp.worker.curriculum import Refresh

@@ -19,8 +19,8 @@ from tests.engines.test_slime import ON_CPU
 from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
-from xp.security.after_import import after_import
-from xp.security.loopback import free_port
+from xp.lib.after_import import after_import
+from xp.lib.loopback import free_port
 from xp.worker.program import run_stage
 
 OWN = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from xp.backends.base import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
-from xp.backends.batch.constraint import Constraint
-from xp.backends.stages.episode import episode_config, episode_secrets
-from xp.backends.stages.model import model_place
-from xp.backends.stages.needs import QUIET, trainer_resources, trainer_runtime
-from xp.backends.stages.prepare import prepare_config
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
+from xp.planning.batch.constraint import Constraint
+from xp.planning.stages.episode import episode_config, episode_secrets
+from xp.planning.stages.model import model_place
+from xp.planning.stages.needs import QUIET, trainer_resources, trainer_runtime
+from xp.planning.stages.prepare import prepare_config
 from xp.spec import RunSpec
 
 

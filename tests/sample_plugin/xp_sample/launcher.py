@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from xp.job import Stage
 from xp.launchers.base import Context, Launch
-from xp.launchers.limits import needs_one_node
 from xp.launchers.local import LocalLauncher
 from xp.launchers.preflight import interpreter
+from xp.planning.limits import needs_one_node
 from xp.spec import LauncherSpec
 
 

@@ -23,7 +23,7 @@ from xp.builtin.model.tokenizer import train_tokenizer
 from xp.builtin.model.warm_up import Warmup, render_demonstration
 from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, TOOLS, WEAPONS
 from xp.episode.prompt import tool_schemas
-from xp.reading import config_of
+from xp.lib.reading import config_of
 from xp.worker.program import run_stage
 
 MANIFEST: Final = "manifest.json"

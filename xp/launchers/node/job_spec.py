@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from xp.atomic import temporary_beside
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context
 from xp.launchers.node.outputs import State
-from xp.reading import json_of
+from xp.lib.atomic import temporary_beside
+from xp.lib.reading import json_of
 from xp.tracking.base import NodeTracking
 
 JOB_SPEC = "job.json"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from xp.launchers.base import Echo
-from xp.security.secrets import Redactor
-from xp.security.terminal import CONTROLS, RESET, is_coloured, is_visible
+from xp.lib.terminal import CONTROLS, RESET, is_coloured, is_visible
+from xp.secrets.redaction import Redactor
 
 PROGRESS_EVERY_S = 30.0
 """Seconds between two states of a progress bar in the file; the screen gets every state."""

@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from xp.atomic import write_atomically
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
@@ -30,9 +29,10 @@ from xp.launchers.node.pipe import drain
 from xp.launchers.node.program import Ending, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
 from xp.launchers.node.tracking import followed
-from xp.reading import config_of
-from xp.security.secrets import Redactor, telling_values
-from xp.verified import damaged
+from xp.lib.atomic import write_atomically
+from xp.lib.reading import config_of
+from xp.lib.verified import damaged
+from xp.secrets.redaction import Redactor, telling_values
 
 REQUEUE = 85
 """Exit code: the job spec is not finished; run this job again."""

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from xp import guard
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
-from xp.security import own_ray
-from xp.security.loopback import free_ports
+from xp.lib import guard
+from xp.lib import ray_token as own_ray
+from xp.lib.loopback import free_ports
 from xp.worker.nodes import Nodes, own_address
 
 WAIT = """

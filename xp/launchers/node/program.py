@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from xp import guard
 from xp.envs.secrets_file import environment as with_secrets
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.preflight import checkouts, interpreter, project
-from xp.security import own_ray
-from xp.security.environment import STAGE_TOKENS, inherited
-from xp.security.secrets import Redactor, telling_values
+from xp.lib import guard
+from xp.lib import ray_token as own_ray
+from xp.secrets.environment import STAGE_TOKENS, inherited
+from xp.secrets.redaction import Redactor, telling_values
 
 
 class Ending:

@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp import guard
 from xp.errors import ExitCode
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.spread import MEMBER
-from xp.reading import config_of
+from xp.lib import guard
+from xp.lib.reading import config_of
 from xp.worker.nodes import NUMBER, free_port
 
 PLACE_S = 600.0

@@ -13,8 +13,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xp.backends.base import MemoryUse, render_module
-from xp.backends.batch import BatchShape, batch_shape
+from xp.planning.backend import MemoryUse, render_module
+from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
 from xp.spec import Architecture, BuildSpec, DType, EngineName, Placement, RunSpec, Strategy

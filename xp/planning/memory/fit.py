@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import Refusal
-from xp.backends.batch import batch_refusals
-from xp.errors import XpError
+from pydantic import ValidationError
+
+from xp.planning.backend import Refusal
+from xp.planning.batch import batch_refusals
 from xp.planning.memory.estimate import BY_LENGTH, ENGINE_OVERHEAD, OVERHEAD, MemoryEstimate, estimate, shape_of
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.spec import RunSpec, Strategy
@@ -196,8 +198,7 @@ def _has_experts(spec: RunSpec) -> bool:
 
 def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
-    from xp.backends.base import render_module
-    from xp.compose import from_container
+    from xp.planning.backend import render_module
 
     container = spec.model_dump(mode="json")
     for path, value in changes.items():
@@ -207,8 +208,8 @@ def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengt
             node = node[part]
         node[last] = value
     try:
-        changed = from_container(container)
-    except XpError:
+        changed = RunSpec.model_validate_json(json.dumps(container))
+    except ValidationError:
         return None
     if batch_refusals(changed) or render_module(changed).refusals(changed):
         return None

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from xp.backends.stages.prepare import task_set_place
 from xp.errors import ExitCode, XpError
-from xp.reading import is_count, lines_of
+from xp.lib.reading import is_count, lines_of
+from xp.planning.stages.prepare import task_set_place
 from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
 from xp.tasks.manifest import read_manifest
 from xp.tasks.token_counts import place_of, read_counts
 
@@ -101,8 +102,6 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
     """Lengths of the newest run with the same environment, model and limits; None if no such run recorded any."""
-    from xp.compose.recorded import recorded_spec
-
     wanted = _likeness(spec.model_dump(mode="json"))
     for file in sorted((outputs / "runs").glob("*/spec.yaml"), key=_time, reverse=True):
         try:

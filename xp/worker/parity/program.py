@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import XpError
-from xp.reading import config_of
+from xp.lib.reading import config_of
 from xp.worker.parity.critic import ExactCritic
 from xp.worker.parity.differences import differences
 from xp.worker.parity.found import Found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from xp.codec import JsonFile
+from xp.lib.codec import JsonFile
 
 BAR = 1e-5
 """Relative difference of an update; a larger one is of meaning, not of rounding."""

@@ -1,13 +1,13 @@
 """Conversion of xp's numbers to SkyRL's: machines, training processes, engines, prompts of an update.
 
-The constraints are in xp.backends.batch, with their sources.
+The constraints are in xp.planning.batch, with their sources.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.backends.batch import batch_shape
+from xp.planning.batch import batch_shape
 from xp.spec import Placement, RunSpec, Strategy
 
 

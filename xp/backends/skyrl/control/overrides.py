@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import Refusal
 from xp.errors import nearest
+from xp.planning.backend import Refusal
 from xp.spec import RunSpec
 
 PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)

@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends import capability
-from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.constraint import Constraint, with_shared
 from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
 from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2
 from xp.backends.skyrl.control.geometry import geometry, is_megatron
@@ -16,11 +13,16 @@ from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsa
 from xp.backends.skyrl.control.overrides import assignment, flat
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
-from xp.backends.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
-from xp.backends.stages.episode import episode_secrets
-from xp.backends.stages.evaluation import best_rule, rounds
-from xp.backends.stages.model import model_stage
-from xp.backends.stages.needs import (
+from xp.job import Job, Stage
+from xp.lib.ray_token import PRETENDED_GPUS
+from xp.planning import capability
+from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.batch.constraint import Constraint, with_shared
+from xp.planning.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
+from xp.planning.stages.episode import episode_secrets
+from xp.planning.stages.evaluation import best_rule, rounds
+from xp.planning.stages.model import model_stage
+from xp.planning.stages.needs import (
     QUIET,
     cpu_engine,
     cpu_environment,
@@ -28,8 +30,6 @@ from xp.backends.stages.needs import (
     trainer_resources,
     trainer_runtime,
 )
-from xp.job import Job, Stage
-from xp.security.own_ray import PRETENDED_GPUS
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import Sampling
 
@@ -68,12 +68,13 @@ def native(spec: RunSpec) -> dict[str, Any]:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.backends.base.RenderModule."""
+    """See xp.planning.backend.RenderModule."""
     return with_shared(CONSTRAINTS, spec, FSDP2)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.backends.base.RenderModule. Everything is freed for the engine, except an optimizer that stays under FSDP.
+    """See xp.planning.backend.RenderModule. Everything is freed for the engine, except an optimizer that stays
+    under FSDP.
 
     Measured by `make bench ARGS=memory` on its FSDP worker: FlashAttention's cross-entropy converts the bfloat16 logits
     to their gradient in place, and the division by the temperature makes a second one; without FlashAttention, SkyRL
@@ -95,7 +96,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """See xp.backends.base.RenderModule: servers of a run on several machines.
+    """See xp.planning.backend.RenderModule: servers of a run on several machines.
 
     On one machine, engines and router require the key of the run's own Ray.
     """

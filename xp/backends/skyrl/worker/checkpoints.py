@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from xp.atomic import write_atomically
+from xp.lib.atomic import write_atomically
 from xp.worker.step_directories import step_directories
 
 FORM: Final = "global_step_{}"

@@ -1,6 +1,6 @@
 """Ray for one job: a new cluster that ends with the job, or the cluster of RAY_ADDRESS; neither gets secrets.
 
-A new cluster is closed to other users (xp.security.own_ray), who could otherwise run code in it.
+A new cluster is closed to other users (xp.lib.ray_token), who could otherwise run code in it.
 
 The processes of the job's own Ray inherit its environment, secrets included, and Ray does not store it. Those of an
 existing Ray read secrets from a file (xp.envs.secrets_file).
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.engine_watch import EngineWatch, lost
+from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.security import own_ray
-from xp.worker.engine_probe import is_lost_process
+from xp.lib import ray_token as own_ray
 
 UPSTREAM_SECRETS = (
     "WANDB_API_KEY",

@@ -13,11 +13,11 @@ from typing import Final, Self
 
 import aiohttp
 
-from xp.atomic import write_atomically
-from xp.codec import JsonFile
+from xp.engines.probe import PATIENCE_S, PROBE_S, VLLM_PROBE, is_answering, tail
 from xp.errors import ExitCode, XpError
-from xp.security import own_ray
-from xp.worker.engine_probe import PATIENCE_S, PROBE_S, VLLM_PROBE, is_answering, tail
+from xp.lib import ray_token as own_ray
+from xp.lib.atomic import write_atomically
+from xp.lib.codec import JsonFile
 
 FILE: Final = "engines.json"
 """File in SkyRL's log directory that names the engines once they are up."""

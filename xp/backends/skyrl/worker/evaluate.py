@@ -15,7 +15,7 @@ from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig
 from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.backends.skyrl.worker.train import native_config, prepare
 from xp.episode.metrics import Played
-from xp.reading import config_of
+from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.worker.evaluate import evaluate_models

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
 
 def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
     """Run one rollout step of the case through the trainer; raises XpError if a rank fails."""
-    from xp.security.loopback import free_port
+    from xp.lib.loopback import free_port
 
     port = free_port()
     return in_processes(lambda rank: _updates(case, episodes, model, scratch, rank, port), case.num_ranks, scratch)

@@ -20,7 +20,7 @@ from skyrl.backends.skyrl_train.workers import worker_dispatch
 from skyrl.backends.skyrl_train.workers.worker import PPORayActorGroup
 
 from xp.backends.skyrl.worker.workers import TemperedRefWorkerBase, TiedPolicyWorkerBase, WeighingCriticWorkerBase
-from xp.security.loopback import HOST
+from xp.lib.loopback import HOST
 from xp.worker.parity.model import keep_precision
 
 LOSSES = {"policy": "final_loss", "critic": "critic_loss"}

@@ -8,7 +8,7 @@ import typing
 import warnings
 
 from xp.backends.skyrl.worker import attention
-from xp.security import loopback
+from xp.lib import loopback
 from xp.worker.nodes import use_rays_interface
 
 VARIABLES = {

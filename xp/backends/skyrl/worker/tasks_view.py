@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import replacing
+from xp.lib.atomic import replacing
 from xp.tasks.row import TaskRow
 
 ENV_CLASS = "xp"

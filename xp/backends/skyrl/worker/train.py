@@ -13,8 +13,9 @@ from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageCon
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.errors import ExitCode, XpError
-from xp.reading import config_of
-from xp.security import loopback, own_ray
+from xp.lib import loopback
+from xp.lib import ray_token as own_ray
+from xp.lib.reading import config_of
 from xp.tasks.length import settle
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
@@ -83,7 +84,7 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
     cfg = SkyRLTrainConfig.from_cli_overrides(common.native(model, Path.cwd(), reference))
     validate_cfg(cfg)
     if loopback.ONE_MACHINE in os.environ:
-        # The router of SkyRL's engines is not a Python program; xp.security.loopback binds the engines' own servers.
+        # The router of SkyRL's engines is not a Python program; xp.lib.loopback binds the engines' own servers.
         engine = cfg.generator.inference_engine
         engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
         if own_ray.engine_key() is not None:

@@ -17,7 +17,7 @@ from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.publish import prune_exports
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
-from xp.verified import write_digests
+from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
 
 IS_VOID = "xp_is_void"

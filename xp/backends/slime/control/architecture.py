@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from xp.backends.base import Refusal
 from xp.backends.slime.control.flags import Flags, switch, value
+from xp.planning.backend import Refusal
 from xp.spec import Architecture, RunSpec
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xp.backends import capability
-from xp.backends.base import Meaning, Refusal
-from xp.backends.batch import batch_refusals
-from xp.backends.capability import Native
 from xp.backends.slime.control.architecture import architecture_refusals, family_refusal
 from xp.backends.slime.control.flags import flags_of, words
 from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
+from xp.planning import capability
+from xp.planning.backend import Meaning, Refusal
+from xp.planning.batch import batch_refusals
+from xp.planning.capability import Native
 from xp.spec import RunSpec
 
 

@@ -1,4 +1,4 @@
-"""Converts xp's numbers to Slime's layout of accelerators and units; its constraints are in xp.backends.batch.
+"""Converts xp's numbers to Slime's layout of accelerators and units; its constraints are in xp.planning.batch.
 
 Source at the pinned commit: slime/utils/arguments.py `slime_validate_args`, slime/ray/placement_group.py.
 """
@@ -32,7 +32,7 @@ def num_engines(spec: RunSpec) -> int:
 
 
 def geometry(spec: RunSpec) -> SlimeBatchShape:
-    """Computes Slime's numbers, which have no meaning for a spec with `xp.backends.batch.batch_refusals`."""
+    """Computes Slime's numbers, which have no meaning for a spec with `xp.planning.batch.batch_refusals`."""
     per_node, training = spec.hardware.accelerators_per_node, spec.training
     total = per_node * spec.hardware.num_nodes
     apart = spec.backend.engine.accelerators or 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from xp.backends.base import Refusal
 from xp.backends.slime.control.flags import catalog, fault, given
+from xp.planning.backend import Refusal
 from xp.spec import Estimator, RunSpec
 
 TAKEN: Mapping[str, str] = {

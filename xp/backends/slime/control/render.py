@@ -6,9 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends import capability
-from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.constraint import NOT_MEGATRON, Constraint, with_shared
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.backends.slime.control.capabilities import meanings, owners, refusals
 from xp.backends.slime.control.constraints import CONSTRAINTS
@@ -26,13 +23,16 @@ from xp.backends.slime.worker.config import (
     SlimeStageConfig,
     SlimeTrainConfig,
 )
-from xp.backends.stages.config import episode_files, stage_fields, train_and_evaluate, train_fields
-from xp.backends.stages.episode import episode_secrets
-from xp.backends.stages.evaluation import best_rule, rounds
-from xp.backends.stages.model import model_place, start_place
-from xp.backends.stages.needs import QUIET, starts_own_ray, trainer_resources, trainer_runtime
-from xp.digest import text_digest
 from xp.job import Job, Stage
+from xp.lib.digest import text_digest
+from xp.planning import capability
+from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.batch.constraint import NOT_MEGATRON, Constraint, with_shared
+from xp.planning.stages.config import episode_files, stage_fields, train_and_evaluate, train_fields
+from xp.planning.stages.episode import episode_secrets
+from xp.planning.stages.evaluation import best_rule, rounds
+from xp.planning.stages.model import model_place, start_place
+from xp.planning.stages.needs import QUIET, starts_own_ray, trainer_resources, trainer_runtime
 from xp.spec import RunSpec
 from xp.worker.token_budget import TokenBudget
 
@@ -75,12 +75,12 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.backends.base.RenderModule."""
+    """See xp.planning.backend.RenderModule."""
     return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.backends.base.RenderModule. Adam can run on the host; without expert parallelism, each expert is split.
+    """See xp.planning.backend.RenderModule. Adam can run on the host; without expert parallelism, each expert is split.
 
     Measured by `make bench ARGS=memory`: its loss has three float32 per logit at the same time.
     """
@@ -91,7 +91,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """See xp.backends.base.RenderModule: none if SGLang and its router have the key of the run's own Ray."""
+    """See xp.planning.backend.RenderModule: none if SGLang and its router have the key of the run's own Ray."""
     if starts_own_ray(spec) and engine_key.is_wanted(tuple(given(spec.backend.overrides))):
         return ()
     return (

@@ -10,8 +10,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from xp.atomic import replacing, write_atomically
-from xp.verified import DIGESTS, write_digests
+from xp.lib.atomic import replacing, write_atomically
+from xp.lib.verified import DIGESTS, write_digests
 from xp.worker.step_directories import step_directories
 
 FORM = "iter_{:07d}"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from xp.codec import JsonFile
 from xp.diagnosis.live import LiveRules
+from xp.lib.codec import JsonFile
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 from xp.worker.best import BestRule

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xp.atomic import sync_directory, write_atomically
 from xp.backends.slime.worker.checkpoints import TRACKER
 from xp.backends.slime.worker.config import ConvertConfig
 from xp.backends.slime.worker.models import check_architecture, local_model
 from xp.backends.slime.worker.program import absolute_flags
 from xp.backends.slime.worker.sources import open_sources
 from xp.errors import ExitCode, XpError
-from xp.reading import config_of
-from xp.verified import damaged, digests_below
+from xp.lib.atomic import sync_directory, write_atomically
+from xp.lib.reading import config_of
+from xp.lib.verified import damaged, digests_below
 from xp.worker.program import run_stage
 
 PROGRAM = "tools/convert_hf_to_torch_dist.py"

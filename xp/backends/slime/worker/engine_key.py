@@ -1,6 +1,6 @@
 """The run's key for SGLang and its router under Slime on one machine, whose requests Slime sends without a key.
 
-The key is of the job's own Ray cluster (xp.security.own_ray): every process reads it for itself, and it is in no
+The key is of the job's own Ray cluster (xp.lib.ray_token): every process reads it for itself, and it is in no
 argument, variable or log. Slime sends requests in its rollout process and in the process of each engine.
 """
 
@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from xp.engines.key_check import OPEN, EngineKeyCheck, engine_key, headers
-from xp.security import loopback
-from xp.security.after_import import after_import
+from xp.lib import loopback
+from xp.lib.after_import import after_import
 
 FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
 """Slime's flags for engines or a router that this run does not start, which therefore have no key of xp's."""

@@ -18,10 +18,10 @@ from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.backends.slime.worker.steps import played_file
 from xp.backends.slime.worker.tasks_view import write_episodes
-from xp.codec import decode
 from xp.episode.metrics import Played
 from xp.errors import ExitCode, XpError
-from xp.reading import config_of
+from xp.lib.codec import decode
+from xp.lib.reading import config_of
 from xp.worker.evaluate import evaluate_models
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat

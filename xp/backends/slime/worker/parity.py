@@ -32,7 +32,7 @@ from xp.backends.slime.worker.parity_actor import (
 from xp.backends.slime.worker.rehearsal import no_device
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
-from xp.reading import config_of
+from xp.lib.reading import config_of
 from xp.worker.parity.found import Found, watched, whole
 from xp.worker.parity.model import ExactPolicy
 from xp.worker.parity.processes import in_processes
@@ -76,7 +76,7 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
     Raises XpError where one fails.
     """
-    from xp.security.loopback import free_port
+    from xp.lib.loopback import free_port
 
     config = SlimeTrainConfig.from_json(case.config)
     places = [_model(case, config, model, scratch / str(rank)) for rank in range(case.num_ranks)]

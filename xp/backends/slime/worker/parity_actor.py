@@ -44,13 +44,13 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     """Slime's arguments of a rank's role, from its own parser, with Megatron's local layers on the CPU."""
     from slime.utils.arguments import parse_args, parse_megatron_role_args
 
-    from xp.atomic import write_atomically
     from xp.backends.slime.worker.models import check_architecture
     from xp.backends.slime.worker.program import absolute_flags, write_worker
     from xp.backends.slime.worker.rehearsal.megatron import LOCAL
     from xp.backends.slime.worker.rollout_process import Worker, _workers
     from xp.backends.slime.worker.steps import half_of
     from xp.backends.slime.worker.train import critic_role, worker_config
+    from xp.lib.atomic import write_atomically
 
     scratch = place.scratch
     check_architecture(place.model, config.architecture)
@@ -90,7 +90,7 @@ def made_actor(args: Any, rank: Rank) -> Any:
     from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
     from xp.backends.slime.worker.rehearsal.megatron import name_head
-    from xp.security.loopback import HOST
+    from xp.lib.loopback import HOST
 
     meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(rank.port)}
     os.environ |= {**meeting, "WORLD_SIZE": str(rank.of), "RANK": str(rank.number)}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from xp.backends.slime.worker import engine_key
-from xp.security import loopback
+from xp.lib import loopback
 from xp.worker.nodes import use_rays_interface
 
 DEADLINES_S: Final = {"get": 30.0, "delete": 30.0, "post": 1800.0}

@@ -12,17 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from xp.atomic import write_atomically
 from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig, train_program
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.shutdown import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
+from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.security import loopback, own_ray
+from xp.lib import loopback
+from xp.lib import ray_token as own_ray
+from xp.lib.atomic import write_atomically
 from xp.worker.best import EarlyStop
-from xp.worker.engine_probe import is_lost_process
 
 OWN: Final = (XpError, EarlyStop)
 """Classes of xp's own errors. Ray wraps an actor's exception in a class derived from both, which is none of these."""
@@ -107,7 +108,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     """Context with a Ray cluster of this stage's own, or the one that RAY_ADDRESS names (set in a submitted job).
 
     The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
-    it is closed to other users (xp.security.own_ray).
+    it is closed to other users (xp.lib.ray_token).
     An existing cluster gets only variables that are no secret, and the name of the file that holds the secrets.
     """
     if not os.environ.get("RAY_ADDRESS"):

@@ -13,7 +13,6 @@ from typing import Any
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.shutdown import close_when_asked
-from xp.codec import from_value
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
@@ -21,7 +20,8 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
-from xp.reading import config_of
+from xp.lib.codec import from_value
+from xp.lib.reading import config_of
 
 PLAYED = "xp_played"
 """Key of a sample's metadata: a Played as plain values."""

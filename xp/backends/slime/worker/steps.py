@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import write_atomically
 from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
+from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
 from xp.worker.evaluate import evaluated_while_training
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import replacing
+from xp.lib.atomic import replacing
 from xp.tasks.rounds import Rounds
 from xp.tasks.row import TaskRow
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import write_atomically
 from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position, seal_exports
 from xp.backends.slime.worker.config import (
     CriticConfig,
@@ -24,7 +23,8 @@ from xp.backends.slime.worker.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.reading import config_of
+from xp.lib.atomic import write_atomically
+from xp.lib.reading import config_of
 from xp.tasks.length import settle
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow

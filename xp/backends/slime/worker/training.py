@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.atomic import write_atomically
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
 from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, RATE
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
-from xp.reading import config_of
+from xp.lib.atomic import write_atomically
+from xp.lib.reading import config_of
 from xp.worker.step_log import StepLog
 
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xp.backends import capability
-from xp.backends.base import Meaning, Refusal
-from xp.backends.batch import batch_refusals
-from xp.backends.capability import Native
 from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.rows import ROWS
+from xp.planning import capability
+from xp.planning.backend import Meaning, Refusal
+from xp.planning.batch import batch_refusals
+from xp.planning.capability import Native
 from xp.spec import RunSpec
 
 

@@ -1,7 +1,7 @@
 """The batch arithmetic of TRL's GRPOConfig: from prompts and groups to sequences per device and optimizer updates.
 
 Source: trl 1.16.0, trl/trainer/grpo_config.py `__post_init__`. One process is one data-parallel rank. What must divide
-what is in xp.backends.batch.
+what is in xp.planning.batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def node_size(spec: RunSpec) -> int:
 
 
 def geometry(spec: RunSpec) -> TRLBatchShape:
-    """Computes TRL's numbers, which have no meaning for a spec with `xp.backends.batch.batch_refusals`."""
+    """Computes TRL's numbers, which have no meaning for a spec with `xp.planning.batch.batch_refusals`."""
     training = spec.training
     episodes = training.prompts_per_step * training.group_size
     per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.backends.base import Refusal
 from xp.errors import nearest
+from xp.planning.backend import Refusal
 from xp.spec import RunSpec
 
 

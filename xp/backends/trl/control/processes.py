@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from xp.backends.common_rows import longest_episode
 from xp.backends.trl.control.geometry import world_size
-from xp.backends.trl.worker.config import VLLMServer
+from xp.engines.config import VLLMServer
+from xp.engines.probe import PATIENCE_S
+from xp.planning.common_rows import longest_episode
 from xp.spec import DType, RunSpec, Strategy
-from xp.worker.engine_probe import PATIENCE_S
 
 GLOO = "xp.worker.gloo_transfer.Extension"
 """Receiver of weights in the server on a CPU."""

@@ -7,29 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from xp.backends import capability
-from xp.backends.base import MemoryUse, RunPaths
-from xp.backends.batch.constraint import Constraint, with_shared
-from xp.backends.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
-from xp.backends.stages.episode import episode_secrets
-from xp.backends.stages.evaluation import best_rule, rounds
-from xp.backends.stages.model import model_stage
-from xp.backends.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.backends.trl.control.capabilities import meanings, owners, refusals
 from xp.backends.trl.control.constraints import CONSTRAINTS
 from xp.backends.trl.control.geometry import geometry, node_size, world_size
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.worker.config import (
-    During,
-    Lora,
-    TRLEvaluateConfig,
-    TRLSampling,
-    TRLStageConfig,
-    TRLTrainConfig,
-    VLLMServer,
-)
+from xp.backends.trl.worker.config import During, Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
+from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
+from xp.planning import capability
+from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.batch.constraint import Constraint, with_shared
+from xp.planning.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
+from xp.planning.stages.episode import episode_secrets
+from xp.planning.stages.evaluation import best_rule, rounds
+from xp.planning.stages.model import model_stage
+from xp.planning.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
 from xp.spec import EngineName, RunSpec
 
 __all__ = [
@@ -46,12 +39,12 @@ def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.backends.base.RenderModule."""
+    """See xp.planning.backend.RenderModule."""
     return with_shared(CONSTRAINTS, spec)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.backends.base.RenderModule. All states stay; the head is fused with the loss, so that logits are tiles.
+    """See xp.planning.backend.RenderModule. All states stay; the head is fused with the loss, so that logits are tiles.
 
     Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
@@ -60,7 +53,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """See xp.backends.base.RenderModule; there are none."""
+    """See xp.planning.backend.RenderModule; there are none."""
     del spec
     return ()
 
@@ -145,8 +138,8 @@ def _common(
     )
 
 
-def sampling_of(spec: RunSpec, temperature: float) -> TRLSampling:
-    return TRLSampling(**sampling_fields(spec, temperature), stop=spec.training.stop)
+def sampling_of(spec: RunSpec, temperature: float) -> EngineSampling:
+    return EngineSampling(**sampling_fields(spec, temperature), stop=spec.training.stop)
 
 
 def _during(spec: RunSpec, places: RunPaths) -> During | None:

@@ -17,11 +17,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from transformers import TrainerCallback
 
-from xp.atomic import write_atomically
-from xp.backends.trl.worker.episodes import EpisodePlay, sample_numbers
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.rollout import Rollouts, StepSamples
-from xp.codec import decode
+from xp.engines.play import EpisodePlay, sample_numbers
+from xp.lib.atomic import write_atomically
+from xp.lib.codec import decode
 from xp.tasks.row import TaskRow
 
 

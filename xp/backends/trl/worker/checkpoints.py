@@ -10,10 +10,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from xp.atomic import write_atomically
 from xp.backends.trl.worker.ranks import Ranks
-from xp.digest import file_digest
-from xp.security.names import is_inner_path
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import file_digest
+from xp.lib.names import is_inner_path
 from xp.worker.step_directories import step_directories
 
 FORM = "checkpoint-{}"

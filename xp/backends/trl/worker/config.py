@@ -6,32 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from xp.engines.config import EngineSampling, VLLMServer
 from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
 from xp.worker.best import BestRule
-from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
-
-
-@dataclass(frozen=True)
-class TRLSampling(Sampling):
-    """Sampling, with strings that end a turn."""
-
-    stop: tuple[str, ...] = ()
-    """Strings that end a turn, in addition to the end-of-turn token."""
-
-
-@dataclass(frozen=True)
-class VLLMServer:
-    """A vLLM server that a stage starts and stops."""
-
-    arguments: tuple[str, ...]
-    """Arguments of `vllm serve` after the model, without address and port."""
-    num_accelerators: int
-    """Number of accelerators reserved for the server: the last ones of the stage."""
-    start_timeout_s: float
-    """Seconds from the server's start to its first answer, for loading weights and compilation."""
-    patience_s: float
-    """Seconds that its health check may be unanswered during use."""
+from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -53,7 +32,7 @@ class TRLStageConfig(StageConfig):
     """Number of threads of one process."""
     dtype: str
     """Data type of the computation."""
-    sampling: TRLSampling
+    sampling: EngineSampling
     server: VLLMServer | None
     """Server that generates; None: the training processes, or the evaluation's process."""
 
@@ -67,7 +46,7 @@ class During:
     rounds: Rounds
     batch_size: int
     """Largest number of concurrent episodes, over all ranks."""
-    sampling: TRLSampling
+    sampling: EngineSampling
     wave_size: int
     """Largest number of concurrent episodes of one process."""
     wave_s: int

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from xp.backends.trl.worker.config import TRLEvaluateConfig
-from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.lora import whole_model
 from xp.backends.trl.worker.process import quiet_trainer
+from xp.engines.conversation import OpenEngine
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
-from xp.reading import config_of
+from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.worker.evaluate import evaluate_models
@@ -48,7 +48,7 @@ def _play(
     from tqdm import tqdm
     from transformers import AutoTokenizer
 
-    from xp.backends.trl.worker.episodes import play_each, sample_numbers
+    from xp.engines.play import play_each, sample_numbers
 
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
@@ -78,15 +78,15 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
         import torch
         from transformers import AutoModelForCausalLM
 
-        from xp.backends.trl.worker.engine import TransformersEngine
+        from xp.engines.transformers_engine import TransformersEngine
 
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
         is_stop = chat.holds_one_of(common.sampling.stop)
         yield lambda opening: TransformersEngine(model, opening, chat.end_ids, common.sampling, seed, is_stop)
         return
-    from xp.backends.trl.worker.completions import ServerWriter
-    from xp.backends.trl.worker.server import running, split_devices
-    from xp.backends.trl.worker.writing import WritingEngine
+    from xp.engines.completions import ServerWriter
+    from xp.engines.server import running, split_devices
+    from xp.engines.writing import WritingEngine
 
     log = Path(common.stage_dir) / "vllm.log"
     devices, _ = split_devices(common.server.num_accelerators, 0)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from xp.backends.trl.worker.config import TRLSampling
-from xp.backends.trl.worker.conversation import OpenEngine
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.ranks import Ranks
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import OpenEngine
 from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 
-EngineOf = Callable[[TRLSampling], OpenEngine]
+EngineOf = Callable[[EngineSampling], OpenEngine]
 """Function from the sampling of training or evaluation to the engine with the weights of a step."""
 
 
@@ -61,14 +61,14 @@ class Generation:
 
     @contextmanager
     def _own(self, number: int) -> Iterator[EngineOf]:
-        from xp.backends.trl.worker.engine import TransformersEngine
+        from xp.engines.transformers_engine import TransformersEngine
 
         seed = self._seed_of(number)
         model = self._model
         was_training = model.training
         model.eval()
 
-        def engine(sampling: TRLSampling) -> OpenEngine:
+        def engine(sampling: EngineSampling) -> OpenEngine:
             is_stop = self._chat.holds_one_of(sampling.stop)
             return lambda opening: TransformersEngine(model, opening, self._chat.end_ids, sampling, seed, is_stop)
 
@@ -78,18 +78,18 @@ class Generation:
     @contextmanager
     def _vllm(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedWriter, awake
-        from xp.backends.trl.worker.completions import ServerWriter
-        from xp.backends.trl.worker.writing import Writer, WritingEngine
+        from xp.engines.completions import ServerWriter
+        from xp.engines.writing import Writer, WritingEngine
 
         vllm, seed = trainer.vllm_generation, self._seed_of(number)
 
-        def writer(sampling: TRLSampling) -> Writer:
+        def writer(sampling: EngineSampling) -> Writer:
             if vllm.mode != "server":
                 return ColocatedWriter(vllm, sampling, self._chat.end_ids)
             key = os.environ.get(KEY)
             return ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
 
-        def engine(sampling: TRLSampling) -> OpenEngine:
+        def engine(sampling: EngineSampling) -> OpenEngine:
             end_ids, is_stop = self._chat.end_ids, self._chat.holds_one_of(sampling.stop)
             return lambda opening: WritingEngine(writer(sampling), opening, end_ids, sampling, seed, is_stop)
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from xp.backends.trl.worker.attention_masks import without_padding_mask
 from xp.backends.trl.worker.lora import without_dropout
 from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
 from xp.backends.trl.worker.steps import TRLStepLog
+from xp.engines.attention_masks import without_padding_mask
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from xp.backends.trl.worker import train
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import stay_here
-from xp.backends.trl.worker.server import URL, running, split_devices
 from xp.engines.key_check import KEY
-from xp.reading import config_of
+from xp.engines.server import URL, running, split_devices
+from xp.lib.reading import config_of
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
 

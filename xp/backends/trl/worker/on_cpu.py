@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from xp.security.loopback import HOST
+from xp.lib.loopback import HOST
 
 Metadata = Sequence[tuple[str, str, Sequence[int]]]
 """Name, type and shape of each tensor."""

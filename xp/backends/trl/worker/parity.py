@@ -40,7 +40,7 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
         return _updates(case, episodes, model, scratch)
     import torch
 
-    from xp.security.loopback import HOST, free_port
+    from xp.lib.loopback import HOST, free_port
 
     group = {"WORLD_SIZE": str(case.num_ranks), "MASTER_ADDR": HOST, "MASTER_PORT": str(free_port())}
 

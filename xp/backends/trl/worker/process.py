@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from xp.backends.trl.worker.ranks import Ranks
-from xp.security import loopback
+from xp.lib import loopback
 from xp.worker.nodes import Nodes
 
 RELEASE_S: Final = 1.0

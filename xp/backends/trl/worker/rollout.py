@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.episodes import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.tasks_view import SLOT, TASK_ID
+from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus

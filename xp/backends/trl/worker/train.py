@@ -18,14 +18,14 @@ from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.backends.trl.worker.publish import publish_model, trained_model
 from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.server import URL
 from xp.backends.trl.worker.tasks_view import trl_rows
 from xp.engines.key_check import KEY
+from xp.engines.server import URL
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
-from xp.reading import config_of
-from xp.security.loopback import free_port
+from xp.lib.loopback import free_port
+from xp.lib.reading import config_of
 from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow

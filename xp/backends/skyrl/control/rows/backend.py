@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from xp.backends.capability import Row
-from xp.backends.common_rows import refreshed_tasks
 from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import (
     ENGINE,
@@ -19,7 +17,9 @@ from xp.backends.skyrl.control.keys import (
     roles,
     trained,
 )
-from xp.backends.stages.episode import episode_config
+from xp.planning.capability import Row
+from xp.planning.common_rows import refreshed_tasks
+from xp.planning.stages.episode import episode_config
 from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 BATCHED_TOKENS = 8192

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from xp.backends.capability import Row
-from xp.backends.common_rows import (
+from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
+from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
+from xp.episode.finite import OnNonfinite
+from xp.planning.capability import Row
+from xp.planning.common_rows import (
     OLDER,
     cut_gap,
     length_rows,
@@ -11,11 +15,7 @@ from xp.backends.common_rows import (
     stale_uncorrected,
     too_long,
 )
-from xp.backends.extent import num_steps
-from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
-from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
-from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
-from xp.episode.finite import OnNonfinite
+from xp.planning.extent import num_steps
 from xp.spec import LrSchedule, RunSpec
 
 SCHEDULER = {

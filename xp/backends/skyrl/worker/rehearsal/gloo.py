@@ -14,7 +14,7 @@ from skyrl.backends.skyrl_train.weight_sync.transfer_strategy import (
     WeightTransferStrategy,
 )
 
-from xp.security.loopback import HOST, free_port
+from xp.lib.loopback import HOST, free_port
 
 
 @dataclass

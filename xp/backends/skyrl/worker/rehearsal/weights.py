@@ -14,7 +14,7 @@ from skyrl.backends.skyrl_train.weight_sync.transfer_strategy import (
     WeightTransferStrategy,
 )
 
-from xp.atomic import replacing
+from xp.lib.atomic import replacing
 
 
 @dataclass

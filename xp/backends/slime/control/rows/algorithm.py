@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.capability import Row
 from xp.backends.slime.worker.hooks import HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.planning.capability import Row
 from xp.spec import (
     AdvantageScale,
     Estimator,

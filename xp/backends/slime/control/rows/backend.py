@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.base import Support
-from xp.backends.capability import LEFT_OUT, Row
-from xp.backends.common_rows import refreshed_tasks
 from xp.backends.slime.control.geometry import episodes_per_engine, geometry, is_colocated
+from xp.planning.backend import Support
+from xp.planning.capability import LEFT_OUT, Row
+from xp.planning.common_rows import refreshed_tasks
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.capability import Row
-from xp.backends.common_rows import no_best, no_patience
 from xp.backends.slime.worker.hooks import LOG_EVALUATION
+from xp.planning.capability import Row
+from xp.planning.common_rows import no_best, no_patience
 from xp.spec import RunSpec
 
 HELD_OUT = "held_out"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from xp.backends.capability import Row
 from xp.backends.slime.worker.hooks import (
     ADVANTAGES,
     COUNT_TRAINED,
@@ -12,6 +11,7 @@ from xp.backends.slime.worker.hooks import (
     SCALE_UPDATE,
 )
 from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
+from xp.planning.capability import Row
 
 FIXED = Row(
     "",

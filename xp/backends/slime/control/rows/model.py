@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xp.backends.base import Support
-from xp.backends.capability import Native, Row
 from xp.backends.slime.control.architecture import SHAPE
+from xp.planning.backend import Support
+from xp.planning.capability import Native, Row
 from xp.spec import DType, RunSpec
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.base import Support
-from xp.backends.capability import Row
+from xp.planning.backend import Support
+from xp.planning.capability import Row
 from xp.spec import (
     AdvantageScale,
     EngineName,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.capability import Row
+from xp.planning.capability import Row
 from xp.spec import DType
 
 HEAD = "lm_head"

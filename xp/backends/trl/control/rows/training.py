@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from xp.backends.base import Support
-from xp.backends.capability import Row
-from xp.backends.common_rows import (
+from xp.backends.trl.control.geometry import geometry, is_colocated
+from xp.backends.trl.control.rows.algorithm import NO_CRITIC
+from xp.planning.backend import Support
+from xp.planning.capability import Row
+from xp.planning.common_rows import (
     OLDER,
     cut_gap,
     length_rows,
@@ -12,8 +14,6 @@ from xp.backends.common_rows import (
     stale_uncorrected,
     too_long,
 )
-from xp.backends.trl.control.geometry import geometry, is_colocated
-from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.spec import EngineName, RunSpec
 
 ENGINE = "the engine that xp drives"

@@ -1,0 +1,167 @@
+"""`provider: harbor`: a folder of task folders in Harbor's format."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+
+from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images
+from xp.contrib.harbor.local_sandbox import ROOT_VARIABLE, LocalSandbox
+from xp.contrib.harbor.sandbox import CommandSandbox
+from xp.contrib.harbor.session import HarborSession
+from xp.contrib.harbor.task_folder import TEST, BrokenTask, HarborTask, read_task, task_folders
+from xp.envs.base import EnvUnavailable, Task
+from xp.envs.config import EnvConfig, SandboxKind
+from xp.envs.docker import NO_SANDBOX, check_daemon
+from xp.envs.indexed import IndexedProvider
+from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_of
+
+VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+MOST_NAMED: Final = 20
+
+
+class HarborOptions(BaseModel):
+    """`env.options` of `provider: harbor`; conf/env/harbor.yaml has the defaults."""
+
+    command_timeout_s: Annotated[float, Field(gt=0)]
+    """Seconds after which a command of the model is killed, with a message to the model."""
+    output_bytes: Annotated[int, Field(ge=100, le=1_000_000)]
+    """Largest size of a command's output that is shown whole; longer output is shown without its middle."""
+    reward: Annotated[str, Field(min_length=1)]
+    """Name of the reward, if a verifier writes several to reward.json."""
+
+
+class HarborProvider(IndexedProvider):
+    """See xp.envs.base.Provider.
+
+    Args:
+        config: the environment; `target` is the folder.
+        environ: this process's variables; tasks get those in xp.contrib.harbor.local_sandbox and declared secrets.
+
+    Raises:
+        XpError: the folder has no tasks, or tasks that xp cannot run (all are named); or no Docker daemon answers.
+    """
+
+    Options = HarborOptions
+
+    @staticmethod
+    def source_digest(config: EnvConfig) -> str:
+        """Digest of the task folders; raises XpError if there are none."""
+        return digest_of({split: [task.digest() for task in tasks] for split, tasks in read_folder(config).items()})
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._config, self._environ = config, environ
+        self._tasks = read_folder(config)
+        self._images = Images()
+        self._is_closed = False
+        for task in (task for members in self._tasks.values() for task in members):
+            self._resolved(
+                {**task.environ, **task.verifier_environ}
+            )  # Reports a missing secret before the first session.
+        if config.sandbox is SandboxKind.NONE:
+            _check_local(config, self._tasks)
+            print(f"xp: {NO_SANDBOX}", file=sys.stderr, flush=True)
+        else:
+            check_daemon()
+
+    def version(self) -> str:
+        digests = {split: [task.digest() for task in tasks] for split, tasks in self._tasks.items()}
+        return f"harbor tasks {digest_of(digests)[:16]}"
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._tasks)
+
+    def open(self, task: Task) -> HarborSession:
+        if self._is_closed:
+            raise EnvUnavailable(f"{self!r} is closed")
+        self._check(task)
+        found, options = self._tasks[task.split][task.index], self._config.options
+        return HarborSession(
+            found,
+            lambda: self._start(found),
+            command_timeout_s=min(options["command_timeout_s"], self._config.limits.call_timeout_s),
+            output_bytes=options["output_bytes"],
+            reward=options["reward"],
+            environ=(self._resolved(found.environ), self._resolved(found.verifier_environ)),
+        )
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _start(self, task: HarborTask) -> CommandSandbox:
+        memory_gb = self._config.limits.memory_gb
+        if self._config.sandbox is SandboxKind.NONE:
+            return LocalSandbox(task.files, self._environ, memory_gb)
+        return DockerSandbox(self._images.of(task), task, memory_gb, self._config.limits.create_timeout_s)
+
+    def _size(self, split: str) -> int:
+        return len(self._tasks[split])
+
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        tasks = (self._tasks[split][index] for index in indices)
+        return [{"name": task.name, "instruction": task.instruction, "digest": task.digest()} for task in tasks]
+
+    def _resolved(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """A task's variables, with declared secrets for `${NAME}`; no other variable of xp is used."""
+
+        def value(found: re.Match[str]) -> str:
+            name, default = found[1], found[2]
+            if name in self._config.secrets and self._environ.get(name):
+                return self._environ[name]
+            if default is None:
+                raise XpError(
+                    f"environment {self._config.name}: a task wants the variable {name}:"
+                    f" declare it, env.secrets.{name}=null",
+                    ExitCode.SECRET,
+                )
+            return str(default)
+
+        return {name: VARIABLE.sub(value, text) for name, text in environ.items()}
+
+
+def read_folder(config: EnvConfig) -> dict[str, list[HarborTask]]:
+    """Split -> tasks; raises XpError that names every task that cannot be run."""
+    tasks: dict[str, list[HarborTask]] = {}
+    faults = []
+    try:
+        for split, folders in task_folders(Path(config.target or "").expanduser()).items():
+            for folder in folders:
+                try:
+                    tasks.setdefault(split, []).append(read_task(folder))
+                except BrokenTask as error:
+                    faults.append(str(error))
+    except BrokenTask as error:
+        faults.append(str(error))
+    if faults:
+        raise _refused(config, faults, "correct them, or move their folders away")
+    return tasks
+
+
+def _check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) -> None:
+    """Raises XpError for tasks that need a container: paths outside their directory, or other users."""
+    if sys.platform != "linux":
+        raise XpError(
+            f"environment {config.name}: env.sandbox=none needs Linux; use env.sandbox=docker", ExitCode.RUNTIME
+        )
+    faults = []
+    for task in (task for members in tasks.values() for task in members):
+        if ROOT_VARIABLE not in (task.tests / TEST).read_text(encoding="utf-8", errors="replace"):
+            faults.append(f"task {task.name}: tests/{TEST} does not write its reward below ${{{ROOT_VARIABLE}}}")
+        elif task.agent_user or task.verifier_user or task.workdir:
+            faults.append(f"task {task.name}: user and workdir of task.toml need a container")
+    if faults:
+        way_out = (
+            f"use env.sandbox=docker, or write ${{{ROOT_VARIABLE}}}/logs/verifier/reward.txt (empty in a container)"
+        )
+        raise _refused(config, faults, way_out)
+
+
+def _refused(config: EnvConfig, faults: Sequence[str], way_out: str) -> XpError:
+    more = [f"and {len(faults) - MOST_NAMED} more"] if len(faults) > MOST_NAMED else []
+    return XpError("\n".join([f"environment {config.name}:", *faults[:MOST_NAMED], *more, way_out]), ExitCode.CONFIG)

@@ -1,0 +1,59 @@
+"""`provider: inspect`: a task of inspect_ai, with its dataset, solver, tools and scorers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xp.envs.config import EnvConfig
+from xp.envs.hosted import HostedProvider
+from xp.envs.judges import Prices
+from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_of
+
+
+class InspectRole(BaseModel):
+    """Model of a role, such as `grader`, that a scorer or a solver calls."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str, Field(min_length=1)]
+    """Name in inspect_ai: `openai-api/mine/NAME` for an endpoint with OpenAI's API."""
+    base_url: str | None = None
+    """URL of its endpoint; None: the vendor's."""
+    api_key_var: str | None = None
+    """Name of the variable with its key, which `env.secrets` declares; None: no key."""
+
+
+class InspectOptions(BaseModel):
+    """`env.options` of `provider: inspect`; conf/env/inspect.yaml has the defaults."""
+
+    arguments: dict[str, Any]
+    """Arguments of the task's function."""
+    score: str | None
+    """Scorer whose score is the reward, or `SCORER.KEY` for a score with several values; None: the only scorer."""
+    roles: dict[str, InspectRole]
+    """Models by role; an episode is void if its scorer calls a role without a model here."""
+    prices: Prices
+    """Prices of judge models, by name."""
+
+
+class InspectProvider(HostedProvider):
+    """See xp.envs.hosted; `target` is `/path/to/file.py@task`, or a task of an installed package."""
+
+    Options = InspectOptions
+    hosted = "xp.contrib.inspect.tasks:InspectTasks"
+    package = "inspect_ai==0.3.285"
+
+    @staticmethod
+    def source_digest(config: EnvConfig) -> str | None:
+        """Digest of the task's file; None: the task is in an installed package. Raises XpError(CONFIG)."""
+        place = Path(str(config.target).partition("@")[0]).expanduser()
+        if place.suffix != ".py":
+            return None
+        try:
+            return digest_of(place.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise XpError(f"environment {config.name}: target {place}: {error}", ExitCode.CONFIG) from None

@@ -1,0 +1,203 @@
+"""Stages -> the YAML of a SkyPilot managed job, which a person can read and submit again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Resources, Stage
+from xp.launchers.base import Context
+from xp.launchers.modal_image import BY_ADDRESS, LOCKED, PYTHON, lock_of
+from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
+from xp.planning.limits import needs_one_node
+from xp.runtimes import AFTER_LOCK, added_to_image
+from xp.spec.place import LauncherSpec
+
+TASK_FILE = "skypilot.yaml"
+LOCKS = "environment"
+"""Directory beside the job spec with copies of the lock's files."""
+MOUNT, CODE, JOB_SPECS, LOCK_FILES = "/outputs", "/xp/code", "/xp/jobs", "/xp/environment"
+"""Paths on the node of the outputs root, xp's package, job specs, and the lock's files."""
+EXIT_CODE = "xp-exit-code"
+"""Beginning of the last line of a failed stage's log, since SkyPilot's queue has no exit codes."""
+UV = "~/.local/bin/uv"
+"""Path of uv, which SkyPilot installs on every node."""
+PROGRAM = "~/xp-python/bin/python"
+
+ACCELERATORS = {
+    "t4": "T4",
+    "l4": "L4",
+    "a10g": "A10G",
+    "l40s": "L40S",
+    "a100-40gb": "A100",
+    "a100-80gb": "A100-80GB",
+    "h100": "H100",
+    "h200": "H200",
+    "b200": "B200",
+}
+"""xp's names -> SkyPilot's (`sky show-gpus`)."""
+
+
+class SkypilotOptions(BaseModel):
+    """Fields of `launcher.options` for launcher=skypilot and launcher=kubernetes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    infra: str | None = None
+    """Cloud, region or Kubernetes context (`aws`, `gcp/us-central1`, `k8s/my-context`); None: SkyPilot chooses."""
+    bucket: str | None = None
+    """Object store with the outputs root: a name, or a URL (`s3://name`)."""
+    volume: str | None = None
+    """SkyPilot volume with the outputs root (`sky volumes apply`), as on Kubernetes."""
+    spot: bool = False
+    """True uses cheaper machines that may be preempted; the job resumes from its last checkpoint on another one."""
+    image: str | None = None
+    """Base container image for a lock's packages; None: the cloud's default."""
+
+    @model_validator(mode="after")
+    def _one_outputs_root(self) -> SkypilotOptions:
+        if (self.bucket is None) == (self.volume is None):
+            raise ValueError("set one of bucket and volume: the outputs root that all stages of a run see")
+        return self
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML dumper that writes texts of several lines as blocks."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+@dataclass(frozen=True)
+class SkyTask:
+    """One stage of the job."""
+
+    stage: Stage
+    context: Context
+
+    @property
+    def directory(self) -> Path:
+        return self.context.outputs / self.context.directory / self.stage.name
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Names of variables whose values `sky` reads from its environment."""
+        tracking = tracking_of(self.stage, self.context)
+        return tuple(sorted({*self.stage.job.secrets, *(tracking.secrets if tracking else ())}))
+
+
+def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
+    """The YAML of one stage, or of a chain of stages.
+
+    Raises:
+        XpError: PLAN, with the sentence of `limit_of`.
+    """
+    options = SkypilotOptions.model_validate(spec.options)
+    documents = [_document(one, options, spec) for one in tasks]
+    if len(documents) == 1:
+        documents[0]["name"] = name
+    else:
+        documents.insert(0, {"name": name})
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def limit_of(stage: Stage) -> str | None:
+    """One sentence, with a remedy, for a stage that SkyPilot cannot run; else None."""
+    runtime, resources = stage.job.runtime, stage.job.resources
+    if (said := needs_one_node(stage, "launcher=skypilot gives a stage one node")) is not None:
+        return said
+    if resources.num_accelerators and resources.accelerator not in ACCELERATORS:
+        return f"hardware.accelerator={resources.accelerator}: launcher=skypilot has {', '.join(ACCELERATORS)}"
+    is_in_image = runtime.image is not None and runtime.project in (None, *runtime.image_checkouts)
+    if runtime.python is not None or (runtime.project is not None and not is_in_image):
+        return (
+            f"stage {stage.name}: backend.runtime.python and project_env name paths of this machine; for"
+            " launcher=skypilot name an image that holds the trainer, and where it has the checkout:"
+            " backend.runtime.image=... backend.runtime.image_checkouts.NAME=/its/place"
+        )
+    try:
+        lock_of(stage.job)
+    except XpError as error:
+        return str(error)
+    return None
+
+
+def _document(one: SkyTask, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
+    job, name = one.stage.job, one.stage.name
+    if (said := limit_of(one.stage)) is not None:
+        raise XpError(said, ExitCode.PLAN)
+    lock = lock_of(job)
+    mounts: dict[str, Any] = {
+        CODE: str(one.context.outputs / one.context.code),
+        f"{JOB_SPECS}/{name}.json": str(one.directory / JOB_SPEC),
+    }
+    if lock is not None:
+        mounts[LOCK_FILES] = str(one.directory / LOCKS)
+    document: dict[str, Any] = {"name": name, "resources": _resources(job, options, spec)}
+    if options.volume is not None:
+        document["volumes"] = {MOUNT: options.volume}
+    else:
+        place = "source" if "://" in str(options.bucket) else "name"
+        mounts[MOUNT] = {place: options.bucket, "mode": "MOUNT_CACHED"}
+    document["file_mounts"] = mounts
+    if job.runtime.image_checkouts and job.runtime.project is not None:
+        document["envs"] = dict(job.runtime.image_checkouts)
+    if one.secrets:
+        document["secrets"] = dict.fromkeys(one.secrets)
+    program = PROGRAM if lock is not None else "python3"
+    document["setup"] = _setup(job)
+    lines = (
+        "code=0",
+        f"export PYTHONPATH={CODE}",
+        f'{program} -m xp.launchers.node.on_node "$SKYPILOT_TASK_ID" {JOB_SPECS}/{name}.json || code=$?',
+        f'[ $code = 0 ] || echo "{EXIT_CODE} $code"',
+        "exit $code",
+    )
+    document["run"] = "".join(f"{line}\n" for line in lines)
+    return document
+
+
+def _resources(job: Job, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
+    needs: Resources = job.resources
+    found: dict[str, Any] = {"cpus": f"{needs.num_cpus}+", "memory": f"{needs.memory_gb:g}+"}
+    if options.infra is not None:
+        found["infra"] = options.infra
+    if needs.num_accelerators:
+        found["accelerators"] = {ACCELERATORS[needs.accelerator]: needs.num_accelerators}
+    image = job.runtime.image or options.image
+    if image is not None:
+        found["image_id"] = f"docker:{image}"
+    if options.spot:
+        found["use_spot"] = True
+    if spec.max_restarts:
+        found["job_recovery"] = {"max_restarts_on_errors": spec.max_restarts}
+    return found
+
+
+def _setup(job: Job) -> str:
+    """Commands that install the job's Python from its lock, or xp's additions to an image."""
+    lock = lock_of(job)
+    if lock is None:
+        added = " ".join(f"'{line}'" for line in added_to_image())
+        return f"python3 -m pip install {added}\n" if job.runtime.project is not None else "true\n"
+    lines = ["set -e", f"[ -x {PROGRAM} ] || {UV} venv --python {PYTHON} ~/xp-python"]
+    for file in lock.files:
+        how = BY_ADDRESS if file.name == AFTER_LOCK else LOCKED
+        lines.append(f"{UV} pip install --python {PROGRAM} {how} --requirements {LOCK_FILES}/{file.name}")
+    return "\n".join([*lines, ""])
+
+
+def exit_code_in(log: str) -> int | None:
+    """The last exit code in a stage's log; None if there is none."""
+    found = re.findall(rf"^(?:\([^)]*\) )?{EXIT_CODE} (\d{{1,3}})\s*$", log, re.MULTILINE)
+    return int(found[-1]) if found else None

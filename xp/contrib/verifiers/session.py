@@ -1,0 +1,84 @@
+"""One of verifiers' episodes as a session (xp.envs.conversation)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from xp.contrib.verifiers.model import ModelEndpoint
+from xp.envs.base import ProtocolError, ToolCrashed, ToolResult
+from xp.envs.conversation import ConversationSession, ModelRequest
+from xp.envs.judges import JudgeCall, usage_of_judges
+
+
+class VerifiersSession(ConversationSession):
+    """See xp.envs.base.Session.
+
+    Args:
+        endpoint: endpoint of the model.
+        seat: name of the model's seat.
+        run: verifiers' environment, the task, and the context of the model.
+        limit_s: time limit of a call, in seconds.
+        prices: prices of judges and of other seats' models, see xp.envs.judges.
+    """
+
+    package = "verifiers"
+
+    def __init__(
+        self,
+        endpoint: ModelEndpoint,
+        seat: str,
+        run: tuple[Any, Any, Any],
+        limit_s: float,
+        prices: Mapping[str, Sequence[float]],
+    ) -> None:
+        super().__init__(limit_s)
+        self._endpoint, self._seat, self._prices = endpoint, seat, prices
+        self._environment, self._task, self._context = run
+        self._traces: list[Any] = []
+
+    def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
+        def minted(trace: Any) -> None:
+            """Callback of verifiers for each seat that begins."""
+            self._traces.append(trace)
+            self._endpoint.expect(trace.id, questions)
+
+        work = self._environment.run_episode(self._task, self._context, on_trace=minted)
+        played: asyncio.Future[Any] = asyncio.ensure_future(work)
+        return played
+
+    def _end(self, episode: Any) -> ToolResult:
+        """Reward of the model's seat: the weighted sum of its rewards. Raises EnvFault if anything failed."""
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        if not episode.ok:
+            reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it was not completed"
+            raise ToolCrashed(f"verifiers' episode failed: {reasons}")
+        played = [trace for trace in episode.traces if trace.agent.name == self._seat]
+        if len(played) != 1:
+            raise ProtocolError(f"the seat {self._seat} played {len(played)} times in one episode; xp trains one")
+        if unscored := [name for name, reward in played[0].rewards.items() if reward is None]:
+            raise ToolCrashed(f"verifiers scored no {', '.join(unscored)}")
+        judges = usage_of_judges(list(self._other_calls(episode)), self._prices)
+        return ToolResult("", float(played[0].reward), finished=True, judges=judges)
+
+    def _other_calls(self, episode: Any) -> Iterator[JudgeCall]:
+        """Calls of judges and of other seats' models whose endpoints count tokens."""
+        for trace in episode.traces:
+            for one in trace.info.get("judge_calls", ()):
+                if used := one["response"].get("usage"):
+                    read = used["prompt_tokens"] + (used.get("cached_input_tokens") or 0)
+                    yield JudgeCall(one["request"]["model"], read, used["completion_tokens"], used.get("cost"))
+            for call in trace.calls if trace.agent.name != self._seat else ():
+                if call.usage is not None:
+                    own = call.usage
+                    yield JudgeCall(call.model or "", own.input_tokens, own.completion_tokens, own.cost)
+
+    async def _stop(self) -> None:
+        for trace in self._traces:
+            self._endpoint.forget(trace.id)
+        if self._episode is not None:
+            self._episode.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._episode

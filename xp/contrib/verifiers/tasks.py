@@ -1,0 +1,147 @@
+"""Environments of verifiers, in a Python that has it: each session is one episode of verifiers.
+
+verifiers runs the episode with its own environment, tool servers, simulated users, stop conditions, rewards and judges.
+xp provides the model: the answer to an episode's request is the session's next call or message.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Any, Final
+
+from pydantic import ValidationError
+from verifiers.v1.clients import EvalClientConfig, ModelContext
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.utils.loaders import default_harness_id, env_config_type, load_environment, resolve_env_config
+
+from xp.contrib.verifiers import harness as verifiers_harness
+from xp.contrib.verifiers.model import KEY_VARIABLE, ModelEndpoint
+from xp.contrib.verifiers.session import VerifiersSession
+from xp.envs.base import ProtocolError, Task
+from xp.envs.config import EnvConfig
+from xp.envs.loop import run
+from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_of
+
+SPLIT: Final = "train"
+"""Name of the only split; verifiers' tasks have no splits, and a share of them is held out."""
+MODEL: Final = "policy"
+TALKING: Final = ("null", "bash")
+"""verifiers' own harnesses of a seat; the default `bash` would give the model a shell on this machine."""
+START_S: Final = 240.0
+
+
+class VerifiersTasks:
+    """See xp.envs.base.Provider; `options` are those of xp.contrib.verifiers.provider."""
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        del environ
+        self._config = config
+        self._environment, self._seat = _environment(config)
+        self._tasks = _tasks(config, self._environment.taskset)
+        self._endpoint, self._stack = ModelEndpoint(), AsyncExitStack()
+        run(self._start(), START_S)
+        self._context = ModelContext(
+            model=MODEL, client=EvalClientConfig(base_url=self._endpoint.url, api_key_var=KEY_VARIABLE)
+        )
+
+    def version(self) -> str:
+        content = digest_of([task.hash for task in self._tasks])[:16]
+        return f"verifiers {version('verifiers')}, {self._config.target}, tasks {content}"
+
+    def splits(self) -> tuple[str, ...]:
+        return (SPLIT,)
+
+    def num_tasks(self, split: str) -> int:
+        if split != SPLIT:
+            raise ProtocolError(f"there is no split {split!r}, only {SPLIT}")
+        return len(self._tasks)
+
+    def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
+        return [
+            Task(self._config.name, split, index, self._tasks[index].data.model_dump(mode="json", exclude_none=True))
+            for index in indices
+        ]
+
+    def open(self, task: Task) -> VerifiersSession:
+        limits = self._config.limits
+        run_of = (self._environment, self._tasks[task.index], self._context)
+        prices = self._config.options["prices"]
+        session = VerifiersSession(self._endpoint, self._seat, run_of, limits.call_timeout_s, prices)
+        session.begin(limits.create_timeout_s)
+        return session
+
+    def close(self) -> None:
+        run(self._stack.aclose(), START_S)
+
+    async def _start(self) -> None:
+        await self._endpoint.start()
+        self._stack.push_async_callback(self._endpoint.stop)
+        await self._stack.enter_async_context(self._environment.serving())
+
+
+def _environment(config: EnvConfig) -> tuple[Any, str]:
+    """The environment of the package, and the policy's seat; raises XpError if verifiers refuses the configuration."""
+    options, where = config.options, f"env {config.name}"
+    assert config.target is not None
+    chosen = options["environment"] or ""
+    try:
+        kind = env_config_type(config.target, chosen)
+        declared = agent_config_fields(kind.model_construct())
+        seats = {name: dict(options["seats"].get(name, {})) for name in declared}
+        if strange := sorted(set(options["seats"]) - set(seats)):
+            raise XpError(f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}")
+        seat = _policy(where, options["seat"], seats, declared)
+        for name, fields in seats.items():
+            if fields.get("client"):
+                fields["client"] = {"type": "eval", **fields["client"]}
+            fields.setdefault("runtime", {"type": "subprocess"})
+            if _talks(config.target, declared[name]):
+                fields.setdefault("harness", {"id": verifiers_harness.NAME})
+            if name == seat:
+                fields.setdefault("max_turns", config.max_turns)
+        taskset = {"id": config.target, **options["taskset"]}
+        return load_environment(resolve_env_config({"id": chosen, "taskset": taskset, **seats})), seat
+    except ModuleNotFoundError as error:
+        raise XpError(f"{where}: target {config.target}: {error}", ExitCode.CONFIG) from error
+    except (ValidationError, AttributeError, TypeError, ValueError) as error:
+        raise XpError(f"{where}: verifiers refuses target {config.target}: {error}", ExitCode.CONFIG) from error
+
+
+def _talks(target: str, declared: Any) -> bool:
+    """Returns whether a seat only converses; a package may have its own program for a seat."""
+    own = default_harness_id(target) if declared.harness is None else declared.harness.id
+    return own in TALKING
+
+
+def _policy(where: str, wanted: str | None, seats: Mapping[str, Mapping[str, Any]], declared: Mapping[str, Any]) -> str:
+    """Name of the seat that xp's model plays; every other seat needs its own endpoint."""
+    own = [name for name in seats if not seats[name].get("client") and declared[name].client is None]
+    if wanted is not None and wanted not in seats:
+        raise XpError(f"{where}: options.seat={wanted}: there are the seats {', '.join(seats)}", ExitCode.CONFIG)
+    others = [name for name in own if name != wanted]
+    if wanted in own and not others:
+        return str(wanted)
+    if wanted is None and len(own) == 1:
+        return own[0]
+    raise XpError(
+        f"{where}: the seats {', '.join(own) or 'of the environment'} have no model of their own, and one of them is"
+        " the trained model: name it by options.seat, and give each other seat an endpoint:"
+        " options.seats.NAME={model: ..., client: {base_url: ..., api_key_var: VARIABLE}}",
+        ExitCode.CONFIG,
+    )
+
+
+def _tasks(config: EnvConfig, taskset: Any) -> list[Any]:
+    most = config.options["num_tasks"]
+    if most is None and not taskset.bounded:
+        raise XpError(
+            f"env {config.name}: {config.target} has tasks without end: set options.num_tasks", ExitCode.CONFIG
+        )
+    tasks = list(itertools.islice(taskset, most))
+    if not tasks:
+        raise XpError(f"env {config.name}: {config.target} has no tasks", ExitCode.ENVIRONMENT)
+    return tasks

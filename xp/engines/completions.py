@@ -1,0 +1,160 @@
+"""Generates with a vLLM server over HTTP: token ids in, token ids and their log-probabilities out."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ClassVar
+
+from xp.engines.config import EngineSampling
+from xp.engines.writing import Done, GeneratedTurn, GenerationRequest
+from xp.envs.retry import RetryRule, retried
+from xp.errors import ExitCode, XpError
+from xp.lib.exchange import direct_opener
+
+MODEL = "policy"
+"""Name of the model on the server (`--served-model-name`)."""
+MAX_REQUESTS = 256
+"""Largest number of concurrent requests of one process; the server batches as many as it can."""
+TIMEOUT_S = 1800.0
+ATTEMPTS = 3
+MAX_BYTES, TOKEN_BYTES = 1_000_000, 1_000
+"""Bytes of an answer besides the tokens, and of each token of prompt and turn (id, text, log-probability)."""
+
+
+class _Hiccup(Exception):
+    """The server did not answer, or answered with an internal error."""
+
+
+class ServerWriter:
+    """A client of `/v1/completions` (vLLM 0.22 to 0.31); each process has its own.
+
+    Args:
+        url: URL of the server, without a path.
+        sampling: temperature, top-p and top-k.
+        end_ids: tokens that end a turn.
+        log: the server's log, for messages about faults.
+        key: the server's key; None: it has none.
+        pause_s: seconds before a second attempt; doubled for the third.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        sampling: EngineSampling,
+        end_ids: Sequence[int],
+        log: str,
+        *,
+        key: str | None = None,
+        pause_s: float = 1.0,
+    ) -> None:
+        self._url, self._sampling, self._log = url, sampling, log
+        self._again = RetryRule(ATTEMPTS, (_Hiccup,), base_s=pause_s)
+        self._end_ids = list(end_ids)
+        self._headers = {"Content-Type": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
+        self._is_closed = threading.Event()
+        self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
+        # The server is on this machine, so proxies in the environment are ignored.
+        self._opener = direct_opener()
+
+    engine: ClassVar[str] = "vLLM"
+    path: ClassVar[str] = "/v1/completions"
+    is_writing = False
+    """False, since the server generates in another process."""
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        """Sends one HTTP request; `done` gets the result or the exception of `answer`."""
+
+        def ended(future: Future[GeneratedTurn]) -> None:
+            if not future.cancelled():
+                done(future.exception() or future.result())
+
+        self._pool.submit(self.answer, request).add_done_callback(ended)
+
+    def step(self, is_live: bool) -> None:
+        """Does nothing: the server generates by itself."""
+
+    def goes_on(self, is_live: bool) -> bool:
+        """Returns `is_live`: no other process waits for this one."""
+        return is_live
+
+    def close(self) -> None:
+        """Ends the use; a request that is open makes no further attempt, for which the process would wait."""
+        self._is_closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def answer(self, request: GenerationRequest) -> GeneratedTurn:
+        """Sends the request and waits for the turn; raises XpError: (ENGINE) the server does not answer; (STAGE_FAILED)
+        it refuses."""
+        answer = self._post(request)
+        try:
+            written = self._turn(answer)
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
+        if len(written.ids) != len(written.logprobs) or not 0 < len(written.ids) <= request.max_tokens:
+            found = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
+            raise self._failed(f"{found}, for at most {request.max_tokens} tokens")
+        return written
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        sampling = self._sampling
+        return {
+            "model": MODEL,
+            "prompt": list(request.ids),
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "n": 1,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "logprobs": 0,
+            "stop_token_ids": self._end_ids,
+            **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
+            "return_token_ids": True,
+        }
+
+    def _turn(self, answer: Any) -> GeneratedTurn:
+        choice = answer["choices"][0]
+        return GeneratedTurn(choice["token_ids"], choice["logprobs"]["token_logprobs"])
+
+    def _post(self, request: GenerationRequest) -> Any:
+        body = json.dumps(self._body(request)).encode()
+        sent = urllib.request.Request(f"{self._url}{self.path}", body, self._headers)
+        try:
+            return retried(lambda: self._sent(sent, request), self._again, self._is_closed)
+        except _Hiccup as fault:
+            raise self._lost(str(fault)) from None
+
+    def _sent(self, sent: urllib.request.Request, request: GenerationRequest) -> Any:
+        """The answer to one attempt; raises _Hiccup if another attempt may help."""
+        limit = MAX_BYTES + TOKEN_BYTES * (len(request.ids) + request.max_tokens)
+        try:
+            with self._opener.open(sent, timeout=TIMEOUT_S) as response:
+                text = response.read(limit + 1)
+                if len(text) > limit:
+                    raise self._failed(f"its answer is longer than {limit} bytes, for {request.max_tokens} tokens")
+                return json.loads(text)
+        except urllib.error.HTTPError as error:
+            fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
+            raise _Hiccup(fault) if error.code >= 500 else self._failed(fault) from None
+        except TimeoutError as error:
+            raise self._lost(f"{error} after {TIMEOUT_S:g} s") from None
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+            raise _Hiccup(str(error)) from None
+
+    def _failed(self, fault: str) -> XpError:
+        return XpError(self._words(fault), ExitCode.STAGE_FAILED)
+
+    def _lost(self, fault: str) -> XpError:
+        return XpError(self._words(fault), ExitCode.ENGINE)
+
+    def _words(self, fault: str) -> str:
+        return f"the {self.engine} server failed: {fault}; its log is {self._log}"

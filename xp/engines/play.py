@@ -1,0 +1,232 @@
+"""Plays many episodes concurrently; none waits for another's tool call."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from xp.engines.conversation import Conversation, OpenEngine, Opening, RolloutTurn
+from xp.episode.episode import Episode
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeResult, Reply
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Tokens
+from xp.tasks.row import TaskRow
+from xp.worker.played import PlayedEpisode, live_prompt
+from xp.worker.token_budget import reply_ids
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A finished episode."""
+
+    row: TaskRow
+    sample: int
+    """Index among the episodes of this task, from 0."""
+    conversation: Conversation
+    episode: Episode
+    outcome: EpisodeResult
+    prompt: str | None
+    """The model's exact prompt; None if the run does not keep prompts."""
+
+    @property
+    def record(self) -> PlayedEpisode:
+        """The episode, for metrics and trajectories."""
+        mask = self.conversation.mask
+        tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+
+
+def play_each(
+    open_engine: OpenEngine,
+    chat: ChatTokens,
+    numbered: Sequence[tuple[TaskRow, int]],
+    mix: EnvironmentMixture,
+    begun: Callable[[EpisodePlay], None] = lambda _: None,
+    places: int | None = None,
+) -> Iterator[Rollout]:
+    """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
+
+    Args:
+        numbered: each row with the number of its sample.
+        begun: receives the loop before it runs, so that another thread can end it.
+        places: largest number of concurrent episodes; None: the limit of open sessions.
+    """
+    most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
+    if not numbered:
+        return
+    size = min(most, len(numbered))
+    with ThreadPoolExecutor(size) as pool:
+        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size)
+        try:
+            begun(play)
+            yield from play.run()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            play.engine.close()
+
+
+def sample_numbers(task_ids: Sequence[str]) -> list[int]:
+    """For each task id, the number of its earlier occurrences."""
+    seen: dict[str, int] = {}
+    numbers = []
+    for task_id in task_ids:
+        numbers.append(seen.get(task_id, 0))
+        seen[task_id] = numbers[-1] + 1
+    return numbers
+
+
+class Opened(NamedTuple):
+    """Event: an episode with `prompt: live` is open, and its prompt read."""
+
+    number: int
+    prompt: list[int] | None
+    """Token ids; None: the episode is void."""
+
+
+class Answered(NamedTuple):
+    """Event: the environment has answered a turn."""
+
+    turn: RolloutTurn
+    reply: Reply
+
+
+class Settled(NamedTuple):
+    """Event: an episode has ended and is scored."""
+
+    number: int
+    outcome: EpisodeResult
+
+
+class EpisodePlay:
+    """The loop of one `play_each`: this thread runs the engine, the pool's threads run the environments.
+
+    One queue receives all events: finished turns of an engine in another process, answers of environments, outcomes,
+    and faults, which end the play.
+    """
+
+    def __init__(
+        self,
+        open_engine: OpenEngine,
+        chat: ChatTokens,
+        numbered: Sequence[tuple[TaskRow, int]],
+        mix: EnvironmentMixture,
+        pool: ThreadPoolExecutor,
+        places: int,
+    ) -> None:
+        rows = [row for row, _ in numbered]
+        self._numbered, self._num_places = numbered, places
+        self._chat, self._pool = chat, pool
+        self._inbox: queue.SimpleQueue[RolloutTurn | Opened | Answered | Settled | BaseException] = queue.SimpleQueue()
+        self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
+        self._starts: dict[int, Future[Any]] = {}
+        self._outcomes: dict[int, EpisodeResult] = {}
+        self._waiting = iter(range(len(rows)))
+        prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
+        names = [f"{row.task_id}/{sample}" for row, sample in numbered]
+        opening = Opening([prompts[row.task_id] for row in rows], names, places, self._inbox.put)
+        self.engine = open_engine(opening)
+
+    def run(self) -> Iterator[Rollout]:
+        """Plays until all episodes are settled.
+
+        Yields:
+            The episodes in order, each when it and all earlier ones are settled; they are not kept here.
+
+        Raises:
+            BaseException: exception of an environment's thread or of the engine.
+        """
+        for _ in range(self._num_places):
+            self._begin_next()
+        num_ended = 0
+        while self.engine.goes_on(self._is_live):
+            if self.engine.is_writing:
+                self.engine.step(self._is_live)
+            self._take_all()
+            while num_ended in self._outcomes:
+                yield self._ended(num_ended)
+                num_ended += 1
+
+    def end(self, reason: BaseException) -> None:
+        """Makes `run` raise soon; may be called from any thread."""
+        self._inbox.put(reason)
+
+    @property
+    def _is_live(self) -> bool:
+        return len(self._outcomes) < len(self._numbered)
+
+    def _ended(self, number: int) -> Rollout:
+        row, sample = self._numbered[number]
+        conversation = self.engine.conversations[number]
+        self.engine.conversations[number] = Conversation([])
+        kept = self._chat.kept(conversation.prompt_ids)
+        episode, outcome = self._episodes.pop(number), self._outcomes[number]
+        return Rollout(row, sample, conversation, episode, outcome, kept)
+
+    def _take_all(self) -> None:
+        """Processes all events; waits for one if this thread is idle."""
+        must_wait = not self.engine.is_writing and self._is_live
+        while must_wait or not self._inbox.empty():
+            event = self._inbox.get()
+            must_wait = False
+            if isinstance(event, Settled):
+                self._outcomes[event.number] = event.outcome
+                self._begin_next()
+            elif isinstance(event, BaseException):
+                raise event
+            elif isinstance(event, RolloutTurn):
+                self._start(self._answer, event)
+            elif isinstance(event, Opened) and event.prompt is None:
+                self._start(self._settle, event.number)
+            elif isinstance(event, Opened):
+                self.engine.begin(event.number, event.prompt)
+            else:
+                self._go_on(event)
+
+    def _begin_next(self) -> None:
+        """Begins the next episode; a prepared one's session opens while the model generates its first turn."""
+        number = next(self._waiting, None)
+        if number is not None and self._episodes[number].is_live:
+            self._starts[number] = self._start(self._open, number)
+        elif number is not None:
+            self._starts[number] = self._pool.submit(self._episodes[number].start)
+            self.engine.begin(number)
+
+    def _open(self, number: int) -> Opened:
+        episode, (row, _) = self._episodes[number], self._numbered[number]
+        return Opened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
+
+    def _go_on(self, answered: Answered) -> None:
+        turn, reply = answered
+        ids = None
+        if not reply.is_done:
+            episode, room = self._episodes[turn.number], self.engine.room(turn.number)
+            ids = reply_ids(self._chat, episode, reply, room, turn.last_id)
+        if ids is not None:
+            self.engine.go_on(turn.number, ids)
+            return
+        # If the reply leaves no room, settle() records the episode as truncated.
+        self.engine.end(turn.number)
+        self._start(self._settle, turn.number)
+
+    def _answer(self, turn: RolloutTurn) -> Answered:
+        self._starts[turn.number].result()
+        text = self._chat.text(turn.ids)
+        return Answered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
+
+    def _settle(self, number: int) -> Settled:
+        return Settled(number, self._episodes[number].settle())
+
+    def _start(self, work: Callable[[Any], Opened | Answered | Settled], about: Any) -> Future[Any]:
+        """Runs work in another thread; its result or exception goes into the queue."""
+
+        def ended(future: Future[Opened | Answered | Settled]) -> None:
+            if not future.cancelled():
+                self._inbox.put(future.exception() or future.result())
+
+        future = self._pool.submit(work, about)
+        future.add_done_callback(ended)
+        return future

@@ -1,0 +1,76 @@
+"""A local model on an SGLang server that xp starts and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from xp.engines import key_check
+from xp.engines.completions import ServerWriter
+from xp.engines.server import Program, Served, serving
+from xp.engines.writing import GeneratedTurn, GenerationRequest
+from xp.lib.loopback import HOST, free_ports
+
+START_TIMEOUT_S = 1800.0
+PATIENCE_S = 120.0
+"""Seconds to wait for an answer to a health check; SGLang's HTTP process does not generate, so it answers at once."""
+
+
+class SGLangWriter(ServerWriter):
+    """A client of `/generate` (SGLang 0.5.15). Its samples are not reproducible: SGLang has seeds of requests only in
+    its deterministic mode, which not every attention kernel has."""
+
+    engine = "SGLang"
+    path = "/generate"
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        sampling = self._sampling
+        return {
+            "input_ids": list(request.ids),
+            "sampling_params": {
+                "max_new_tokens": request.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or -1,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+                "stop_token_ids": self._end_ids,
+                **({"stop": list(sampling.stop), "no_stop_trim": True} if sampling.stop else {}),
+                "skip_special_tokens": False,
+            },
+            "return_logprob": True,
+        }
+
+    def _turn(self, answer: Any) -> GeneratedTurn:
+        rows = answer["meta_info"]["output_token_logprobs"]
+        return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows])
+
+
+@contextmanager
+def running(arguments: Sequence[str], model: str, devices: str, log: Path, python: str) -> Iterator[Served]:
+    """Context manager: serves a model to clients with the key.
+
+    Args:
+        arguments: the server's, without model, address and port.
+        model: Hugging Face id or directory.
+        devices: the server's CUDA_VISIBLE_DEVICES; empty: it runs on the CPU.
+        log: file for its output.
+        python: the interpreter with SGLang.
+
+    Raises:
+        XpError: (RUNTIME) it did not start in time; (ENGINE) it ended or hung during use.
+    """
+    port, second_port = free_ports(2, HOST)
+    command = (
+        *(python, "-m", key_check.__name__, "sglang", "--model-path", model, "--host", HOST, "--port", str(port)),
+        *arguments,
+    )
+    # Its default for the second one is the first plus 10,000, which may not exist.
+    environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(second_port)}
+    environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if not devices else {}
+    program = Program("SGLang", command, environ)
+    print(f"SGLang serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
+    with serving(program, port, START_TIMEOUT_S, PATIENCE_S, log) as served:
+        yield served

@@ -1,0 +1,287 @@
+"""Samples many independent conversations with a model of this process, and keeps their key-value cache.
+
+A conversation has a slot of the cache from beginning to end: turns are appended, and the history is never tokenised or
+prefilled again. The common prefix of all prompts is prefilled once, the rest of a prompt once per group.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+
+from xp.engines.attention_masks import masks
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import Conversation, Opening, RolloutTurn
+from xp.engines.draws import draw
+from xp.engines.kv_cache import Kept, SlotCache
+from xp.engines.writing import turn_seed
+from xp.worker.token_budget import is_cut
+
+ROOM = 256
+"""Initial number of tokens of a slot beyond the longest prompt."""
+SMALL = 256
+"""Largest hidden size of a model that decodes with one thread: faster than two (tools/benchmarks/bench_threads.py)."""
+
+
+@dataclass
+class Writing:
+    """A turn that is being generated."""
+
+    number: int
+    slot: int
+    limit: int
+    random: Random
+    """Random numbers of this turn only, so that its text is independent of the other conversations."""
+    ids: list[int] = field(default_factory=list)
+
+
+class TransformersEngine:
+    """An EpisodeEngine over a model of this process.
+
+    Args:
+        model: a Hugging Face causal language model with `model.model` and `model.lm_head`.
+        opening: the episodes.
+        end_ids: tokens that end a turn.
+        sampling: temperature and limits.
+        seed: seed of the rollout.
+        is_stop: returns whether the generated tokens end with a stop string.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        opening: Opening,
+        end_ids: Sequence[int],
+        sampling: EngineSampling,
+        seed: str,
+        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
+    ) -> None:
+        self._model, self._opening, self._sampling, self._seed = model, opening, sampling, seed
+        self._end_ids, self._is_stop = frozenset(end_ids), is_stop
+        self._padding = max(0, next(iter(end_ids)))
+        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
+        self._prompts = [tuple(prompt) for prompt in opening.prompts]
+        self._to_come = Counter(self._prompts)
+        distinct = list(self._to_come)
+        self._first = distinct[0]
+        self._num_shared = _common_prefix(distinct) if len(distinct) > 1 else 0
+        """Number of first tokens of `_first` that all prompts begin with."""
+        self._shared: Kept | None = None
+        self._known: dict[tuple[int, ...], tuple[Kept, torch.Tensor]] = {}
+        """Prompts that further episodes share, and the logits after them."""
+        self._cache = SlotCache(model.config.num_hidden_layers, opening.places, max(map(len, distinct)) + ROOM)
+        self._free = list(range(opening.places))
+        self._slots: dict[int, int] = {}
+        self._begins: list[int] = []
+        self._replies: dict[int, list[int]] = {}
+        self._writing: list[Writing] = []
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._writing or self._begins or self._replies)
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return self._sampling.max_prompt_tokens
+
+    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
+        """Joins the next step."""
+        if prompt is not None:
+            self._replace(number, tuple(prompt))
+        self._slots[number] = heapq.heappop(self._free)
+        self._begins.append(number)
+
+    def go_on(self, number: int, reply: Sequence[int]) -> None:
+        """Joins the next step."""
+        conversation = self.conversations[number]
+        # The last token that the policy wrote was sampled, but not fed yet.
+        self._replies[number] = [conversation.completion_ids[-1], *reply]
+        conversation.observe(list(reply))
+
+    def end(self, number: int) -> None:
+        """Frees its slot."""
+        heapq.heappush(self._free, self._slots.pop(number))
+
+    def room(self, number: int) -> int:
+        """Tokens that a conversation may still take."""
+        return self._sampling.room(len(self.conversations[number].completion_ids))
+
+    def goes_on(self, is_live: bool) -> bool:
+        """No other process waits for this one."""
+        return is_live
+
+    def close(self) -> None:
+        """Does nothing: the cache is freed with the engine."""
+
+    @torch.inference_mode()
+    def step(self, is_live: bool) -> None:
+        """Generates a token for every current turn, including turns that begin."""
+        del is_live
+        with _threads(self._model.config.hidden_size):
+            self._step()
+
+    def _step(self) -> None:
+        parts = [self._decoded(), self._replied(), self._begun()]
+        logits = torch.cat([part for part in parts if part is not None])
+        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing])
+        goes_on = []
+        for one, token, logprob in zip(self._writing, tokens.tolist(), logprobs.tolist(), strict=True):
+            one.ids.append(token)
+            self.conversations[one.number].write([token], [logprob])
+            if token in self._end_ids or len(one.ids) >= one.limit or self._is_stop(one.ids):
+                by_limit = is_cut(one.ids, one.limit, self._end_ids, self._is_stop)
+                self._opening.deliver(RolloutTurn(one.number, one.ids, by_limit))
+            else:
+                goes_on.append(one)
+        self._writing = goes_on
+
+    def _decoded(self) -> torch.Tensor | None:
+        """Logits after the tokens of the last step."""
+        if not self._writing:
+            return None
+        slots = torch.tensor([one.slot for one in self._writing])
+        tokens = torch.tensor([[one.ids[-1]] for one in self._writing])
+        count = int(slots.max()) + 1
+        if 2 * len(slots) <= count:
+            return self._forward(slots, len(slots), tokens)
+        # Most slots are active: computing the others with padding is cheaper than copying the cache of the active ones.
+        padded = torch.full((count, 1), self._padding)
+        padded[slots] = tokens
+        return self._forward(None, count, padded, taken=slots)
+
+    def _replied(self) -> torch.Tensor | None:
+        """Logits after the environments' replies since the last step."""
+        if not self._replies:
+            return None
+        replies, self._replies = self._replies, {}
+        logits = self._fed([self._slots[number] for number in replies], list(replies.values()))
+        self._begin_turns(replies)
+        return logits
+
+    def _begun(self) -> torch.Tensor | None:
+        """Logits after the prompts of the episodes that begin."""
+        if not self._begins:
+            return None
+        begins, self._begins = self._begins, []
+        self._prefill(begins)
+        logits = []
+        for prompt, numbers in _grouped(begins, self._prompts):
+            kept, behind = self._known[prompt]
+            self._cache.fill([self._slots[number] for number in numbers], kept)
+            logits.append(behind.expand(len(numbers), -1))
+            self._begin_turns(numbers)
+            self._expect(prompt, -len(numbers))
+        return torch.cat(logits)
+
+    def _replace(self, number: int, prompt: tuple[int, ...]) -> None:
+        """Gives an episode another prompt than the opening's."""
+        self._expect(self._prompts[number], -1)
+        self._expect(prompt, 1)
+        self._prompts[number], self.conversations[number] = prompt, Conversation(list(prompt))
+        num_shared = _common_prefix([self._first[: self._num_shared + 1], prompt])
+        if num_shared < self._num_shared:
+            self._num_shared, self._shared = num_shared, None
+
+    def _expect(self, prompt: tuple[int, ...], more: int) -> None:
+        """Counts the episodes of a prompt that have not begun; forgets a prompt after its last one."""
+        self._to_come[prompt] += more
+        if not self._to_come[prompt]:
+            self._known.pop(prompt, None)
+
+    def _prefill(self, begins: Sequence[int]) -> None:
+        """Prefills new prompts, each in the slot of its first episode."""
+        new = {prompt: self._slots[numbers[0]] for prompt, numbers in _grouped(begins, self._prompts)}
+        new = {prompt: slot for prompt, slot in new.items() if prompt not in self._known}
+        if not new:
+            return
+        slots = list(new.values())
+        self._cache.lengths[slots] = 0
+        if self._num_shared:
+            if self._shared is None:
+                self._fed(slots[:1], [self._first[: self._num_shared]])
+                self._shared = self._cache.kept(slots[0], self._num_shared)
+            self._cache.fill(slots, self._shared)
+        logits = self._fed(slots, [prompt[self._num_shared :] for prompt in new])
+        for (prompt, slot), behind in zip(new.items(), logits, strict=True):
+            self._known[prompt] = self._cache.kept(slot, len(prompt)), behind
+
+    def _begin_turns(self, numbers: Sequence[int] | dict[int, list[int]]) -> None:
+        for number in numbers:
+            conversation = self.conversations[number]
+            random = Random(turn_seed(self._seed, self._opening.names[number], conversation.num_turns))
+            conversation.num_turns += 1
+            limit = self._sampling.next_turn(len(conversation.completion_ids))
+            self._writing.append(Writing(number, self._slots[number], limit, random))
+
+    def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Feeds each slot its chunk, padded on the right; returns the logits after each slot's last token."""
+        lengths = torch.tensor([len(chunk) for chunk in chunks])
+        ids = torch.full((len(chunks), int(lengths.max())), self._padding)
+        for row, chunk in enumerate(chunks):
+            ids[row, : len(chunk)] = torch.tensor(chunk)
+        return self._forward(torch.tensor(slots), len(slots), ids, lengths=lengths)
+
+    def _forward(
+        self,
+        slots: torch.Tensor | None,
+        count: int,
+        ids: torch.Tensor,
+        lengths: torch.Tensor | None = None,
+        taken: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits after the last token of each row.
+
+        Args:
+            slots: slots of the rows; None: the first `count`.
+            lengths: number of tokens of each row without padding; None: one.
+            taken: rows in the result; None: all.
+        """
+        positions = self._cache.aim(slots, count, ids.shape[1])
+        hidden = self._model.model(
+            input_ids=ids,
+            attention_mask=masks(self._model.config, positions, self._cache.width),
+            position_ids=positions,
+            past_key_values=self._cache.cache,
+            use_cache=True,
+        ).last_hidden_state
+        hidden = hidden[:, 0] if lengths is None else hidden[torch.arange(count), lengths - 1]
+        rows = slots if taken is None else taken
+        assert rows is not None
+        self._cache.lengths[rows] += 1 if lengths is None else lengths
+        logits: torch.Tensor = self._model.lm_head(hidden if taken is None else hidden[taken])
+        return logits.float()
+
+
+@contextmanager
+def _threads(hidden_size: int) -> Iterator[None]:
+    """Context manager: one thread for a small model, whose operations take less time than waking another one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if hidden_size <= SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Episodes by their prompt, in the order of each prompt's first episode."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number in numbers:
+        groups.setdefault(prompts[number], []).append(number)
+    return list(groups.items())
+
+
+def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """Length of the common prefix, at most one less than the shortest sequence."""
+    longest = min(map(len, sequences)) - 1
+    for column in range(longest):
+        if len({sequence[column] for sequence in sequences}) > 1:
+            return column
+    return longest

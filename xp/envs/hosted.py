@@ -1,0 +1,179 @@
+"""A provider in another process, which has its package; faults there do not end the stage."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+from xp.envs.base import (
+    EnvFault,
+    EnvUnavailable,
+    Message,
+    ProtocolError,
+    ResponseLost,
+    SessionLost,
+    Task,
+    ToolResult,
+    ToolSpec,
+)
+from xp.envs.child_process import Child, ChildProcess
+from xp.envs.config import EnvConfig, Limits
+from xp.envs.indexed import IndexedProvider
+from xp.envs.pythons import candidates
+from xp.errors import ExitCode, XpError
+
+PROGRAM: Final = "xp.envs.host"
+START_S: Final = 300.0
+"""Seconds to import the package and make its environments."""
+GRACE_S: Final = 10.0
+"""Seconds beyond a call's deadline, which the child applies itself if it can."""
+
+
+class HostedProvider(IndexedProvider):
+    """See xp.envs.base.Provider. Subclasses name the provider in the other process.
+
+    Args:
+        config: the environment; `python` is the interpreter, see xp.envs.pythons.
+        environ: see xp.envs.child_process.
+    """
+
+    hosted: ClassVar[str]
+    """`module:Class` of the provider in the child; its splits, sizes and tasks never change."""
+    package: ClassVar[str]
+    """Requirement that installs its imports."""
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._config = config
+        self._host = _Host(self.hosted, self.package, config, environ)
+        self._sizes: dict[str, int] | None = None
+        self._is_closed = False
+
+    def version(self) -> str:
+        version: str = self._ask("version", None)
+        return version
+
+    def splits(self) -> tuple[str, ...]:
+        if self._sizes is None:
+            self._sizes = self._ask("sizes", None)
+        return tuple(self._sizes)
+
+    def open(self, task: Task) -> HostedSession:
+        if self._is_closed:
+            raise EnvUnavailable(f"{self!r} is closed")
+        self._check(task)
+        child, number = self._host.child(), self._host.number()
+        limit_s = self._config.limits.create_timeout_s
+        opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
+        return HostedSession(child, number, opened, self._config.limits)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._host.close()
+
+    def _size(self, split: str) -> int:
+        assert self._sizes is not None  # `splits` is called first
+        return self._sizes[split]
+
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        specs: list[Mapping[str, Any]] = self._ask("specs", (split, list(indices)))
+        return specs
+
+    def _ask(self, verb: str, argument: Any) -> Any:
+        if self._is_closed:
+            raise EnvUnavailable(f"{self!r} is closed")
+        limit_s = self._config.limits.create_timeout_s
+        return self._host.child().ask(verb, 0, argument, limit_s, f"{verb} of {self.package}")
+
+
+class HostedSession:
+    """See xp.envs.base.Session; opened by HostedProvider.open."""
+
+    def __init__(self, child: Child, number: int, opened: Mapping[str, Any], limits: Limits) -> None:
+        self._child, self._number, self._limits = child, number, limits
+        self._opening: list[Message] = opened["prompt"]
+        self._tools: tuple[ToolSpec, ...] = opened["tools"]
+        self._takes_answer: bool = opened["takes_answer"]
+        self._is_closed = False
+
+    def prompt(self) -> list[Message]:
+        return list(self._opening)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return self._tools
+
+    @property
+    def takes_answer(self) -> bool:
+        return self._takes_answer
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        return self._do("call", (name, dict(arguments)), f"the tool {name}")
+
+    def answer(self, text: str) -> ToolResult:
+        return self._do("answer", text, "the answer")
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            with suppress(EnvFault, XpError):
+                self._child.ask("close", self._number, None, self._limits.call_timeout_s + GRACE_S, "the close")
+
+    def _do(self, verb: str, argument: Any, what: str) -> ToolResult:
+        if self._is_closed:
+            raise SessionLost("the session is closed")
+        limit_s = self._limits.call_timeout_s + GRACE_S
+        result: ToolResult = self._child.ask(verb, self._number, argument, limit_s, what)
+        if result.reward is not None and not math.isfinite(result.reward):
+            raise ProtocolError(f"the reward of {what} is {result.reward}")
+        return result
+
+
+class _Host:
+    """The provider's process, with the first interpreter that has the package; started again after its end."""
+
+    def __init__(self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._hosted, self._package, self._name = hosted, package, config.name
+        self._processes = {
+            python: ChildProcess(PROGRAM, config, environ, python) for python in candidates(config.python, environ)
+        }
+        self._lock = threading.Lock()
+        self._ready: Child | None = None
+
+    def number(self) -> int:
+        """A new number for a session; all processes share one sequence."""
+        return next(iter(self._processes.values())).number()
+
+    def child(self) -> Child:
+        """The process, after its provider is made."""
+        with self._lock:
+            if self._ready is None or not self._ready.is_alive():
+                self._ready = self._start()
+            return self._ready
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close(now=False)
+
+    def _start(self) -> Child:
+        tried = {}
+        for python, process in self._processes.items():
+            try:
+                child = process.child()
+                lacks = child.ask("start", 0, self._hosted, START_S, f"the start of {self._package}")
+            except OSError as error:
+                raise XpError(f"environment {self._name}: {python}: {error.strerror}", ExitCode.RUNTIME) from error
+            except ResponseLost as error:
+                raise XpError(f"environment {self._name}: {python}: {error}", ExitCode.RUNTIME) from error
+            if lacks is None:
+                return child
+            process.close(now=False)
+            tried[python] = lacks
+        faults = "; ".join(f"{python} has no module {lacks}" for python, lacks in tried.items())
+        raise XpError(
+            f"environment {self._name}: {faults}\n"
+            f"make an environment with it: python -m venv DIR && DIR/bin/pip install '{self._package}', and set"
+            " env.python=DIR/bin/python (the whole path)",
+            ExitCode.RUNTIME,
+        )

@@ -1,0 +1,119 @@
+"""RunSpec -> the inputs of episodes: the mixture as an EpisodeConfig, and the names of its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn, dialect_of
+from xp.envs.target import module_of
+from xp.errors import ExitCode, XpError
+from xp.lib.data_files import is_data
+from xp.plugins import Kind, in_job, shipped
+from xp.spec import EnvMember, RunSpec
+from xp.spec.env import READY
+from xp.tasks.request import is_found
+
+CATALOG_KEY = "OPENREWARD_API_KEY"
+
+
+def episode_config(spec: RunSpec) -> EpisodeConfig:
+    """The mixture, for all stages that open sessions."""
+    return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
+
+
+def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
+    """One member of the mixture."""
+    return EnvConfig(
+        name=name,
+        provider=in_job(Kind.PROVIDER, member.provider),
+        target=member.target,
+        serve=member.serve,
+        variant=member.variant,
+        max_turns=member.max_turns,
+        reward=RewardRule(**member.reward.model_dump()),
+        on_no_tool_call=member.on_no_tool_call,
+        on_malformed_call=member.on_malformed_call,
+        tool_calls_per_turn=member.tool_calls_per_turn,
+        dialect=dialect_of(in_job(Kind.DIALECT, member.dialect or spec.model.dialect)),
+        limits=Limits(**member.limits.model_dump()),
+        secrets=tuple(member.secrets),
+        allowed_origins=member.allowed_origins,
+        reward_fn=tuple(WeightedFn(one.fn, one.weight) for one in member.reward_fn) if member.reward_fn else None,
+        image=member.image,
+        python=member.python,
+        sandbox=member.sandbox,
+        grader=READY.get(member.grader or "", member.grader),
+        grader_form=member.grader_form,
+        grader_args=member.grader_args,
+        env_class=member.env_class,
+        rows=member.rows,
+        columns={str(name): column for name, column in member.columns.items()},
+        num_seeds=member.num_seeds,
+        system_prompt=member.system_prompt,
+        prompt=member.prompt,
+        options=member.options,
+    )
+
+
+def chat_of(spec: RunSpec) -> Chat:
+    """Rendering of dialogues for the model, in every stage that generates."""
+    arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
+    dialect = dialect_of(in_job(Kind.DIALECT, spec.model.dialect))
+    return Chat(arguments, spec.model.tools_prompt, dialect, spec.record_prompts)
+
+
+def episode_secrets(spec: RunSpec) -> dict[str, str]:
+    """Variable in the job -> variable at launch, over all members; raises XpError if two members differ."""
+    found: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
+    for member_name, member in spec.env.members.items():
+        wanted = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        if needs_catalog_key(member):
+            wanted.setdefault(CATALOG_KEY, CATALOG_KEY)
+        for name, variable in wanted.items():
+            if found.setdefault(name, variable) != variable:
+                raise XpError(
+                    f"env.members.{member_name}.secrets.{name}: another member reads it from {found[name]}, this one"
+                    f" from {variable}; use one variable",
+                    ExitCode.CONFIG,
+                )
+    return found
+
+
+def user_modules(spec: RunSpec) -> tuple[str, ...]:
+    """Top-level modules of the user and of plugins that a run loads; the run ships a copy of them, as of xp."""
+    named = [
+        name
+        for member in spec.env.members.values()
+        for name in (member.serve, member.provider, member.grader, member.rows)
+        if isinstance(name, str)
+        and not is_data(name)
+        and (name != member.serve or member.python is None or is_found(name))
+    ]
+    named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
+    named += [spec.algorithm.advantage_fn or ""]
+    tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
+    tops |= _packages_here(spec)
+    tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}
+    return tuple(sorted(tops - {"xp"}))
+
+
+def _packages_here(spec: RunSpec) -> set[str]:
+    """Environment packages in xp's own Python, of which a job gets a copy."""
+    targets = {member.target or "" for member in spec.env.members.values() if member.provider == "verifiers"}
+    return {module for module in map(module_of, targets) if is_found(module)}
+
+
+def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
+    """All names in a spec that may come from plugins."""
+    yield Kind.BACKEND, spec.backend.name
+    yield Kind.LAUNCHER, spec.launcher.name
+    yield Kind.DIALECT, spec.model.dialect
+    for member in spec.env.members.values():
+        yield Kind.PROVIDER, member.provider
+        if member.dialect is not None:
+            yield Kind.DIALECT, member.dialect
+
+
+def needs_catalog_key(member: EnvMember) -> bool:
+    """Returns whether the environment is in the OpenReward catalog, which needs an account."""
+    return member.provider == "openreward" and member.target is not None and "://" not in member.target

@@ -1,0 +1,146 @@
+"""Resolves names of secrets to values, once, at launch; masks these values in every text."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+from xp.errors import ExitCode, XpError
+from xp.secrets.shapes import (
+    MAX_TOKEN,
+    MIN_LENGTH,
+    SHAPE,
+    URL_PASSWORD,
+    parts_of,
+    telling,
+    unfinished_token,
+)
+
+MASK = "[REDACTED]"
+
+
+def resolve(
+    names: Iterable[str], environ: Mapping[str, str] | None = None, dotenv: Path = Path(".env")
+) -> dict[str, str]:
+    """Finds the value of each named variable in the environment, else in the `.env` file.
+
+    Args:
+        names: names of the variables.
+        environ: the environment; None: this process's.
+        dotenv: path of the `.env` file; values are read literally, nothing is expanded.
+
+    Raises:
+        XpError: SECRET; the message names every variable that is missing or empty.
+    """
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    held = os.environ if environ is None else environ
+    filed = _read_dotenv(dotenv)
+    values = {name: held.get(name) or filed.get(name) or "" for name in wanted}
+    if missing := [name for name, value in values.items() if not value]:
+        raise XpError(
+            f"{', '.join(missing)}: this run needs {'it' if len(missing) == 1 else 'them'} and the environment has no"
+            f" value; set it with `export {missing[0]}=...`, or as a line {missing[0]}=... in {dotenv.absolute()}",
+            ExitCode.SECRET,
+        )
+    return values
+
+
+def telling_values(environ: Mapping[str, str]) -> list[str]:
+    """Values of variables that look like secrets (`HF_TOKEN`, ...) though not declared, for the redactor."""
+    return list(dict.fromkeys(part for value in telling(environ).values() for part in parts_of(value)))
+
+
+class Redactor:
+    """Masks known values in any text, plain and in base64, URL, JSON, HTML and shell encoding; and tokens by shape."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        found = {form for value in values for form in _forms(value)}
+        self._forms = sorted(found, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if found else None
+
+    def __repr__(self) -> str:
+        return f"Redactor({len(self._forms)} forms)"
+
+    def redact(self, text: str) -> str:
+        known = self._pattern.sub(MASK, text) if self._pattern else text
+        return URL_PASSWORD.sub(MASK, SHAPE.sub(MASK, known))
+
+    def safe_length(self, text: str) -> int:
+        """Length of the part of an unfinished text that can be shown; the rest may be the beginning of a secret."""
+        end = min(self._unfinished_form(text), unfinished_token(text))
+        patterns = [pattern for pattern in (self._pattern, SHAPE, URL_PASSWORD) if pattern is not None]
+        first = max(0, end - max(MAX_TOKEN, self._longest))
+        # A whole secret must not be cut either, where the beginning of another one lies in it.
+        while around := [
+            match.start()
+            for pattern in patterns
+            for match in pattern.finditer(text, first)
+            if match.start() < end < match.end()
+        ]:
+            end = min(around)
+        return end
+
+    @property
+    def _longest(self) -> int:
+        return len(self._forms[0]) if self._forms else 1
+
+    def _unfinished_form(self, text: str) -> int:
+        for start in range(max(0, len(text) - self._longest + 1), len(text)):
+            tail = text[start:]
+            if any(form.startswith(tail) for form in self._forms):
+                return start
+        return len(text)
+
+
+def _read_dotenv(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    from dotenv import dotenv_values
+
+    try:
+        return {name: value for name, value in dotenv_values(file, interpolate=False).items() if value}
+    except (OSError, UnicodeDecodeError):
+        raise XpError(f"{file.absolute()} cannot be read as UTF-8 text", ExitCode.SECRET) from None
+
+
+def _forms(value: str) -> set[str]:
+    # Logs are filtered line by line, so each line of a long value (a PEM key) is masked separately.
+    whole = {value, value.strip()}
+    lines = {line.strip() for line in value.splitlines()} if "\n" in value.strip() else set()
+    parts = {part for part in whole | lines if len(part) >= MIN_LENGTH}
+    texts = {form for part in parts for form in _texts(part)}
+    # Base64 text is mostly a JSON object that has the value, escaped.
+    encoded = {form for part in parts | {json.dumps(part)[1:-1] for part in parts} for form in _base64s(part)}
+    forms = texts | encoded
+    return {form for form in forms if len(form) >= MIN_LENGTH}
+
+
+def _texts(value: str) -> set[str]:
+    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
+    lowered = {re.sub(r"%[0-9A-F]{2}", lambda match: match.group().lower(), text) for text in quoted}
+    twice = {json.dumps(text)[1:-1] for text in escaped}
+    return {value, html.escape(value), shlex.quote(value), *escaped, *twice, *quoted, *lowered}
+
+
+def _base64s(value: str) -> set[str]:
+    """Base64 of a value alone, and as part of a longer text, where it begins at one of three offsets."""
+    data = value.encode()
+    forms = set()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        forms.add(encode(data).decode())
+        for offset in range(3):
+            text = encode(b"\0" * offset + data).decode()
+            first = (0, 2, 3)[offset]
+            last = len(text.rstrip("=")) - (1 if text.endswith("=") else 0)
+            forms.add(text[first:last])
+    return {form for form in forms if len(form) >= MIN_LENGTH + 2} | {base64.b64encode(data).decode()}
