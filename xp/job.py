@@ -36,7 +36,7 @@ class Runtime:
     lock: str | None = None
     """Key of the lock of its environment (`xp.runtimes`); used where neither of the first two is set."""
     checkouts: str | None = None
-    """Key of the checkouts that `install` makes (`xp.runtime_checkouts`); used for variables that are not set."""
+    """Key of the checkouts that `install` makes (`xp.runtimes`); used for variables that are not set."""
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
     install: str | None = None

@@ -16,8 +16,8 @@ from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
+from xp.engines.conversation import GenerationRequest
 from xp.engines.server import Served, running
-from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -29,8 +29,8 @@ from tests.smollm2 import smollm2
 from xp.__main__ import main
 from xp.backends.trl.control.render import sampling_of
 from xp.compose import compose
+from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter, running
-from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
 from xp.lib.loopback import HOST, free_port

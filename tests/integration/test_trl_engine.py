@@ -12,12 +12,18 @@ import pytest
 import torch
 
 from tests.tiny import tokenizer_and_model
-from xp.engines.attention_masks import masks
 from xp.engines.config import EngineSampling
-from xp.engines.conversation import Conversation, Opening, RolloutTurn
-from xp.engines.draws import draw, truncated
-from xp.engines.transformers_engine import TransformersEngine
-from xp.engines.writing import Done, GeneratedTurn, GenerationRequest, WritingEngine
+from xp.engines.conversation import (
+    Conversation,
+    Done,
+    GeneratedTurn,
+    GenerationRequest,
+    Opening,
+    RolloutTurn,
+    WritingEngine,
+)
+from xp.engines.kv_cache import masks
+from xp.engines.transformers_engine import TransformersEngine, draw, truncated
 
 SAMPLING = EngineSampling(
     temperature=1.0,

@@ -10,7 +10,7 @@ import torch
 from trl import GRPOTrainer
 
 from tests.trainers.test_trl_nonfinite import make
-from xp.engines.attention_masks import without_padding_mask
+from xp.engines.kv_cache import without_padding_mask
 
 NUM_SCORED = 30
 

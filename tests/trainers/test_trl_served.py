@@ -21,8 +21,8 @@ from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.engines.completions import ServerWriter
 from xp.engines.config import VLLMServer
+from xp.engines.conversation import GenerationRequest
 from xp.engines.server import running, split_devices
-from xp.engines.writing import GenerationRequest
 from xp.errors import ExitCode, XpError
 
 

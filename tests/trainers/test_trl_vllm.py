@@ -30,8 +30,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
-from xp.engines.conversation import Opening
-from xp.engines.writing import GenerationRequest, WritingEngine
+from xp.engines.conversation import GenerationRequest, Opening, WritingEngine
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.testing.jobs import PATIENCE_S

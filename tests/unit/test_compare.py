@@ -14,7 +14,7 @@ import pytest
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.lib.cells import csv_cell
+from xp.lib.terminal import csv_cell
 from xp.report.comparison import _pairs
 from xp.runs.differences import differing
 from xp.runs.leaderboard import PLAIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xp.__main__ import main
-from xp.lib.counted import counted
+from xp.lib.text import counted
 
 
 def test_one_thing_is_told_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:

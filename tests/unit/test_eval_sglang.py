@@ -15,8 +15,8 @@ import pytest
 from xp.backends.slime.control.flags import catalog
 from xp.backends.trl.control.render import sampling_of
 from xp.compose import compose
+from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter
-from xp.engines.writing import GenerationRequest
 from xp.errors import XpError
 from xp.evaluation.local import sglang_arguments
 

@@ -13,8 +13,8 @@ import pytest
 
 from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
+from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
-from xp.engines.writing import GenerationRequest
 from xp.envs.image_server import _is_healthy
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener

@@ -12,7 +12,7 @@ import pytest
 from tests.stubs.raw_server import raw_server, whole
 from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
-from xp.engines.writing import GenerationRequest
+from xp.engines.conversation import GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.play import _arguments

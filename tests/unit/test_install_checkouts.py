@@ -19,8 +19,7 @@ from xp.launchers.checkouts import commit_of
 from xp.launchers.preflight import checkouts, interpreter, project
 from xp.planning.plan import build_plan
 from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
-from xp.runtime_checkouts import Checkout, Checkouts, installed_checkouts
-from xp.runtimes import WHOLE
+from xp.runtimes import WHOLE, Checkout, Checkouts, installed_checkouts
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,9 +30,8 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
-from xp.engines.conversation import Opening
+from xp.engines.conversation import Done, GenerationRequest, Opening, WritingEngine
 from xp.engines.play import play_each
-from xp.engines.writing import Done, GenerationRequest, WritingEngine
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.planning.backend import RunPaths

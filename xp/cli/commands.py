@@ -13,8 +13,8 @@ from xp.cli.plans import check_checkpoint, open_plans, plan_again, plans_of, pla
 from xp.cli.run_plans import run_plan, run_plans
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.lib.counted import counted
 from xp.lib.digest import text_digest
+from xp.lib.text import counted
 from xp.planning.plan import (
     Plan,
     build_evaluation,

@@ -15,8 +15,8 @@ from xp.episode.clusters import within
 from xp.episode.metrics import FULL_REWARD
 from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
-from xp.lib.counted import counted
 from xp.lib.terminal import shown
+from xp.lib.text import counted
 from xp.runs.commands import xp_command
 from xp.runs.held_out import HeldOutResult, checkpoint_of, read_held_out
 from xp.tracking.places import tracked_places

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xp.errors import ExitCode, XpError
-from xp.lib.counted import counted
+from xp.lib.text import counted
 
 if TYPE_CHECKING:
     from xp.report.episodes import EpisodeIndex

@@ -23,9 +23,9 @@ from xp.evaluation.paired import Paired, p_text
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.words import read
-from xp.lib.counted import counted
 from xp.lib.signals import stopping
 from xp.lib.terminal import shown
+from xp.lib.text import counted
 from xp.spec import RunSpec
 from xp.tasks.report import UNLIMITED
 

@@ -16,8 +16,7 @@ from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import probe
 from xp.lib.atomic import write_atomically
 from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
-from xp.runtime_checkouts import PLACES, Checkout, Checkouts, installed_checkouts
-from xp.runtimes import WHOLE, added_to_image, directory
+from xp.runtimes import PLACES, WHOLE, Checkout, Checkouts, added_to_image, directory, installed_checkouts
 from xp.spec import RunSpec
 
 PYTHON_NAMES = ("python3.12", "python3", "python")

@@ -15,9 +15,9 @@ from xp.diagnosis.symptom import Severity
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import inside
-from xp.lib.counted import counted
 from xp.lib.reading import is_finite, opened
 from xp.lib.terminal import shown
+from xp.lib.text import counted
 from xp.runs.commands import xp_command
 from xp.runs.diagnose import metrics_history
 from xp.runs.record import RunRecord, RunStatus, StageRecord

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.lib.cells import one_line
-from xp.lib.terminal import shown
+from xp.lib.terminal import one_line, shown
 
 GAP: Final = "  "
 MAX_CELL: Final = 60

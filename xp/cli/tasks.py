@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from xp.cli.table import Column, show_table
 from xp.errors import ExitCode, XpError
-from xp.lib.counted import counted
 from xp.lib.terminal import is_read, shown
+from xp.lib.text import counted
 from xp.tasks.config import Purpose
 from xp.tasks.inspect import OTHER, Listed, find_set, list_sets, prune, show_tasks, verify_set
 from xp.tasks.row import TaskRow

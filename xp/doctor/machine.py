@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import checkouts, interpreter, probe
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
 from xp.planning.memory.estimate import shape_of
 from xp.planning.stages.needs import trainer_runtime

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Telling
 from xp.launchers.choice import make_launcher
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.planning.stages.episode import env_config, episode_secrets
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec

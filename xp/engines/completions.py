@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from xp.engines.config import EngineSampling
-from xp.engines.writing import Done, GeneratedTurn, GenerationRequest
+from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
 from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
 from xp.lib.exchange import direct_opener

@@ -9,8 +9,8 @@ from typing import Any
 
 from xp.engines import key_check
 from xp.engines.completions import ServerWriter
+from xp.engines.conversation import GeneratedTurn, GenerationRequest
 from xp.engines.server import Program, Served, serving
-from xp.engines.writing import GeneratedTurn, GenerationRequest
 from xp.lib.loopback import HOST, free_ports
 
 START_TIMEOUT_S = 1800.0

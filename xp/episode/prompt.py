@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xp.envs.base import Message, Session, ToolSpec
-from xp.lib.counted import counted
-from xp.lib.text import valid_value
+from xp.lib.text import counted, valid_value
 
 EMPTY_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 WAY_OUT: Final = (

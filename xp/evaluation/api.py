@@ -19,9 +19,8 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.evaluation.replies import CUT, MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long, said_text
 from xp.evaluation.settings import Endpoint
-from xp.lib.counted import counted
 from xp.lib.exchange import post
-from xp.lib.text import valid_text, valid_value
+from xp.lib.text import counted, valid_text, valid_value
 from xp.secrets.redaction import Redactor
 
 MAX_REPLY_BYTES: Final = 16 * 1024 * 1024

@@ -119,8 +119,8 @@ def _vllm(
     directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, python: str | None, place: Path
 ) -> Iterator[OpenEngine]:
     from xp.engines.completions import ServerWriter
+    from xp.engines.conversation import WritingEngine
     from xp.engines.server import running, split_devices
-    from xp.engines.writing import WritingEngine
 
     server, log = evaluation_server(spec), place / "vllm.log"
     devices, _ = split_devices(server.num_accelerators, 0)
@@ -137,9 +137,9 @@ def _vllm(
 def _sglang(
     directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, python: str | None, place: Path
 ) -> Iterator[OpenEngine]:
+    from xp.engines.conversation import WritingEngine
     from xp.engines.server import split_devices
     from xp.engines.sglang import SGLangWriter, running
-    from xp.engines.writing import WritingEngine
 
     log, is_on_cpu = place / "sglang.log", spec.hardware.accelerator == "cpu"
     devices, _ = split_devices(0 if is_on_cpu else spec.hardware.accelerators_per_node, 0)

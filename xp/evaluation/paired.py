@@ -11,7 +11,7 @@ from typing import Final
 from xp.episode.clusters import is_rounding, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import CONFIDENCE, Rewards
-from xp.lib.counted import counted
+from xp.lib.text import counted
 
 POWER: Final = 0.8
 """Power of the test for the smallest detectable difference."""

@@ -15,10 +15,10 @@ from typing import Any, Final
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.counted import counted
 from xp.lib.digest import digest_of
 from xp.lib.names import is_name
 from xp.lib.reading import json_of
+from xp.lib.text import counted
 from xp.runs.run_directory import resource_errors
 from xp.tasks import profile
 

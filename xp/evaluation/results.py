@@ -10,7 +10,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, Paired, compare, holm
 from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.runs.held_out import (
     Scoring,
     evaluation_files,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from xp.lib.cells import markdown_cell
-from xp.lib.terminal import shown
+from xp.lib.terminal import markdown_cell, shown
 
 Result = Mapping[str, Any]
 """The content of an eval.json."""

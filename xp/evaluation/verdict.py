@@ -17,7 +17,7 @@ from xp.evaluation.paired import Paired
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import CONFIDENCE
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.runs.diagnose import history_of
 from xp.runs.record import RunRecord, RunStatus
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
-from xp.runtime_checkouts import installed_checkouts
-from xp.runtimes import installed
+from xp.runtimes import installed, installed_checkouts
 
 _PROBE = """
 import importlib.metadata, importlib.util, json, sys

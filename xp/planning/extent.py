@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.planning.backend import Refusal
 from xp.planning.stages.evaluation import rounds
 from xp.planning.stages.prepare import profiles, task_set_place

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.planning.backend import Refusal
 from xp.planning.stages.prepare import STORE, prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.cells import csv_cell, markdown_cell
 from xp.lib.reading import json_of
+from xp.lib.terminal import csv_cell, markdown_cell
 from xp.runs.differences import brief, differing, text
 from xp.runs.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.runs.named import named_runs

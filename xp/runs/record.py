@@ -15,9 +15,9 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.counted import counted
 from xp.lib.reading import json_of
 from xp.lib.terminal import guarded, shown
+from xp.lib.text import counted
 from xp.runs.attempts import (
     AttemptRecord,
     Provenance,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import TEMPORARY
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.runs.commands import resume_command
 from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import replacing, sync_directory
-from xp.lib.counted import counted
 from xp.lib.digest import file_digest
+from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.held_out import HeldOutRecord

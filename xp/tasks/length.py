@@ -9,7 +9,7 @@ from pathlib import Path
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.counted import counted
+from xp.lib.text import counted
 
 FILE = "length.json"
 """File beside a train stage's configuration with the computed length, for the run's record."""

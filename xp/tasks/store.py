@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.lib.counted import counted
 from xp.lib.digest import file_digest
+from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.manifest import MANIFEST, TABLE, Manifest, read_manifest
 from xp.tasks.request import canonical_request, differing_fields, key_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.lib.counted import counted
+from xp.lib.text import counted
 from xp.planning.backend import Refusal, render_module
 from xp.planning.batch.constraint import Constraint, broken
 from xp.planning.batch.search import nearest_legal

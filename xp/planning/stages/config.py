@@ -7,8 +7,8 @@ from typing import Any
 
 from xp.job import Job, Stage
 from xp.planning.backend import RunPaths
-from xp.planning.stages.diagnosis import live_rules
 from xp.planning.stages.episode import chat_of, episode_config
+from xp.planning.stages.evaluation import live_rules
 from xp.planning.stages.model import model_place, start_place
 from xp.planning.stages.prepare import prepare_config, profiles
 from xp.spec import RunSpec

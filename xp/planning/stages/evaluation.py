@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xp.diagnosis.history import Facts
+from xp.diagnosis.live import LiveRules
 from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
 from xp.tasks.rounds import Rounds
@@ -19,3 +21,8 @@ def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
     if not evaluation.keep_best and evaluation.patience is None:
         return None
     return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
+
+
+def live_rules(spec: RunSpec) -> LiveRules:
+    """Rules that a training applies to its own metrics."""
+    return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xp.job import Resources, Runtime
-from xp.runtime_checkouts import Checkouts, checkouts_of
-from xp.runtimes import RuntimeLock, locks
+from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
 from xp.spec import Attention, EngineName, LauncherName, RunSpec, Strategy
 
 QUIET = {

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from xp.engines.config import EngineSampling
-from xp.engines.writing import Done, GeneratedTurn, GenerationRequest
+from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
 from xp.lib.loopback import HOST, free_port
 
 IDLE_S = 0.002

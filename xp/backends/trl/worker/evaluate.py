@@ -85,8 +85,8 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
         yield lambda opening: TransformersEngine(model, opening, chat.end_ids, common.sampling, seed, is_stop)
         return
     from xp.engines.completions import ServerWriter
+    from xp.engines.conversation import WritingEngine
     from xp.engines.server import running, split_devices
-    from xp.engines.writing import WritingEngine
 
     log = Path(common.stage_dir) / "vllm.log"
     devices, _ = split_devices(common.server.num_accelerators, 0)

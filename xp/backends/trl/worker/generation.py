@@ -79,7 +79,7 @@ class Generation:
     def _vllm(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedWriter, awake
         from xp.engines.completions import ServerWriter
-        from xp.engines.writing import Writer, WritingEngine
+        from xp.engines.conversation import Writer, WritingEngine
 
         vllm, seed = trainer.vllm_generation, self._seed_of(number)
 

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from xp.backends.trl.worker.lora import without_dropout
 from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
 from xp.backends.trl.worker.steps import TRLStepLog
-from xp.engines.attention_masks import without_padding_mask
+from xp.engines.kv_cache import without_padding_mask
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 
