@@ -13,7 +13,7 @@ from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
 from xp.cli.parity import REFERENCE, reference_markdown
 from xp.compose import compose
-from xp.planning.backend import Support, meant_fields, render_module
+from xp.planning.backend import Support, backend_of, meant_fields
 from xp.planning.capability import Row
 from xp.spec import BackendName
 from xp.testing.backend import BackendSuite
@@ -50,7 +50,7 @@ def with_algorithm(name: str, backend: BackendName) -> list[str]:
 )
 def test_a_backend_says_what_it_makes_of_every_field(backend: BackendName, overrides: tuple[str, ...]) -> None:
     spec = compose([*overrides, f"backend={backend}"])
-    assert set(render_module(spec).meanings(spec)) == set(meant_fields(spec))
+    assert set(backend_of(spec).meanings(spec)) == set(meant_fields(spec))
 
 
 @pytest.mark.parametrize("rows", [trl.ROWS, skyrl.ROWS, slime.ROWS], ids=["trl", "skyrl", "slime"])
@@ -62,7 +62,7 @@ def test_a_fact_about_a_field_has_one_home(rows: Sequence[Row]) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_not_exact_has_a_note(backend: BackendName, name: str) -> None:
     spec = compose(with_algorithm(name, backend))
-    for field, meaning in render_module(spec).meanings(spec).items():
+    for field, meaning in backend_of(spec).meanings(spec).items():
         assert (meaning.support is Support.EXACT) or meaning.note, field
 
 
@@ -92,8 +92,8 @@ class TestSlime(BackendSuite):
 def test_a_field_of_an_algorithm_that_changes_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
     base = with_algorithm(name, backend)
     plain = compose(base)
-    if render_module(plain).refusals(plain):
-        assert backend is BackendName.TRL, render_module(plain).refusals(plain)
+    if backend_of(plain).refusals(plain):
+        assert backend is BackendName.TRL, backend_of(plain).refusals(plain)
         pytest.skip("backend=trl has the baseline of a group alone")
     assert dropped(base, [field for field in meant_fields(plain) if is_of_the_algorithm(field)]) == []
 

@@ -9,7 +9,7 @@ from functools import cache
 from tools.benchmarks.bench_memory import points_of
 from tools.benchmarks.memory_points import HIDDEN, TOKENS, VOCABULARIES
 from xp.compose import compose
-from xp.planning.backend import MemoryUse, render_module
+from xp.planning.backend import MemoryUse, backend_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def measured(backend: str) -> dict[str, Slopes]:
 def planned(*overrides: str) -> MemoryUse:
     """The planner's constants."""
     spec = compose(overrides)
-    return render_module(spec).memory(spec)
+    return backend_of(spec).memory(spec)
 
 
 def word_bytes(logit_bytes: float, head_bytes: float) -> float:

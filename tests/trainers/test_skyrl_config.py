@@ -17,7 +17,7 @@ from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStage
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.compose import compose, options
 from xp.planning.backend import RunPaths
-from xp.tasks.length import Length
+from xp.tasks.training_length import Length
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 ROOT = Path("/outputs")

@@ -193,10 +193,10 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
     from skyrl.train.trainer import RayPPOTrainer
 
-    from xp.backends.skyrl.worker.ahead import AheadTrainer
+    from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
-    kind, native_kind = (XpTrainer, RayPPOTrainer) if len(loaded) == 2 else (AheadTrainer, FullyAsyncRayPPOTrainer)
+    kind, native_kind = (XpTrainer, RayPPOTrainer) if len(loaded) == 2 else (AsyncTrainer, FullyAsyncRayPPOTrainer)
     monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
     found = object.__new__(kind)
     found.tracker, _ = step_log(tmp_path)

@@ -17,7 +17,7 @@ from xp.compose import compose, options
 from xp.models.network import KEYS
 from xp.planning.backend import RunPaths
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
-from xp.tasks.length import Length
+from xp.tasks.training_length import Length
 
 pytestmark = needs_slime
 

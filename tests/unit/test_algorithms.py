@@ -7,7 +7,7 @@ import pytest
 from xp.compose import compose, options
 from xp.compose.native_names import hint
 from xp.errors import XpError
-from xp.planning.backend import render_module
+from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
 from xp.spec import (
     AdvantageScale,
@@ -184,7 +184,7 @@ def test_a_policy_loss_goes_with_an_importance_correction_or_is_refused_by_a_fie
     algorithm: str, backend: str, correction: ImportanceCorrection
 ) -> None:
     spec = composed(algorithm, *GPU[backend], f"algorithm.importance_correction={correction}")
-    assert {refusal.field for refusal in render_module(spec).refusals(spec)} <= {"algorithm.importance_correction"}
+    assert {refusal.field for refusal in backend_of(spec).refusals(spec)} <= {"algorithm.importance_correction"}
 
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime"])

@@ -26,7 +26,7 @@ from xp.runs.record import (
     write_record,
 )
 from xp.spec.recorded import recorded_spec
-from xp.tasks.length import FILE as LENGTH_FILE
+from xp.tasks.training_length import FILE as LENGTH_FILE
 
 SMALL = ("env.train.num_tasks=8", "env.held_out.num_tasks=4", "training.num_steps=2", "training.max_logprob_gap=null")
 

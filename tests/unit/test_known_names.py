@@ -18,7 +18,7 @@ from xp.compose.known_names import OPTION_ALIASES, unread_variables
 from xp.compose.native_names import _catalogs, _sample, hint
 from xp.compose.script_words import RENAMED
 from xp.errors import ExitCode
-from xp.planning.backend import render_module
+from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
 
 
@@ -147,7 +147,7 @@ def _not_passed(option: str, backend: str, key: str) -> list[str]:
     spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
     overrides = {**spec.backend.overrides, name: value}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
-    return [str(one) for one in render_module(tried).refusals(tried)]
+    return [str(one) for one in backend_of(tried).refusals(tried)]
 
 
 def _said(command: list[str]) -> str:

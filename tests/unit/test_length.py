@@ -21,7 +21,7 @@ from xp.planning.extent import num_steps, training_line
 from xp.planning.plan import build_plan
 from xp.runs.record import AttemptRecord, Provenance, RunRecord, RunStatus, read_record, table, write_record
 from xp.spec import RunSpec
-from xp.tasks.length import Length, settle
+from xp.tasks.training_length import Length, settle
 
 WHODUNIT = {
     "trl": ("env=whodunit", "backend=trl", "model=qwen2.5-3b-instruct", "hardware=a100x4"),

@@ -25,7 +25,7 @@ from xp.cli.parity_measure import (
 )
 from xp.cli.parity_options import OPTIONS, REPORTED, Option
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import render_module
+from xp.planning.backend import backend_of
 from xp.worker.parity.recorded import BAR, batch
 
 SAID = json.loads(MEASURED.read_text())
@@ -52,7 +52,7 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
         for backend, cell in COMMITTED.options[option.name].items():
             if "refused" in cell:
                 spec = spec_of(option, backend, ())
-                assert cell["refused"] == str(render_module(spec).refusals(spec)[0])
+                assert cell["refused"] == str(backend_of(spec).refusals(spec)[0])
 
 
 def test_what_a_trainer_reports_is_the_papers_or_has_a_reason() -> None:

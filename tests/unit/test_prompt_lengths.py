@@ -12,7 +12,6 @@ from tests.fake_provider import FakeWorld
 from tests.tiny import tokenizer_and_model
 from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
-from xp.tasks import lengths
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.prepare import prepare
 from xp.tasks.row import read_rows, some_rows
@@ -53,9 +52,9 @@ def test_the_table_tells_tokens_and_the_share_over_the_limit(
 def test_a_large_set_is_counted_in_part_and_the_table_says_so(
     tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lengths, "MAX_COUNTED", 20)
+    monkeypatch.setattr(prompt_lengths, "MAX_COUNTED", 20)
     task_set = prepare(FakeWorld(tmp_path).config(), {}, tmp_path)
-    counted = lengths.prompt_lengths(task_set, Reader(model, 10, Chat()))
+    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, 10, Chat()))
     assert sum(group.counted for group in counted.groups.values()) == 20
     assert ", of 20 of 220 tasks, evenly taken;" in counted.note
 
@@ -80,7 +79,7 @@ def test_without_the_model_the_table_counts_characters_and_says_when_tokens_are_
 def test_without_transformers_the_table_says_so(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    counted = lengths.prompt_lengths(task_set, Reader(model, 100, Chat()))
+    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, 100, Chat()))
     assert counted.groups == {}
     assert counted.note.startswith("transformers is not installed here")
 
@@ -90,7 +89,7 @@ def test_a_set_that_is_recognised_costs_no_tokenizer(
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
     prepare(world.config(), {}, tmp_path)
-    monkeypatch.setattr(lengths, "prompt_lengths", lambda *_: pytest.fail("the tokenizer was asked for"))
+    monkeypatch.setattr(prompt_lengths, "prompt_lengths", lambda *_: pytest.fail("the tokenizer was asked for"))
     prepare(world.config(), {}, tmp_path, reader=Reader(model, 100, Chat()))
 
 

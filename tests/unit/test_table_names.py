@@ -7,8 +7,8 @@ import pytest
 from xp.cli.evaluation import show_table
 from xp.evaluation import tables
 from xp.tasks.config import Purpose
-from xp.tasks.lengths import Counted, Lengths
 from xp.tasks.manifest import Count
+from xp.tasks.prompt_lengths import Counted, Lengths
 from xp.tasks.report import print_summary
 
 ENV = "whodunit_mini_multiply_and_a_few_more"

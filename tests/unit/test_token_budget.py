@@ -21,9 +21,9 @@ from xp.episode import tokens
 from xp.episode.budget import num_characters
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Reader
-from xp.tasks.lengths import prompt_lengths
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
+from xp.tasks.prompt_lengths import prompt_lengths
 from xp.tasks.store import TaskSet
 from xp.tasks.token_counts import place_of
 from xp.worker.token_budget import is_cut

@@ -58,7 +58,7 @@ def live_console() -> Console:
 
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
-    from xp.planning.backend import render_module
+    from xp.planning.backend import backend_of
     from xp.planning.data_rows import row_lines
     from xp.planning.memory import memory_lines
     from xp.planning.splits import held_out_lines, profile_lines
@@ -80,7 +80,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
-    for line in (*code_of(plan), *(f"open: {door}" for door in render_module(plan.spec).open_doors(plan.spec))):
+    for line in (*code_of(plan), *(f"open: {door}" for door in backend_of(plan.spec).open_doors(plan.spec))):
         out.print(wrapped(f"  {line}"))
     if with_files:
         for stage in plan.stages:

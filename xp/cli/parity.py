@@ -14,7 +14,7 @@ from pathlib import Path
 from xp.compose import compose
 from xp.compose.faults import nearest_key
 from xp.errors import XpError
-from xp.planning.backend import Meaning, Support, meant_fields, render_module
+from xp.planning.backend import Meaning, Support, backend_of, meant_fields
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
@@ -58,7 +58,7 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
 
 def rows(specs: Mapping[str, RunSpec]) -> list[ParityRow]:
     """Rows of the table, in the order of the schema."""
-    meanings = {name: render_module(spec).meanings(spec) for name, spec in specs.items()}
+    meanings = {name: backend_of(spec).meanings(spec) for name, spec in specs.items()}
     fields = dict.fromkeys(field for spec in specs.values() for field in meant_fields(spec))
     return [ParityRow(field, _value(field, specs), _of(field, meanings)) for field in fields]
 
@@ -95,7 +95,7 @@ def lines(table: Iterable[ParityRow]) -> Iterator[str]:
 
 def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     """Backend -> reasons why it refuses the spec; backends that accept it are left out."""
-    found = {name: [str(one) for one in render_module(spec).refusals(spec)] for name, spec in specs.items()}
+    found = {name: [str(one) for one in backend_of(spec).refusals(spec)] for name, spec in specs.items()}
     return {name: reasons for name, reasons in found.items() if reasons}
 
 

@@ -15,7 +15,7 @@ from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.parity_options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths, render_module
+from xp.planning.backend import RunPaths, backend_of
 from xp.spec import RunSpec
 from xp.worker.parity.recorded import BAR, CriticRule, ParityCase, UpdateRule, Work
 
@@ -69,7 +69,7 @@ def spec_of(option: Option, backend: str, overrides: Sequence[str]) -> RunSpec:
 
 def case_of(option: Option, spec: RunSpec) -> ParityCase:
     """Input of the backend's program for one option."""
-    job = next(stage.job for stage in render_module(spec).stages(spec, PLACES) if stage.name == "train")
+    job = next(stage.job for stage in backend_of(spec).stages(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
     sections["adam_eps"] = option.adam_eps
@@ -96,7 +96,7 @@ def _of_backend(name: str, overrides: Sequence[str], python: str | None) -> dict
         except XpError as error:
             cells[option.name] = {"refused": str(error).splitlines()[0]}
             continue
-        if refusals := render_module(spec).refusals(spec):
+        if refusals := backend_of(spec).refusals(spec):
             cells[option.name] = {"refused": str(refusals[0])}
             continue
         python = python or spec.backend.runtime.python or sys.executable

@@ -11,7 +11,7 @@ from pathlib import Path
 from xp.compose import Point, compose, compose_sweep, faults_of_points
 from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths, render_module
+from xp.planning.backend import RunPaths, backend_of
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.runs.resume import Resumed, spec_to_resume, split_off
 from xp.spec import RunSpec
@@ -102,7 +102,7 @@ def check_checkpoint(spec: RunSpec, run: Path, step: int) -> None:
     if not make_launcher(spec.launcher, outputs).is_here:
         return
     places = RunPaths(run=f"runs/{run.name}", attempt=1, tasks="")
-    checkpoint = render_module(spec).checkpoint
+    checkpoint = backend_of(spec).checkpoint
     if (place := outputs / checkpoint(spec, places, step)).is_dir():
         return
     steps = range(1, 1 + (last_step(run / "metrics.jsonl") or 0))

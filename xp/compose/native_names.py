@@ -11,7 +11,7 @@ from typing import Any
 
 from xp.compose.known_names import foreign_hint
 from xp.compose.reference import reference_spec
-from xp.planning.backend import render_module
+from xp.planning.backend import backend_of
 
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
 _CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
@@ -65,7 +65,7 @@ def _fields(backend: str) -> dict[str, str]:
         groups = {key: value for key, value in variant.items() if "." not in key}
         values = {key: value for key, value in variant.items() if "." in key}
         spec = reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
-        for key, field in render_module(spec).owners(spec).items():
+        for key, field in backend_of(spec).owners(spec).items():
             if key not in found or field.startswith(f"{found[key]}."):  # a later variant may name the field itself
                 found[key] = field
     return {key: field for key, field in found.items() if field}
@@ -78,7 +78,7 @@ def _refused(option: str, backend: str, key: str) -> str | None:
     spec = reference_spec({**_REFERENCE, "backend": option}, {})
     overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
-    reasons = [one.reason for one in render_module(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]
+    reasons = [one.reason for one in backend_of(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]
     return reasons[0] if reasons else None
 
 

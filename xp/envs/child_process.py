@@ -37,7 +37,7 @@ class ChildProcess:
     """Starts the child with the first request, and again after it ended.
 
     Args:
-        program: module that runs a `xp.envs.desk`.
+        program: module that runs a `xp.envs.rpc_server`.
         config: configuration of the environment.
         environ: variables, of which the child gets those in `xp.secrets.environment` and the declared secrets.
         python: the interpreter; it must have pydantic and the program's imports.
@@ -95,7 +95,7 @@ class Child:
         return self._gone is None and self._owner == os.getpid()
 
     def ask(self, verb: str, conversation: int, argument: Any, limit_s: float, what: str) -> Any:
-        """Sends a request to the child's `xp.envs.desk.Desk` and returns the answer.
+        """Sends a request to the child's `xp.envs.rpc_server.RpcServer` and returns the answer.
 
         Raises:
             DeadlineExceeded: the answer took longer than `limit_s`; the process is ended.

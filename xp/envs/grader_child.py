@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 from xp.envs.config import EnvConfig
-from xp.envs.desk import serve
 from xp.envs.graders import Begin, GraderConversation, conversations_of
+from xp.envs.rpc_server import serve
 
 
-class GraderClerk:
-    """The conversations of one grader; see xp.envs.desk."""
+class GraderHandler:
+    """The conversations of one grader; see xp.envs.rpc_server."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config
@@ -36,4 +36,4 @@ class GraderClerk:
 
 
 if __name__ == "__main__":
-    serve(GraderClerk)
+    serve(GraderHandler)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
 from xp.envs.child_process import place_kind
 from xp.envs.config import EnvConfig
-from xp.envs.desk import serve
+from xp.envs.rpc_server import serve
 from xp.lib import private_directory as own_directory
 from xp.lib.load import load_object
 
@@ -22,8 +22,8 @@ END_S: Final = 4.0
 """Seconds to close open sessions after the parent's end; xp.lib.guard kills this process after five seconds."""
 
 
-class HostClerk:
-    """A provider with its sessions, and a directory for all their temporary files; see xp.envs.desk."""
+class HostHandler:
+    """A provider with its sessions, and a directory for all their temporary files; see xp.envs.rpc_server."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config
@@ -97,4 +97,4 @@ class HostClerk:
 
 
 if __name__ == "__main__":
-    serve(HostClerk)
+    serve(HostHandler)

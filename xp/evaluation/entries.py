@@ -75,7 +75,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
 
 
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
-    from xp.planning.backend import RunPaths, render_module
+    from xp.planning.backend import RunPaths, backend_of
     from xp.planning.stages.prepare import task_set_place
     from xp.runs.record import check_ours
 
@@ -89,7 +89,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     if step in ("", BEST):
         where = places.model if not step else f"{places.checkpoints}/{BEST}"
     elif step.isdigit():
-        where = render_module(spec).checkpoint(spec, places, int(step)) if int(step) else start_place(spec)
+        where = backend_of(spec).checkpoint(spec, places, int(step)) if int(step) else start_place(spec)
     else:
         raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, or {BEST}")
     place = _local(outputs, where)

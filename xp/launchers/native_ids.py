@@ -1,4 +1,4 @@
-"""Forms of the launchers' job ids; one from a record is checked before it is an argument of a program or a signal's target."""
+"""Forms of the launchers' job ids; an id of a record is checked before it goes to a program or names a process."""
 
 from __future__ import annotations
 

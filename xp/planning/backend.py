@@ -133,7 +133,7 @@ class MemoryUse:
     """True if every episode of a micro-batch is padded to the longest of the batch."""
 
 
-class RenderModule(Protocol):
+class Backend(Protocol):
     """Control-plane functions of a backend: xp.backends.<name>.control.render, or a plugin's module."""
 
     def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
@@ -171,9 +171,9 @@ NEEDS = (
     "refusals", "owners", "meanings", "batch_constraints", "memory", "open_doors", "stages", "evaluation",
     "evaluations", "checkpoint",
 )  # fmt: skip
-"""Names of the functions of a RenderModule."""
+"""Names of the functions of a Backend."""
 
 
-def render_module(spec: RunSpec) -> RenderModule:
+def backend_of(spec: RunSpec) -> Backend:
     """The control-plane module of the spec's backend; raises XpError for a plugin that cannot be used."""
-    return cast(RenderModule, load(Kind.BACKEND, spec.backend.name, NEEDS))
+    return cast(Backend, load(Kind.BACKEND, spec.backend.name, NEEDS))

@@ -12,9 +12,9 @@ from xp.planning.stages.evaluation import rounds
 from xp.planning.stages.prepare import profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
-from xp.tasks.length import too_few
 from xp.tasks.manifest import read_manifest
 from xp.tasks.profile import Profile
+from xp.tasks.training_length import too_few
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class Evaluated:
 
 def evaluated(spec: RunSpec) -> Evaluated | None:
     """Size of the evaluations; None if the number of held-out tasks is unknown, or nothing is held out."""
-    from xp.planning.backend import render_module
+    from xp.planning.backend import backend_of
 
     held_out, size, training = num_tasks(spec).held_out, rounds(spec), spec.training
     if not held_out:
         return None
     steps = num_steps(spec)
-    during = render_module(spec).evaluations(spec, steps) if steps is not None else None
+    during = backend_of(spec).evaluations(spec, steps) if steps is not None else None
     return Evaluated(
         num_tasks=held_out if size.num_tasks is None else min(size.num_tasks, held_out),
         samples_per_task=size.samples_per_task,

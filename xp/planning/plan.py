@@ -11,7 +11,7 @@ from typing import overload
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.planning.backend import Refusal, RunPaths, render_module
+from xp.planning.backend import Refusal, RunPaths, backend_of
 from xp.planning.data_rows import row_lines
 from xp.planning.extent import extent_refusals
 from xp.planning.limits import check_limits
@@ -51,7 +51,7 @@ def new_run_id(spec: RunSpec) -> str:
 
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
-    backend = render_module(spec)
+    backend = backend_of(spec)
     row_lines(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *_task_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
@@ -136,7 +136,7 @@ def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
 def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None) -> Plan:
     """Plans an evaluation on the held-out tasks of a run's trained model, or of its checkpoint of a rollout step."""
     _refuse_nothing_held_out(spec)
-    backend = render_module(spec)
+    backend = backend_of(spec)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
     model = places.model if step is None else backend.checkpoint(spec, places, step)
     evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
@@ -147,7 +147,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     """Plans an evaluation on the held-out tasks of the spec's model, without training."""
     _refuse_nothing_held_out(spec)
     row_lines(spec)
-    backend = render_module(spec)
+    backend = backend_of(spec)
     if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False), *sandbox_refusals(spec)]:
         raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
     places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))

@@ -31,7 +31,7 @@ from xp.runs.attempts import (
     with_last,
 )
 from xp.runs.record_check import length_of, record_of
-from xp.tasks.length import FILE as LENGTH_FILE
+from xp.tasks.training_length import FILE as LENGTH_FILE
 
 __all__ = [
     "AttemptRecord",

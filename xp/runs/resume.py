@@ -106,7 +106,7 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
         num_tasks: training tasks of its last training, by which epochs are steps; None: no training has begun.
     """
     from xp.episode.metrics_file import last_step
-    from xp.tasks.length import Length
+    from xp.tasks.training_length import Length
 
     made, training = last_step(run / "metrics.jsonl"), spec.training
     if made is None:

@@ -22,8 +22,8 @@ from xp.spec.algorithm import (
 )
 from xp.spec.backend import (
     Attention,
-    Backend,
     BackendName,
+    BackendSpec,
     EngineName,
     EngineSpec,
     Parallel,
@@ -55,8 +55,8 @@ __all__ = [
     "Algorithm",
     "Architecture",
     "Attention",
-    "Backend",
     "BackendName",
+    "BackendSpec",
     "BuildSpec",
     "Count",
     "Critic",
@@ -162,7 +162,7 @@ class RunSpec(Section):
     training: Training
     evaluation: Evaluation
     preparation: Preparation
-    backend: Backend
+    backend: BackendSpec
     hardware: Hardware
     launcher: LauncherSpec
 

@@ -131,7 +131,7 @@ class EngineSpec(Section):
         return self
 
 
-class Backend(Section):
+class BackendSpec(Section):
     """The trainer and its settings."""
 
     name: Annotated[BackendName | str, OpenName(Kind.BACKEND, BackendName)]

@@ -60,7 +60,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
     """Builds the set, under the lock, unless another process has built it meanwhile; sets a damaged set aside."""
     from xp.tasks.build import judge, merge, publish, set_aside
     from xp.tasks.fetch import Fetcher
-    from xp.tasks.lengths import prompt_lengths
+    from xp.tasks.prompt_lengths import prompt_lengths
     from xp.tasks.report import Progress, print_summary
     from xp.tasks.shards import WorkDirectory
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from xp.tasks.config import Purpose
-from xp.tasks.lengths import Counted
 from xp.tasks.manifest import Count, Manifest
+from xp.tasks.prompt_lengths import Counted
 
 LINE_EVERY_S = 10.0
 UNLIMITED = 100_000

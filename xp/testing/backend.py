@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from xp.compose import compose
 from xp.job import Stage
-from xp.planning.backend import RenderModule, Support, meant_fields, render_module
+from xp.planning.backend import Backend, Support, backend_of, meant_fields
 from xp.spec import RunSpec
 from xp.testing.fields import PLACES, dropped
 
@@ -29,8 +29,8 @@ class BackendSuite:
         return _composed(self.words)
 
     @property
-    def backend(self) -> RenderModule:
-        return render_module(self.spec)
+    def backend(self) -> Backend:
+        return backend_of(self.spec)
 
     def stages(self) -> tuple[Stage, ...]:
         return self.backend.stages(self.spec, PLACES)

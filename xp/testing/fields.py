@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.compose import compose, from_container
 from xp.errors import XpError
-from xp.planning.backend import RunPaths, Support, render_module
+from xp.planning.backend import RunPaths, Support, backend_of
 from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -78,7 +78,7 @@ def others(now: Any, path: str) -> list[Any]:
 
 
 def rendered(spec: RunSpec) -> str:
-    return str([(stage.name, stage.job) for stage in render_module(spec).stages(spec, PLACES)])
+    return str([(stage.name, stage.job) for stage in backend_of(spec).stages(spec, PLACES)])
 
 
 LIVE = {
@@ -90,7 +90,7 @@ LIVE = {
 
 def says_so(spec: RunSpec, field: str) -> bool:
     """Returns whether the backend's rows say that another value changes nothing."""
-    meanings = render_module(spec).meanings(spec)
+    meanings = backend_of(spec).meanings(spec)
     own = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
     return all(one.support is Support.EMULATED or one.receives.startswith(("nothing", "checked")) for one in own)
 
@@ -103,7 +103,7 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
         fields: key paths.
     """
     plain = compose(base)
-    module, found = render_module(plain), []
+    module, found = backend_of(plain), []
     for field in fields:
         if field in CARRIED_BY_THE_RECORD or field.startswith("model.architecture") or field == "model.path":
             continue

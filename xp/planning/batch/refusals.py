@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.lib.text import counted
-from xp.planning.backend import Refusal, render_module
+from xp.planning.backend import Refusal, backend_of
 from xp.planning.batch.constraint import Constraint, broken
 from xp.planning.batch.search import nearest_legal
 from xp.planning.batch.shape import BatchShape, batch_shape
@@ -12,7 +12,7 @@ from xp.spec import RunSpec
 
 def spec_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
     """The constraints of the spec's backend."""
-    return render_module(spec).batch_constraints(spec)
+    return backend_of(spec).batch_constraints(spec)
 
 
 def batch_refusals(spec: RunSpec) -> list[Refusal]:

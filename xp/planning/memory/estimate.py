@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from xp.planning.backend import MemoryUse, render_module
+from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.weights import Weights, lora_parameters, weights_of
@@ -114,7 +114,7 @@ def _kept(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _use(spec: RunSpec) -> MemoryUse:
-    return render_module(spec).memory(spec)
+    return backend_of(spec).memory(spec)
 
 
 def _has_engine(spec: RunSpec) -> bool:

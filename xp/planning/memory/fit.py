@@ -198,7 +198,7 @@ def _has_experts(spec: RunSpec) -> bool:
 
 def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
-    from xp.planning.backend import render_module
+    from xp.planning.backend import backend_of
 
     container = spec.model_dump(mode="json")
     for path, value in changes.items():
@@ -211,7 +211,7 @@ def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengt
         changed = RunSpec.model_validate_json(json.dumps(container))
     except ValidationError:
         return None
-    if batch_refusals(changed) or render_module(changed).refusals(changed):
+    if batch_refusals(changed) or backend_of(changed).refusals(changed):
         return None
     return headroom(estimate(changed, lengths), capacity)
 

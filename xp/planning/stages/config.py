@@ -12,7 +12,7 @@ from xp.planning.stages.evaluation import live_rules
 from xp.planning.stages.model import model_place, start_place
 from xp.planning.stages.prepare import prepare_config, profiles
 from xp.spec import RunSpec
-from xp.tasks.length import Length
+from xp.tasks.training_length import Length
 from xp.worker.curriculum import Refresh
 
 

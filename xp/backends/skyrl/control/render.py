@@ -68,12 +68,12 @@ def native(spec: RunSpec) -> dict[str, Any]:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.planning.backend.RenderModule."""
+    """See xp.planning.backend.Backend."""
     return with_shared(CONSTRAINTS, spec, FSDP2)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.planning.backend.RenderModule. Everything is freed for the engine, except an optimizer that stays
+    """See xp.planning.backend.Backend. Everything is freed for the engine, except an optimizer that stays
     under FSDP.
 
     Measured by `make bench ARGS=memory` on its FSDP worker: FlashAttention's cross-entropy converts the bfloat16 logits
@@ -96,7 +96,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """See xp.planning.backend.RenderModule: servers of a run on several machines.
+    """See xp.planning.backend.Backend: servers of a run on several machines.
 
     On one machine, engines and router require the key of the run's own Ray.
     """

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 

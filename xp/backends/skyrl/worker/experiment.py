@@ -142,9 +142,9 @@ class XpTraining(XpExperiment):
     def get_trainer(self, **parts: Any) -> XpTrainer:
         if not self.cfg.trainer.fully_async.enabled:
             return XpTrainer(self._rule, self._keeper, **parts)
-        from xp.backends.skyrl.worker.ahead import AheadTrainer
+        from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AheadTrainer(self._rule, self._keeper, **parts)
+        return AsyncTrainer(self._rule, self._keeper, **parts)
 
 
 def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:

@@ -16,9 +16,9 @@ from xp.errors import ExitCode, XpError
 from xp.lib import loopback
 from xp.lib import ray_token as own_ray
 from xp.lib.reading import config_of
-from xp.tasks.length import settle
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.training_length import settle
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 

@@ -75,12 +75,12 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.planning.backend.RenderModule."""
+    """See xp.planning.backend.Backend."""
     return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.planning.backend.RenderModule. Adam can run on the host; without expert parallelism, each expert is split.
+    """See xp.planning.backend.Backend. Adam can run on the host; without expert parallelism, each expert is split.
 
     Measured by `make bench ARGS=memory`: its loss has three float32 per logit at the same time.
     """
@@ -91,7 +91,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """See xp.planning.backend.RenderModule: none if SGLang and its router have the key of the run's own Ray."""
+    """See xp.planning.backend.Backend: none if SGLang and its router have the key of the run's own Ray."""
     if starts_own_ray(spec) and engine_key.is_wanted(tuple(given(spec.backend.overrides))):
         return ()
     return (

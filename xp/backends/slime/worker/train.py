@@ -25,9 +25,9 @@ from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
-from xp.tasks.length import settle
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
+from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_order

@@ -39,12 +39,12 @@ def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.planning.backend.RenderModule."""
+    """See xp.planning.backend.Backend."""
     return with_shared(CONSTRAINTS, spec)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.planning.backend.RenderModule. All states stay; the head is fused with the loss, so that logits are tiles.
+    """See xp.planning.backend.Backend. All states stay; the head is fused with the loss, so that logits are tiles.
 
     Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
@@ -53,7 +53,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
-    """See xp.planning.backend.RenderModule; there are none."""
+    """See xp.planning.backend.Backend; there are none."""
     del spec
     return ()
 

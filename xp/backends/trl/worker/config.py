@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.engines.config import EngineSampling, VLLMServer
-from xp.tasks.length import Length
 from xp.tasks.rounds import Rounds
+from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 

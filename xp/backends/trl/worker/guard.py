@@ -54,7 +54,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate(self, prompts: Any) -> Any:
         if self._xp_log.is_ahead:
-            # TRL would send weights to an engine that is generating; xp.backends.trl.worker.ahead sends them instead.
+            # TRL would send weights to an engine that is generating; AsyncRollouts sends them instead.
             self._last_loaded_step = self.state.global_step
         return super()._generate(prompts)
 

@@ -26,9 +26,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
-from xp.tasks.length import settle
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
+from xp.tasks.training_length import settle
 from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
 from xp.worker.dropout import disable_dropout
@@ -38,7 +38,7 @@ from xp.worker.seeded_draws import take_back_draws
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
 
 if TYPE_CHECKING:
-    from xp.backends.trl.worker.ahead import RolloutsAhead
+    from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
     kept = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
     order = order_of(config, kept, sampling.seed)
 
-    from xp.backends.trl.worker.ahead import RolloutsAhead
+    from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
         chosen = _curriculum(config, order, kept, ranks)
         by_id = {row.task_id: row for row in order}
         parts = (config, chat, by_id, mix, log, recorder, ranks, held_out)
-        ahead = RolloutsAhead(order, *parts) if config.max_staleness else None
+        ahead = AsyncRollouts(order, *parts) if config.max_staleness else None
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts, chosen), hooks)
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
     leave_group(ranks)
 
 
-def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: RolloutsAhead | None, ranks: Ranks) -> None:
+def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
     """Trains from the last complete checkpoint, if there is one, to the last step or an early stop."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint, step_of
 

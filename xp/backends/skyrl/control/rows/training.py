@@ -157,7 +157,7 @@ SIZES = (
     Row(
         "training.max_staleness",
         _fully_async,
-        carried_by=lambda s: "xp.backends.skyrl.worker.ahead" if s.training.max_staleness else "",
+        carried_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
         note=lambda s: BY_GROUP if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),

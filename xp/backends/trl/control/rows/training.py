@@ -64,7 +64,9 @@ TRAINING = (
     Row("training.passes_per_step", "num_iterations"),
     Row(
         "training.max_staleness",
-        carried_by=lambda s: "xp.backends.trl.worker.ahead" if s.training.max_staleness else "rollouts by turns",
+        carried_by=lambda s: (
+            "xp.backends.trl.worker.async_rollouts" if s.training.max_staleness else "rollouts by turns"
+        ),
         refuse=_not_ahead,
     ),
     Row("training.micro_batch_size", "per_device_train_batch_size"),

@@ -18,18 +18,18 @@ from xp.envs.config import EnvConfig
 from xp.errors import XpError
 
 
-class Desk:
+class RpcServer:
     """Answers requests `(number, verb, conversation, argument)`, each on its own thread.
 
     An answer is `(number, kind, pickled result)`; a result that cannot be sent becomes a fault.
 
     Args:
         connection: connection to the parent.
-        clerk: object whose method with the verb's name is called with `(conversation, argument)` for the result.
+        handler: object whose method with the verb's name is called with `(conversation, argument)` for the result.
     """
 
-    def __init__(self, connection: Connection, clerk: Any) -> None:
-        self._connection, self._clerk = connection, clerk
+    def __init__(self, connection: Connection, handler: Any) -> None:
+        self._connection, self._handler = connection, handler
         self._lock = threading.Lock()
 
     def serve(self) -> None:
@@ -39,11 +39,11 @@ class Desk:
                 request = self._connection.recv()
             except (EOFError, OSError):
                 return
-            threading.Thread(target=self._answer, args=request, name="desk", daemon=True).start()
+            threading.Thread(target=self._answer, args=request, name="rpc", daemon=True).start()
 
     def _answer(self, number: int, verb: str, conversation: int, argument: Any) -> None:
         try:
-            result: tuple[str, Any] = ("ok", getattr(self._clerk, verb)(conversation, argument))
+            result: tuple[str, Any] = ("ok", getattr(self._handler, verb)(conversation, argument))
         except XpError as error:
             result = ("xp", (_text(error), int(error.code)))
         except EnvFault as error:
@@ -74,32 +74,32 @@ def _place_of(error: BaseException) -> str:
     return f"{place.filename}:{place.lineno}"
 
 
-def serve(clerk_of: Callable[[EnvConfig], Any]) -> None:
+def serve(handler_of: Callable[[EnvConfig], Any]) -> None:
     """Main function of a child; its argument is the connection's descriptor.
 
-    A clerk's method `end`, if there is one, is called at every end of the process.
+    A handler's method `end`, if there is one, is called at every end of the process.
     """
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     config: EnvConfig = connection.recv()
     bound_memory(config.limits.memory_gb)
-    clerk = clerk_of(config)
-    if (end := getattr(clerk, "end", None)) is None:
-        Desk(connection, clerk).serve()
+    handler = handler_of(config)
+    if (end := getattr(handler, "end", None)) is None:
+        RpcServer(connection, handler).serve()
     else:
         try:
-            _serve_until_asked(Desk(connection, clerk))
+            _serve_until_asked(RpcServer(connection, handler))
         finally:
             end()
     os._exit(0)  # A thread that hangs must not keep the process alive.
 
 
-def _serve_until_asked(desk: Desk) -> None:
+def _serve_until_asked(server: RpcServer) -> None:
     """Answers requests until the connection's end or TERM; a TERM after that does not disturb the shutdown."""
     try:
         signal.signal(signal.SIGTERM, _leave)
         try:
-            desk.serve()
+            server.serve()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except SystemExit:

@@ -20,7 +20,7 @@ OF_ROLLOUT = "rollout_is"
 """Name of a loss that SkyRL accepts in this trainer."""
 
 
-class AheadTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
+class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     """An XpTrainer that plays the groups of the next steps while it trains on those of this one.
 
     SkyRL trains on the groups that end first, so that a slow one may be older than `training.max_staleness`. Here a

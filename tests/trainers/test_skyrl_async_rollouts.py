@@ -42,10 +42,10 @@ class SlowGroups:
 
 
 def trainer(path: Path, staleness: int) -> Any:
-    from xp.backends.skyrl.worker.ahead import AheadTrainer
+    from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
     config = train_config(*SMALL, *AHEAD, f"training.max_staleness={staleness}", "training.num_steps=6")
-    made = AheadTrainer(
+    made = AsyncTrainer(
         own_rule(config),
         None,
         cfg=native(config),

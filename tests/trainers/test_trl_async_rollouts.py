@@ -19,7 +19,7 @@ from tests.fake_session import RULES, FakeSession, steady, with_limits
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.control.render import refusals, stages
-from xp.backends.trl.worker.ahead import Ahead, RolloutsAhead
+from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.ranks import Ranks
@@ -48,7 +48,7 @@ class Step:
 
 def taken(max_staleness: int, num_steps: int, settle: Callable[[int], None] = lambda _: None) -> list[int]:
     """Staleness of each step, where `settle` is called with the step between two takes."""
-    ahead = Ahead(Step, max_staleness, num_steps, Ranks())
+    ahead = RolloutThread(Step, max_staleness, num_steps, Ranks())
     found = []
     for step in range(num_steps):
         one = ahead.take(step, lambda: None)
@@ -82,7 +82,7 @@ def test_weights_change_only_while_nothing_is_played() -> None:
         assert not inside.locked()
         changed.append(1)
 
-    ahead = Ahead(play, 2, 8, Ranks())
+    ahead = RolloutThread(play, 2, 8, Ranks())
     for step in range(8):
         ahead.take(step, update)
     ahead.close()
@@ -95,7 +95,7 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
             raise EnvUnavailable("refused")
         return Step(step, policy)
 
-    ahead = Ahead(play, 1, 4, Ranks())
+    ahead = RolloutThread(play, 1, 4, Ranks())
     ahead.take(0, lambda: None)
     with pytest.raises(EnvUnavailable, match="refused"):
         ahead.take(1, lambda: None)
@@ -110,7 +110,7 @@ def test_an_evaluation_has_the_weights_of_its_step_and_the_engine_for_itself() -
             threading.Event().wait(0.005)
         return Step(step, policy)
 
-    ahead = Ahead(play, 2, 6, Ranks())
+    ahead = RolloutThread(play, 2, 6, Ranks())
     weights = [-1]
     for step in range(6):
         ahead.take(step, lambda step=step: weights.append(step), lambda: seen.append((weights[-1], playing.locked())))
@@ -215,7 +215,7 @@ def training(root: Path, *more: str) -> Iterator[tuple[Any, Seen, Any, TRLTrainC
     mix: Any = OneIsDown(RULES_HERE)
     with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
         parts = (config, ChatTokens(tokenizer), {row.task_id: row for row in ROWS}, mix, log, recorder, Ranks())
-        ahead = RolloutsAhead(ROWS, *parts) if config.max_staleness else None
+        ahead = AsyncRollouts(ROWS, *parts) if config.max_staleness else None
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead or Rollouts(*parts), hooks)
         seen = Seen()

@@ -35,7 +35,7 @@ class OfAStep(Protocol):
 S = TypeVar("S", bound=OfAStep)
 
 
-class Ahead(Generic[S]):
+class RolloutThread(Generic[S]):
     """A thread that plays rollout steps in order, up to a number of steps ahead.
 
     Args:
@@ -163,7 +163,7 @@ class Ahead(Generic[S]):
         return True
 
 
-class RolloutsAhead(Rollouts):
+class AsyncRollouts(Rollouts):
     """TRL's `rollout_func` with steps that a thread plays ahead.
 
     Args:
@@ -174,7 +174,7 @@ class RolloutsAhead(Rollouts):
     def __init__(self, order: Sequence[TaskRow], *parts: Any) -> None:
         super().__init__(*parts)
         self._order = order
-        self._ahead = Ahead(self._play_ahead, self._config.max_staleness, self._config.num_steps, self._ranks)
+        self._ahead = RolloutThread(self._play_ahead, self._config.max_staleness, self._config.num_steps, self._ranks)
         self._trainer: Any = None
         self._being_played: EpisodePlay | None = None
         self._is_closed = False
@@ -240,7 +240,7 @@ class _Closed(Exception):
 class _Keep(TrainerCallback):  # type: ignore[misc]
     """TRL's callback for checkpoints."""
 
-    def __init__(self, rollouts: RolloutsAhead) -> None:
+    def __init__(self, rollouts: AsyncRollouts) -> None:
         self._rollouts = rollouts
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002

@@ -13,14 +13,14 @@ from xp.testing.jobs import PATIENCE_S
 
 CHILD = """
 import os, signal
-from xp.envs import desk
+from xp.envs import rpc_server
 
-class Clerk:
+class Handler:
     def end(self):
         os.kill(os.getpid(), signal.SIGTERM)  # the kernel's, right after the parent's end closed the connection
         open("tidied up", "w").close()
 
-desk.serve(lambda config: Clerk())
+rpc_server.serve(lambda config: Handler())
 """
 
 
