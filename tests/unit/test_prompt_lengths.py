@@ -12,6 +12,7 @@ from tests.fake_provider import FakeWorld
 from tests.tiny import tokenizer_and_model
 from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
+from xp.tasks import prompt_lengths
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.prepare import prepare
 from xp.tasks.row import read_rows, some_rows
