@@ -86,9 +86,7 @@ golden: setup  ## Rewrite the golden plans; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
 docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md, docs/reference.md)
-	$(BIN)/python -m xp.cli.parity
-	$(BIN)/python -m xp.cli.metrics
-	$(BIN)/python -m xp.cli.reference
+	$(BIN)/python -m tools.pages
 
 # The site has an environment of its own: neither xp nor its tests need these packages.
 $(DOCS_VENV)/.done: requirements/docs.txt

@@ -31,10 +31,10 @@ lock: setup  ## Resolve pyproject.toml and requirements/*.txt again and rewrite 
 	$(call lock,vllm,$(VLLM_ALONE))
 
 locks: setup  ## Resolve runtimes/*/requirements.in again and rewrite the locks (needs the package index)
-	$(BIN)/python -m xp.cli.resolve_locks --write
+	$(BIN)/python -m tools.locks --write
 
 check-locks: setup  ## Resolve them again and show the differences (needs the package index)
-	$(BIN)/python -m xp.cli.resolve_locks
+	$(BIN)/python -m tools.locks
 
 # --strict: an audit that the index did not answer must not pass.
 audit:  ## Query the index for known vulnerabilities of the pinned packages (pip-audit, in .venv-audit)
@@ -166,15 +166,15 @@ diagnose-check: setup  ## Short real runs with planted faults, and good ones; ea
 ## Files that are made from trainers or trainings
 
 catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
-	$(BIN)/python -m xp.backends.trl.control.make_catalog
-	$(SKYRL_PYTHON) -m xp.backends.skyrl.control.make_catalog
-	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m xp.backends.slime.control.make_catalog)
+	$(BIN)/python -m tools.catalogs.trl
+	$(SKYRL_PYTHON) -m tools.catalogs.skyrl
+	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m tools.catalogs.slime)
 
 parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs
-	$(BIN)/python -m xp parity measure --python skyrl=$(SKYRL_VENV)/bin/python --python slime=$(SLIME_VENV)/bin/python --out tools/parity/parity-measured.json
+	$(BIN)/python -m tools.parity --python skyrl=$(SKYRL_VENV)/bin/python --python slime=$(SLIME_VENV)/bin/python --out tools/parity/measured.json
 
 tiny-model: setup  ## Build the model that xp ships, from scratch (about four minutes)
-	$(BIN)/python -m xp.cli.ship_model
+	$(BIN)/python -m tools.ship_model
 
 ## Whole trainings, compared. Finished runs are read and interrupted ones resumed, so a target can be stopped and called again.
 

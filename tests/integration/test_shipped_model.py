@@ -51,7 +51,7 @@ def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -
 @pytest.mark.timeout(3600)
 def test_the_shipped_model_is_what_its_command_makes(tmp_path: Path) -> None:
     """Files other than the weights are equal byte for byte; weights depend on the machine's arithmetic."""
-    from xp.cli.ship_model import ship
+    from tools.ship_model import ship
 
     loss = ship(tmp_path / "again")
     made, shipped = (json.loads((place / MANIFEST).read_text()) for place in (tmp_path / "again", SHIPPED))

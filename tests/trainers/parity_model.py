@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from tools.parity.model import make_model
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.lib import private_directory as own_directory
-from xp.worker.parity.model import make_model
 
 
 @cache

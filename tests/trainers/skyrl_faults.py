@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xp.backends.skyrl.worker import parity
+from tools.parity import skyrl_program as parity
+from tools.parity.measure import case_of, spec_of
+from tools.parity.model import make_model
+from tools.parity.options import NARROW_CRITIC, SEQUENCE_MEAN, Option
+from tools.parity.program import measured
+from tools.parity.recorded import ParityCase, RecordedEpisode, batch
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_measure import case_of, spec_of
-from xp.cli.parity_options import NARROW_CRITIC, SEQUENCE_MEAN, Option
-from xp.worker.parity.model import make_model
-from xp.worker.parity.program import measured
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode, batch
 
 PPO = ("algorithm=ppo", SEQUENCE_MEAN, *NARROW_CRITIC)
 RANKS = ("hardware.accelerators_per_node=2",)

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker import means, parity
+from tools.parity import slime_program as parity
+from tools.parity.measure import case_of, spec_of
+from tools.parity.model import make_model
+from tools.parity.options import NARROW_CRITIC, Option
+from tools.parity.program import measured
+from tools.parity.recorded import ParityCase, RecordedEpisode, batch
+from xp.backends.slime.worker import means
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_measure import case_of, spec_of
-from xp.cli.parity_options import NARROW_CRITIC, Option
-from xp.worker.parity.model import make_model
-from xp.worker.parity.program import measured
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode, batch
 
 SEQUENCE = ("algorithm.loss_aggregation=sequence_mean",)
 NARROW = ("algorithm.clip_low=0.01", "algorithm.clip_high=0.03")

@@ -20,7 +20,7 @@ from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
 from tests.trainers.test_slime_parser import parse
 from tests.trainers.test_slime_rehearsal import spec_of
-from xp.backends.slime.worker.rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
+from tools.parity.slime_rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 
 OWN = {
     **LOCAL,

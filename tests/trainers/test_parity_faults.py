@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tests.trainers.parity_model import model_directory
+from tools.parity.differences import differences
+from tools.parity.found import Found
+from tools.parity.measure import case_of, spec_of
+from tools.parity.model import ExactPolicy
+from tools.parity.options import Option
+from tools.parity.recorded import BAR, ParityCase, RecordedEpisode, batch
+from tools.parity.reference import reference
+from tools.parity.trl_program import updates
 from xp.backends.trl.worker import guard, means
-from xp.backends.trl.worker.parity import updates
-from xp.cli.parity_measure import case_of, spec_of
-from xp.cli.parity_options import Option
-from xp.worker.parity.differences import differences
-from xp.worker.parity.found import Found
-from xp.worker.parity.model import ExactPolicy
-from xp.worker.parity.recorded import BAR, ParityCase, RecordedEpisode, batch
-from xp.worker.parity.reference import reference
 
 Episodes = Sequence[RecordedEpisode]
 

@@ -213,7 +213,7 @@ def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:
 @pytest.fixture(scope="module")
 def remade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare_process()
-    from xp.backends.skyrl.control.make_catalog import make
+    from tools.catalogs.skyrl import make
 
     return make(tmp_path_factory.mktemp("catalog"))
 

@@ -10,8 +10,8 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.planted_faults import differences
 from tests.trainers.skyrl_faults import FAULTS, NOTHING
-from xp.cli.parity_measure import measure, table, unexplained
-from xp.worker.parity.recorded import BAR
+from tools.parity.measure import measure, table, unexplained
+from tools.parity.recorded import BAR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

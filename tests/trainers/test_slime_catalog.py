@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.trainers.slime_setup import needs_slime
-from xp.backends.slime.control import make_catalog
+from tools.catalogs.slime import CATALOG, all_flags
 from xp.backends.slime.control.flags import catalog
 
 pytestmark = needs_slime
@@ -29,6 +28,6 @@ def is_pinned() -> bool:
 def test_the_catalog_is_what_the_parsers_say() -> None:
     if not is_pinned():
         pytest.skip(f"SLIME_PATH is not at {catalog().slime[:8]}")
-    committed = json.loads(Path(make_catalog.__file__).with_name("catalog.json").read_text())["flags"]
-    found = make_catalog.all_flags()
+    committed = json.loads(CATALOG.read_text())["flags"]
+    found = all_flags()
     assert {name: flag for name, flag in found.items() if name not in OF_THE_PATCHES or name in committed} == committed

@@ -9,8 +9,8 @@ import pytest
 from tests.trainers.planted_faults import differences
 from tests.trainers.slime_faults import FAULTS, NOTHING
 from tests.trainers.slime_setup import needs_slime
-from xp.cli.parity_measure import measure, table, unexplained
-from xp.worker.parity.recorded import BAR
+from tools.parity.measure import measure, table, unexplained
+from tools.parity.recorded import BAR
 
 pytestmark = [needs_slime, pytest.mark.timeout(3000)]
 

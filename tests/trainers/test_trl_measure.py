@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from xp.cli.parity_measure import measure, table, unexplained
+from tools.parity.measure import measure, table, unexplained
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import xp
-from xp.cli.metrics import metrics_markdown
+from tools.pages import metrics_page, reference_page
 from xp.cli.parser import parse
-from xp.cli.reference import reference_page
 from xp.compose import compose, compose_sweep
 from xp.planning.plan import build_plan
 from xp.runs.resume import split_off
@@ -82,7 +81,7 @@ def test_the_sites_menu_has_every_page() -> None:
     assert sorted(menu) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
 
 
-@pytest.mark.parametrize(("page", "made"), [("metrics", metrics_markdown), ("reference", reference_page)])
+@pytest.mark.parametrize(("page", "made"), [("metrics", metrics_page), ("reference", reference_page)])
 def test_pages_made_from_the_code_are_current(page: str, made: object) -> None:
     assert callable(made)
     assert (ROOT / f"docs/{page}.md").read_text() == made(), "run make docs"

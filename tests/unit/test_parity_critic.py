@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tools.parity.critic import generalized, value_errors
+from tools.parity.found import Found
+from tools.parity.processes import in_processes
+from tools.parity.recorded import CriticRule
 from xp.errors import XpError
-from xp.worker.parity.critic import generalized, value_errors
-from xp.worker.parity.found import Found
-from xp.worker.parity.processes import in_processes
-from xp.worker.parity.recorded import CriticRule
 
 VALUES = [torch.tensor([0.5, 9.0, 0.25, 1.0], dtype=torch.float64), torch.tensor([2.0, 3.0], dtype=torch.float64)]
 MASKS = [torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from xp.__main__ import main
-from xp.cli import parity_measure
-from xp.cli.parity import MEASURED
-from xp.cli.parity_measure import (
+from tools.pages import MEASURED
+from tools.parity import __main__ as program
+from tools.parity import measure as parity_measure
+from tools.parity.measure import (
     PROGRAMS,
     SKIPPED,
     ParityMeasure,
@@ -23,10 +24,10 @@ from xp.cli.parity_measure import (
     spec_of,
     unexplained,
 )
-from xp.cli.parity_options import OPTIONS, REPORTED, Option
-from xp.errors import ExitCode, XpError
+from tools.parity.options import OPTIONS, REPORTED, Option
+from tools.parity.recorded import BAR, batch
+from xp.errors import XpError
 from xp.planning.backend import backend_of
-from xp.worker.parity.recorded import BAR, batch
 
 SAID = json.loads(MEASURED.read_text())
 COMMITTED = ParityMeasure((), SAID["options"])
@@ -118,11 +119,6 @@ def test_a_backend_that_cannot_be_measured_is_refused() -> None:
         measure((), ["tinker"], {})
 
 
-def test_an_interpreter_without_its_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", "measure", "--python", "/usr/bin/python3"]) != 0
-    assert "--python: expected BACKEND=PATH, got /usr/bin/python3" in capsys.readouterr().err
-
-
 def test_a_case_holds_the_specs_own_words() -> None:
     option = Option("gspo", ("algorithm=gspo", "training.kl_coef=0.25"))
     case = case_of(option, spec_of(option, "trl", ("training.updates_per_step=2",)))
@@ -143,38 +139,10 @@ def test_the_batch_has_what_trainers_get_wrong() -> None:
 
 
 def test_docs_without_a_measure_have_no_section(tmp_path: Path) -> None:
-    assert section(tmp_path / "parity-measured.json") == []
+    assert section(tmp_path / "measured.json") == []
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(parity_measure, "measure", None)
+def test_a_file_that_cannot_be_written_ends_it_before_the_measurement(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nope" / "x.json"):
-        assert main(["parity", "measure", "--out", str(place)]) == ExitCode.RESOURCE
-        assert f"xp: {place}: " in capsys.readouterr().err
-
-
-def test_the_table_is_printed_also_where_the_file_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-
-    def removing(*_: object) -> ParityMeasure:
-        assert list(folder.iterdir()) == []
-        folder.rmdir()
-        return COMMITTED
-
-    monkeypatch.setattr(parity_measure, "measure", removing)
-    assert main(["parity", "measure", "--out", str(folder / "x.json")]) == ExitCode.RESOURCE
-    told = capsys.readouterr()
-    assert "algorithm=grpo" in told.out
-    assert "x.json: No such file or directory" in told.err
-
-
-@pytest.mark.parametrize("flag", [("--out", "x.json"), ("--python", "skyrl=python")])
-def test_a_flag_of_the_measure_is_refused_without_it(flag: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", "training.learning_rate", *flag]) == ExitCode.CONFIG
-    assert f"{flag[0]} is of `parity measure`" in capsys.readouterr().err
-    assert not Path("x.json").exists()
+        with pytest.raises(OSError, match=re.escape(str(place))):
+            program.main(["--out", str(place)])

@@ -69,7 +69,7 @@ def sessions(number: int) -> None:
     with LocalServer(COUNTER) as server, ThreadPoolExecutor(CALLERS) as callers:
         own = psutil.Process()
         (serving,) = (one for one in own.children() if one.is_running())
-        environ = {**os.environ, "OPENREWARD_API_KEY": server.keys.client}
+        environ = {**os.environ, "OPENREWARD_API_KEY": server.key}
         limits = {"max_sessions": number, "create_timeout_s": 600.0, "call_timeout_s": 600.0}
         provider = OpenRewardProvider(
             rules(target=server.url, allowed_origins=(server.url,), variant="counter", **limits), environ

@@ -234,7 +234,7 @@ def main(argv: Sequence[str] = ()) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(argv)
     with LocalServer(COUNTER) as server:
-        place = Place(server.url, server.keys.client)
+        place = Place(server.url, server.key)
         times = cpu_per_turn(place, options.turns)
         times["SDK session.call_tool"] = _apart(SdkCpu(options.turns // 3), place)[1]
         for name, spent in times.items():

@@ -39,8 +39,8 @@ def main() -> None:
                 prepare(prepare_config(compose(words)), os.environ, outputs)
         for command in COMMANDS:
             before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            words = [sys.executable, "-m", "xp", *command, f"outputs={outputs}"]
-            done = subprocess.run(words, check=True, capture_output=True, text=True)
+            command_line = [sys.executable, "-m", "xp", *command, f"outputs={outputs}"]
+            done = subprocess.run(command_line, check=True, capture_output=True, text=True)
             after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             print(

@@ -154,7 +154,7 @@ def skyrl(
     from skyrl.train.config import MixedPrecisionConfig, SkyRLTrainConfig
 
     from tests.trainers.skyrl_parts import train_config
-    from xp.backends.skyrl.worker.parity_dispatch import InProcess
+    from tools.parity.skyrl_dispatch import InProcess
     from xp.lib.loopback import free_port
 
     write_model(scratch / "model", vocabulary)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from xp.cli.actions import add_env, add_runs, add_tasks
 from xp.cli.argument_types import add_spec, amount, count
-from xp.cli.epilogs import EVAL, PARITY
+from xp.cli.epilogs import EVAL
 from xp.cli.report import add_report, add_view
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -84,14 +83,7 @@ def _install(parser: argparse.ArgumentParser) -> None:
 def _parity(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.description = f"{parser.description} Words without `=` select keys by prefix: parity training.lr"
-    parser.epilog = PARITY
     parser.add_argument("--json", action="store_true", help="the table as JSON")
-    parser.add_argument(
-        "--python", action="append", default=[], metavar="BACKEND=PATH", help="with `measure`: a trainer's interpreter"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="with `measure`: write the differences to FILE as JSON"
-    )
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:

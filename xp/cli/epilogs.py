@@ -18,13 +18,6 @@ examples:
   python -m xp report RUN                    curves and episodes as one page
 """
 
-PARITY: Final = """\
-parity measure [overrides] [backends=trl,skyrl,slime] [--python skyrl=PATH]
-  sends one recorded batch through each trainer's own code, for every option of
-  `algorithm`, and shows how far its updates are from the papers' in float64;
-  exit code 1 if one differs by more than 1e-5 without a known reason
-"""
-
 EVAL: Final = """\
 models, one or several (separated by commas, or repeated):
   model=NAME              an option of the group model (model=tiny)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from pathlib import Path
 
 from xp.cli.table import wrapped
 from xp.compose import compose, to_yaml
 from xp.errors import ExitCode, XpError
-from xp.runs.run_directory import resource_errors
 
 
 def parity(asked: Namespace) -> int:
     """Prints what each backend receives of every key, or of the keys below the given prefixes."""
     from xp.cli.parity import as_json, below, lines, refused, rows, specs_of
 
-    if asked.overrides[:1] == ["measure"]:
-        return _measure(asked)
-    if asked.out is not None or asked.python:
-        flag = "--python" if asked.out is None else "--out"
-        raise XpError(f"{flag} is of `parity measure`; write: python -m xp parity measure {flag} ...")
     prefixes = [text for text in asked.overrides if _is_key(text)]
     specs = specs_of([text for text in asked.overrides if not _is_key(text)], asked.config_dir)
     table = below(rows(specs), prefixes)
@@ -31,38 +24,6 @@ def parity(asked: Namespace) -> int:
     for name, reasons in refused(specs).items():
         print(wrapped(f"{name} refuses this spec: {'; '.join(reasons)}"))
     return ExitCode.OK
-
-
-def _measure(asked: Namespace) -> int:
-    """Runs one recorded batch through the trainers; returns 0 if every difference is explained."""
-    from xp.cli.parity_measure import PROGRAMS, measure, table, unexplained
-    from xp.runs.resume import split_off
-
-    given, overrides = split_off(("backends",), asked.overrides[1:])
-    backends = given.get("backends", ",".join(PROGRAMS)).split(",")
-    pythons = dict(one.partition("=")[::2] for one in asked.python)
-    if "" in pythons.values():
-        raise XpError(f"--python: expected BACKEND=PATH, got {' '.join(asked.python)}; for example --python skyrl=PATH")
-    if asked.out is not None:
-        _check_file(asked.out)
-    measured = measure(overrides, backends, pythons)
-    print(measured.to_json() if asked.json else "\n".join(table(measured)), flush=True)
-    if asked.out is not None:
-        with resource_errors(asked.out):
-            asked.out.write_text(measured.to_json(), encoding="utf-8")
-    faults = unexplained(measured)
-    if faults:
-        raise XpError("\n".join(faults), ExitCode.STAGE_FAILED)
-    return ExitCode.OK
-
-
-def _check_file(file: Path) -> None:
-    """Raises XpError(RESOURCE) if a file cannot be written, so that no long measurement is lost."""
-    with resource_errors(file):
-        is_new = not file.exists()
-        file.open("a").close()
-        if is_new:
-            file.unlink()
 
 
 def _is_key(text: str) -> bool:

@@ -1,13 +1,9 @@
-"""Explains the metrics of a run, from the table in the code.
-
-`python -m xp.cli.metrics` writes docs/metrics.md.
-"""
+"""Explains the metrics of a run, from the table in the code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from xp.episode.metric import Metric
@@ -79,57 +75,3 @@ def source_of(row: Metric, backend: BackendName) -> str:
         remark = names.MEASURED[row.name]
         native.append(f"xp, {remark}" if remark else "xp")
     return ", ".join(native)
-
-
-HEAD: Final = """\
-# Metrics
-
-Made by `make docs` from the table that the code uses (`xp/episode/metric_table.py`).
-`python -m xp explain METRIC` answers for one metric on the command line, `python -m xp explain metrics` lists all.
-
-A run writes them to `metrics.jsonl` ([format](records.md)), one line per rollout step, and mirrors them to the
-trackers ([tracking](tracking.md)). A metric of an evaluation has `evaluation/before/`, `evaluation/during/` or
-`evaluation/after/` before its name. In a mixture each metric of the episodes exists for each environment too, as
-`<environment>/<name>`.
-
-The last columns name the source of the metric on each backend: the trainer's own name for it, or a measurement of xp's.
-An empty cell: the backend does not have the metric."""
-
-
-def metrics_markdown() -> str:
-    """Content of docs/metrics.md."""
-    episodes = [row for row in METRICS if row.is_of_episodes]
-    others = [row for row in METRICS if not row.is_of_episodes]
-    lines = [
-        HEAD,
-        "",
-        "## Metrics of the episodes",
-        "",
-        "Computed by xp from the episodes' outcomes, the same on every backend.",
-        "",
-    ]
-    lines += ["| metric | unit | meaning | how to read it |", "|---|---|---|---|"]
-    lines += [_markdown_row(row.name, row) for row in episodes]
-    lines += [
-        "",
-        "## Metrics of the training",
-        "",
-        "| metric | unit | meaning | how to read it | " + " | ".join(BackendName) + " |",
-    ]
-    lines += ["|---|---|---|---|" + "---|" * len(BackendName)]
-    lines += [_markdown_row(row.name, row, *(source_of(row, backend) for backend in BackendName)) for row in others]
-    return "\n".join(lines) + "\n"
-
-
-def _markdown_row(name: str, row: Metric, *sources: str) -> str:
-    return "| " + " | ".join((f"`{name}`", row.unit, row.meaning, row.reading, *sources)) + " |"
-
-
-def main() -> None:
-    """Rewrite docs/metrics.md."""
-    target = Path(__file__).resolve().parents[2] / "docs/metrics.md"
-    target.write_text(metrics_markdown())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""One spec on three trainers: what each receives of every field, and how well it supports the field.
-
-`python -m xp.cli.parity` writes docs/parity.md for the reference composition, and what other algorithms change there.
-"""
+"""One spec on three trainers: what each receives of every field, and how well it supports the field."""
 
 from __future__ import annotations
 
@@ -19,17 +16,6 @@ from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
 """Spec behind docs/parity.md: the public SkyRL example's model and machine."""
-ALGORITHMS = (
-    ("algorithm=gspo",),
-    ("algorithm=cispo",),
-    ("algorithm=reinforce_pp",),
-    ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
-    ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
-)
-"""Overrides of the reference spec under which fields have an effect that are null or unused in it."""
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-MEASURED = DOCS.parent / "tools/parity/parity-measured.json"
-"""Output of `make parity-measure`; only `make docs` reads it."""
 SIGNS = {Support.EXACT: "", Support.EMULATED: "≈ ", Support.UNSUPPORTED: "✗ "}
 
 
@@ -99,78 +85,6 @@ def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     return {name: reasons for name, reasons in found.items() if reasons}
 
 
-def markdown(
-    table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]], measured: Sequence[str] = ()
-) -> str:
-    """Makes the text of docs/parity.md.
-
-    Args:
-        table: rows of the reference spec.
-        by_algorithm: overrides -> all rows with them, of which the algorithm's fields are shown.
-        measured: lines about measurements, after the table.
-    """
-    counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
-    notes: dict[str, int] = {}
-    known = {row.field: row for row in table}
-    body = [_markdown_row(row, notes) for row in table]
-    for overrides, rows_of_one in by_algorithm.items():
-        changed = [row for row in rows_of_one if _is_of_the_algorithm(row.field) and row != known.get(row.field)]
-        body += ["", f"### {overrides}", "", *HEADER, *(_markdown_row(row, notes) for row in changed)]
-    return "\n".join(
-        [
-            "# What each trainer receives",
-            "",
-            "Made by `make docs` from the backends' own `meanings`, for `" + " ".join(REFERENCE) + "`;",
-            "`python -m xp parity [overrides]` prints it for any other spec, `python -m xp explain KEY` for one field.",
-            "The fields of the other algorithms, where they differ, are at the end.",
-            "",
-            f"No sign: exact ({counts[Support.EXACT]} cells)."
-            f" ≈ emulated ({counts[Support.EMULATED]}): the same meaning by",
-            "other means, or with the difference that the note names.",
-            f"✗ unsupported ({counts[Support.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
-            "(`env`, `hardware`, `launcher`, ...) are carried by xp itself and mean the same everywhere.",
-            "",
-            *HEADER,
-            *body,
-            "",
-            *(f"{number}. {note}" for note, number in notes.items()),
-            "",
-            *measured,
-        ]
-    )
-
-
-HEADER = (
-    "| field | value | " + " | ".join(name.value for name in BackendName) + " |",
-    "|---|---|" + "---|" * len(BackendName),
-)
-
-
-def reference_markdown() -> str:
-    """Content of docs/parity.md."""
-    from xp.cli.parity_measure import section
-
-    others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
-    return markdown(rows(specs_of(REFERENCE)), others, section(MEASURED))
-
-
-def _is_of_the_algorithm(field: str) -> bool:
-    return (field.startswith("algorithm.") and field != "algorithm.name") or field == "training.critic_learning_rate"
-
-
-def _markdown_row(row: ParityRow, notes: dict[str, int]) -> str:
-    cells = []
-    for name in BackendName:
-        meaning = row.meanings.get(name)
-        if meaning is None:
-            cells.append("")
-            continue
-        mark = f" ({notes.setdefault(meaning.note, len(notes) + 1)})" if meaning.note else ""
-        receives = "" if meaning.support is Support.UNSUPPORTED else f"`{meaning.receives}`"
-        cells.append(f"{SIGNS[meaning.support]}{receives}{mark}".replace("|", "\\|").strip())
-    return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"
-
-
 def _of(field: str, meanings: Mapping[str, Mapping[str, Meaning]]) -> dict[str, Meaning]:
     return {name: of_one[field] for name, of_one in meanings.items() if field in of_one}
 
@@ -185,12 +99,3 @@ def _value(field: str, specs: Mapping[str, RunSpec]) -> str:
 
 def _shown(value: object) -> str:
     return "null" if value is None else str(value)
-
-
-def main() -> None:
-    """Rewrite docs/parity.md."""
-    (DOCS / "parity.md").write_text(reference_markdown())
-
-
-if __name__ == "__main__":
-    main()

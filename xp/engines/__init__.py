@@ -1,1 +1,1 @@
-"""Inference engines as servers, shared by trainers and evaluation."""
+"""Sampling with transformers, vLLM and SGLang, in a process or on a server; for training and evaluation."""

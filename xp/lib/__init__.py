@@ -1,0 +1,1 @@
+"""Helpers that need nothing of xp but its error."""

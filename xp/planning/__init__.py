@@ -1,0 +1,1 @@
+"""RunSpec to Plan: backends, stages, batch shapes, steps, splits and memory."""

@@ -1,0 +1,1 @@
+"""Secrets by name, their redaction, and the environment of jobs without them."""

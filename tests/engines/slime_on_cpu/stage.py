@@ -2,7 +2,7 @@
 
 Slime's train.py, its Ray actors, router, rollout, conversion of samples, losses, export, and its update of weights over
 the disk; SGLang's real server, which Slime's own engine starts; Megatron's GPT model, optimizer, scheduler and
-checkpoints. Not real: GPUs (numbers that Ray is told), and what xp.backends.slime.worker.rehearsal names.
+checkpoints. Not real: GPUs (numbers that Ray is told), and what tools.parity.slime_rehearsal names.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from tests.engines.test_slime import ON_CPU
+from tools.parity.slime_rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import SlimeCommand, WorkerConfig
-from xp.backends.slime.worker.rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
 from xp.lib.after_import import after_import
 from xp.lib.loopback import free_port
 from xp.worker.program import run_stage

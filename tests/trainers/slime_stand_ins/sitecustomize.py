@@ -8,4 +8,4 @@ from pathlib import Path
 
 if os.environ.get("SLIME_ACCELERATOR") == "none-here":
     root = Path(__file__).resolve().parents[3]
-    runpy.run_path(str(root / "xp/backends/slime/worker/rehearsal/no_device.py"))["install"]()
+    runpy.run_path(str(root / "tools/parity/slime_rehearsal/no_device.py"))["install"]()

@@ -1,0 +1,1 @@
+"""Tasks of inspect_ai as environments."""

@@ -1,0 +1,1 @@
+"""Procedural tasks of reasoning-gym as environments."""

@@ -1,0 +1,1 @@
+"""SkyPilot's managed jobs, on a cloud or on Kubernetes."""

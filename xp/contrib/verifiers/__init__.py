@@ -1,0 +1,1 @@
+"""Environment packages of verifiers as environments."""

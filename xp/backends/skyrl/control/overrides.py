@@ -75,7 +75,7 @@ def catalog_name(spec: RunSpec) -> str:
 
 @cache
 def catalog(name: str) -> Mapping[str, Any]:
-    """Keys of SkyRLTrainConfig with type and default, from xp.backends.skyrl.control.make_catalog."""
+    """Keys of SkyRLTrainConfig with type and default, from tools.catalogs.skyrl."""
     found: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{name}.json").read_text())
     return found
 

@@ -49,7 +49,7 @@ class FlagCatalog:
 
 @cache
 def catalog() -> FlagCatalog:
-    """The catalog, which xp.backends.slime.control.make_catalog makes."""
+    """The catalog, which tools.catalogs.slime makes."""
     raw = json.loads(Path(__file__).with_name("catalog.json").read_text())
     return FlagCatalog(
         raw["slime"], raw["megatron"], raw["sglang"], {name: _flag(name, f) for name, f in raw["flags"].items()}

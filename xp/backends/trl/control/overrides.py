@@ -15,7 +15,7 @@ from xp.spec import RunSpec
 
 @cache
 def catalog() -> Mapping[str, Any]:
-    """Field -> type and default of the pinned GRPOConfig, from xp.backends.trl.control.make_catalog."""
+    """Field -> type and default of the pinned GRPOConfig, from tools.catalogs.trl."""
     fields: Mapping[str, Any] = json.loads(Path(__file__).with_name("catalog.json").read_text())["fields"]
     return fields
 

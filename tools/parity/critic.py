@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from xp.worker.parity.found import Weights
-from xp.worker.parity.model import empty_network, keep_precision
-from xp.worker.parity.recorded import CriticRule, RecordedEpisode
+from tools.parity.found import Weights
+from tools.parity.model import empty_network, keep_precision
+from tools.parity.recorded import CriticRule, RecordedEpisode
 
 HEAD = "value_head.weight"
 BIAS = "value_head.bias"

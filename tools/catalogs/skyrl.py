@@ -70,4 +70,4 @@ if __name__ == "__main__":
     from xp.backends.skyrl.worker.process import prepare_process
 
     prepare_process()
-    print(make(Path(__file__).parent))
+    print(make(Path(__file__).parents[2] / "xp/backends/skyrl/control"))

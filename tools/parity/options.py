@@ -26,7 +26,7 @@ OF_BACKEND = {
     ),
 }
 """Overrides with which a backend is measured: on a machine without an accelerator, and the network of
-xp.worker.parity.model, which Slime's program compares with the model's files."""
+tools.parity.model, which Slime's program compares with the model's files."""
 
 
 @dataclass(frozen=True)

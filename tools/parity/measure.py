@@ -11,15 +11,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tools.parity.options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
+from tools.parity.recorded import BAR, CriticRule, ParityCase, UpdateRule, Work
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.parity_options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths, backend_of
 from xp.spec import RunSpec
-from xp.worker.parity.recorded import BAR, CriticRule, ParityCase, UpdateRule, Work
 
-PROGRAMS = {name: f"xp.backends.{name}.worker.parity" for name in ("trl", "skyrl", "slime")}
+PROGRAMS = {name: f"tools.parity.{name}_program" for name in ("trl", "skyrl", "slime")}
+ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = {"trl": "trl", "skyrl": "skyrl", "slime": "sglang"}
 """Backend -> module that its Python must have."""
 PLACES = RunPaths(run="runs/parity", attempt=1, tasks="tasks/parity")
@@ -122,7 +123,7 @@ def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
         given.write_text(work.to_json(), encoding="utf-8")
         with log.open("w") as out:
             command = [python, "-W", "ignore", "-m", PROGRAMS[backend], str(given), str(result)]
-            done = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
+            done = subprocess.run(command, check=False, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
         if done.returncode == ExitCode.RUNTIME:
             return {case.name: {"missing": log.read_text().strip().splitlines()[-1]} for case in work.cases}
         if done.returncode or not result.exists():

@@ -1,6 +1,6 @@
 """Writes catalog.json, the flags of the pinned version, again from checkouts; its diff is the upgrade report.
 
-SLIME_PATH=... MEGATRON_PATH=... <a Python that imports sglang> -m xp.backends.slime.control.make_catalog
+SLIME_PATH=... MEGATRON_PATH=... <a Python that imports sglang> -m tools.catalogs.slime
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from unittest.mock import patch
 
 CHECKOUTS = {"slime": "SLIME_PATH", "megatron": "MEGATRON_PATH"}
 
+CATALOG = Path(__file__).parents[2] / "xp/backends/slime/control/catalog.json"
+
 
 def main() -> None:
     for variable in CHECKOUTS.values():
@@ -27,7 +29,7 @@ def main() -> None:
     pins = {"slime": _commit("slime"), "megatron": _commit("megatron"), "sglang": importlib.metadata.version("sglang")}
     head = json.dumps(pins, indent=1).removesuffix("\n}")
     body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flag)}" for name, flag in flags.items())
-    Path(__file__).with_name("catalog.json").write_text(f'{head},\n "flags": {{\n{body}\n }}\n}}\n')
+    CATALOG.write_text(f'{head},\n "flags": {{\n{body}\n }}\n}}\n')
 
 
 def all_flags() -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from xp.worker.parity.found import Found, Weights
+from tools.parity.found import Found, Weights
 
 
 @dataclass(frozen=True)

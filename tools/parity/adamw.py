@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from tools.parity.found import Found
+from tools.parity.recorded import UpdateRule
 from xp.worker.learning_rate import learning_rate_factor
-from xp.worker.parity.found import Found
-from xp.worker.parity.recorded import UpdateRule
 
 
 class AdamW:

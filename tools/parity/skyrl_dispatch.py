@@ -19,9 +19,9 @@ from skyrl.backends.skyrl_train.distributed import dispatch, fsdp_strategy
 from skyrl.backends.skyrl_train.workers import worker_dispatch
 from skyrl.backends.skyrl_train.workers.worker import PPORayActorGroup
 
+from tools.parity.model import keep_precision
 from xp.backends.skyrl.worker.workers import TemperedRefWorkerBase, TiedPolicyWorkerBase, WeighingCriticWorkerBase
 from xp.lib.loopback import HOST
-from xp.worker.parity.model import keep_precision
 
 LOSSES = {"policy": "final_loss", "critic": "critic_loss"}
 """Role -> SkyRL's name of the role's training loss."""

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+CATALOG = Path(__file__).parents[2] / "xp/backends/trl/control/catalog.json"
+
 
 def main() -> None:
     import trl
@@ -23,7 +25,7 @@ def main() -> None:
         "class": "GRPOConfig",
         "fields": dict(sorted(fields.items())),
     }
-    Path(__file__).with_name("catalog.json").write_text(json.dumps(catalog, indent=1) + "\n")
+    CATALOG.write_text(json.dumps(catalog, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tools.parity.critic import BIAS, HEAD
+from tools.parity.found import Found, whole
 from xp.backends.slime.worker.config import SlimeTrainConfig
-from xp.worker.parity.critic import BIAS, HEAD
-from xp.worker.parity.found import Found, whole
 
 POLICY, CRITIC = "policy", "critic"
 HEADS = {"output_layer.weight": HEAD, "output_layer.bias": BIAS}
@@ -44,9 +44,9 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     """Slime's arguments of a rank's role, from its own parser, with Megatron's local layers on the CPU."""
     from slime.utils.arguments import parse_args, parse_megatron_role_args
 
+    from tools.parity.slime_rehearsal.megatron import LOCAL
     from xp.backends.slime.worker.models import check_architecture
     from xp.backends.slime.worker.program import absolute_flags, write_worker
-    from xp.backends.slime.worker.rehearsal.megatron import LOCAL
     from xp.backends.slime.worker.rollout_process import Worker, _workers
     from xp.backends.slime.worker.steps import half_of
     from xp.backends.slime.worker.train import critic_role, worker_config
@@ -89,7 +89,7 @@ def made_actor(args: Any, rank: Rank) -> Any:
     """Slime's training actor after its own init, outside of Ray."""
     from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
-    from xp.backends.slime.worker.rehearsal.megatron import name_head
+    from tools.parity.slime_rehearsal.megatron import name_head
     from xp.lib.loopback import HOST
 
     meeting = {"MASTER_ADDR": HOST, "MASTER_PORT": str(rank.port)}

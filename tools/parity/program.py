@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tools.parity.critic import ExactCritic
+from tools.parity.differences import differences
+from tools.parity.found import Found
+from tools.parity.model import ExactPolicy, make_model
+from tools.parity.recorded import ParityCase, RecordedEpisode, Work, batch
+from tools.parity.reference import reference
 from xp.errors import XpError
 from xp.lib.reading import config_of
-from xp.worker.parity.critic import ExactCritic
-from xp.worker.parity.differences import differences
-from xp.worker.parity.found import Found
-from xp.worker.parity.model import ExactPolicy, make_model
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work, batch
-from xp.worker.parity.reference import reference
 
 Cell = dict[str, Any]
 """Differences by name, and `reported`: metric -> the trainer's value and the reference's; or `fault`."""

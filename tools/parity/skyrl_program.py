@@ -1,7 +1,7 @@
 """The recorded batch through xp's SkyRL trainer and FSDP workers, for `python -m xp parity measure`.
 
-`python -m xp.backends.skyrl.worker.parity <work.json> <result.json>`. Not real: CUDA and NCCL (the CPU, gloo), and Ray
-between the trainer and its workers (xp.backends.skyrl.worker.parity_dispatch).
+`python -m tools.parity.skyrl_program <work.json> <result.json>`. Not real: CUDA and NCCL (the CPU, gloo), and Ray
+between the trainer and its workers (tools.parity.skyrl_dispatch).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tools.parity.found import Found, watched, whole
+from tools.parity.processes import in_processes
+from tools.parity.program import measure
+from tools.parity.recorded import ParityCase, RecordedEpisode
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
-from xp.worker.parity.found import Found, watched, whole
-from xp.worker.parity.processes import in_processes
-from xp.worker.parity.program import measure
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode
 from xp.worker.program import run_stage
 
 
@@ -48,7 +48,7 @@ def _updates(
     """The updates in one rank; SkyRL gives all ranks the same values."""
     import torch
 
-    from xp.backends.skyrl.worker.parity_dispatch import InProcess, in_precision
+    from tools.parity.skyrl_dispatch import InProcess, in_precision
 
     place = scratch / str(rank)
     place.mkdir()
@@ -124,11 +124,11 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     from skyrl.train.utils import validate_cfg
     from transformers import AutoTokenizer
 
+    from tools.parity.tasks import task
     from xp.backends.skyrl.worker.advantages import register_estimator
     from xp.backends.skyrl.worker.experiment import own_rule
     from xp.backends.skyrl.worker.tasks_view import write_view
     from xp.backends.skyrl.worker.trainer import XpTrainer
-    from xp.worker.parity.tasks import task
 
     register_estimator()
     cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(str(model), scratch, str(model)))

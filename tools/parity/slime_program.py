@@ -1,8 +1,8 @@
 """The recorded batch through Slime's rollout manager and its training actor, for `python -m xp parity measure`.
 
-`python -m xp.backends.slime.worker.parity <work.json> <result.json>`. Slime's conversion of samples, its schedule of
+`python -m tools.parity.slime_program <work.json> <result.json>`. Slime's conversion of samples, its schedule of
 micro-batches, its actor's init and train_actor, its losses, and Megatron's GPT model, gradient accumulation, optimizer
-and scheduler run as they are. Not real: what xp.backends.slime.worker.rehearsal names, and Ray's object store.
+and scheduler run as they are. Not real: what tools.parity.slime_rehearsal names, and Ray's object store.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from xp.backends.slime.worker.config import SlimeTrainConfig
-from xp.backends.slime.worker.parity_actor import (
+from tools.parity.found import Found, watched, whole
+from tools.parity.model import ExactPolicy
+from tools.parity.processes import in_processes
+from tools.parity.program import measure
+from tools.parity.recorded import ParityCase, RecordedEpisode, Work
+from tools.parity.slime_actor import (
     CRITIC,
     POLICY,
     Place,
@@ -29,15 +33,11 @@ from xp.backends.slime.worker.parity_actor import (
     parameters,
     watch_step,
 )
-from xp.backends.slime.worker.rehearsal import no_device
+from tools.parity.slime_rehearsal import no_device
+from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
 from xp.lib.reading import config_of
-from xp.worker.parity.found import Found, watched, whole
-from xp.worker.parity.model import ExactPolicy
-from xp.worker.parity.processes import in_processes
-from xp.worker.parity.program import measure
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode, Work
 from xp.worker.program import run_stage
 
 
@@ -60,7 +60,7 @@ def prepare() -> None:
     from slime.backends.megatron_utils import actor, initialize  # noqa: F401
     from slime.ray import rollout  # noqa: F401
 
-    from xp.backends.slime.worker.rehearsal.megatron import name_norms, packed_attention, without_cuda
+    from tools.parity.slime_rehearsal.megatron import name_norms, packed_attention, without_cuda
 
     without_cuda()
     packed_attention()
@@ -110,7 +110,7 @@ def updates(
     case: ParityCase, config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank
 ) -> Found:
     """Run one rollout step of the case in one of Slime's roles; the process must have called `prepare`."""
-    from xp.backends.slime.worker.rehearsal.megatron import double_precision
+    from tools.parity.slime_rehearsal.megatron import double_precision
 
     if case.precision == "float32":
         return _updates(config, episodes, place, rank)

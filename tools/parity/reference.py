@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from xp.worker.parity.adamw import AdamW
-from xp.worker.parity.critic import ExactCritic, generalized, value_errors
-from xp.worker.parity.found import Found
-from xp.worker.parity.model import ExactPolicy
-from xp.worker.parity.recorded import RecordedEpisode, UpdateRule
+from tools.parity.adamw import AdamW
+from tools.parity.critic import ExactCritic, generalized, value_errors
+from tools.parity.found import Found
+from tools.parity.model import ExactPolicy
+from tools.parity.recorded import RecordedEpisode, UpdateRule
 
 EPSILON = 1e-6
 """Added to a standard deviation: the papers add none, SkyRL and Slime this."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from xp.worker.parity.recorded import LAST_ID, RecordedEpisode
+from tools.parity.recorded import LAST_ID, RecordedEpisode
 
 SIZES = {
     "hidden_size": 32,

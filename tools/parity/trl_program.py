@@ -1,6 +1,6 @@
 """The recorded batch through xp's GRPOTrainer, for `python -m xp parity measure`.
 
-`python -m xp.backends.trl.worker.parity <work.json> <result.json>`.
+`python -m tools.parity.trl_program <work.json> <result.json>`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tools.parity.found import Found, watched, whole
+from tools.parity.model import keep_precision, says
+from tools.parity.processes import in_processes
+from tools.parity.program import measure
+from tools.parity.recorded import ParityCase, RecordedEpisode
+from tools.parity.tasks import task
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.ranks import Ranks
 from xp.backends.trl.worker.tasks_view import TASK_ID
-from xp.worker.parity.found import Found, watched, whole
-from xp.worker.parity.model import keep_precision, says
-from xp.worker.parity.processes import in_processes
-from xp.worker.parity.program import measure
-from xp.worker.parity.recorded import ParityCase, RecordedEpisode
-from xp.worker.parity.tasks import task
 from xp.worker.program import run_stage
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
+from tools.parity.found import Found
 from xp.errors import XpError
-from xp.worker.parity.found import Found
 
 
 def in_processes(run: Callable[[int], Found], num_ranks: int, scratch: Path) -> Found:

@@ -1,0 +1,220 @@
+"""`make docs`: the pages of docs/ that are made from the code: every key, the parity table, the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tools.parity.measure import section
+from xp.cli.explain import Field, comment_of, fields_of, shown
+from xp.cli.metrics import source_of
+from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
+from xp.compose import compose, origin_of
+from xp.episode.metric import Metric
+from xp.episode.metric_table import METRICS
+from xp.planning.backend import Support
+from xp.spec import BackendName
+
+ALGORITHMS = (
+    ("algorithm=gspo",),
+    ("algorithm=cispo",),
+    ("algorithm=reinforce_pp",),
+    ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
+    ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
+)
+"""Overrides of the reference spec under which fields have an effect that are null or unused in it."""
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MEASURED = DOCS.parent / "tools/parity/measured.json"
+"""Output of `make parity-measure`."""
+HEADER = (
+    "| field | value | " + " | ".join(name.value for name in BackendName) + " |",
+    "|---|---|" + "---|" * len(BackendName),
+)
+METRICS_HEAD: Final = """\
+# Metrics
+
+Made by `make docs` from the table that the code uses (`xp/episode/metric_table.py`).
+`python -m xp explain METRIC` answers for one metric on the command line, `python -m xp explain metrics` lists all.
+
+A run writes them to `metrics.jsonl` ([format](records.md)), one line per rollout step, and mirrors them to the
+trackers ([tracking](tracking.md)). A metric of an evaluation has `evaluation/before/`, `evaluation/during/` or
+`evaluation/after/` before its name. In a mixture each metric of the episodes exists for each environment too, as
+`<environment>/<name>`.
+
+The last columns name the source of the metric on each backend: the trainer's own name for it, or a measurement of xp's.
+An empty cell: the backend does not have the metric."""
+
+COMPOSITIONS: Final = (
+    REFERENCE,
+    (*REFERENCE, "algorithm=ppo"),
+    (*REFERENCE, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"),
+    ("hardware=cpu",),
+)
+"""Overrides of specs that together have every section; a critic, adapters and a built model are null in others."""
+HEAD: Final = """\
+# Every key
+
+Made by `make docs` from the schema (`xp/spec/`), the defaults (`conf/`) and the backends' rows.
+`python -m xp explain KEY` answers for one key of your own command line: its value, the file and line that say it, and
+what each trainer receives.
+
+*Default* is the value of the group's `_base.yaml`, or of the only file that has the key; options say what differs.
+*Trainers*: what each of them receives for the value of `{reference}`. No sign: exact.
+≈ emulated: the same meaning by other means, or with a difference that [the parity table](parity.md) notes.
+✗ unsupported: refused where it is set.
+A key without this line is carried by xp itself and means the same everywhere."""
+
+
+def reference_page() -> str:
+    """Content of docs/reference.md."""
+    lines = [HEAD.format(reference=" ".join(REFERENCE))]
+    section = ""
+    keys = _keys()
+    for path in sorted(keys, key=lambda path: (_order(path), list(keys).index(path))):
+        if _section(path) != section:
+            section = _section(path)
+            lines += ["", f"## {section}"]
+        lines += ["", *_entry(*keys[path])]
+    return "\n".join(lines) + "\n"
+
+
+def _keys() -> Mapping[str, tuple[Field, tuple[str, ...], ParityRow | None]]:
+    """Key -> its field, the composition that has it, and its row of the parity table."""
+    found: dict[str, tuple[Field, tuple[str, ...], ParityRow | None]] = {}
+    for overrides in COMPOSITIONS:
+        table = {row.field: row for row in rows(specs_of(overrides))}
+        for path, field in fields_of(compose(overrides)).items():
+            # A section that is null in one composition has keys in another.
+            found = {known: entry for known, entry in found.items() if not path.startswith(f"{known}.")}
+            if path not in found and not any(known.startswith(f"{path}.") for known in found):
+                found[path] = (field, overrides, table.get(path))
+    return found
+
+
+def _section(path: str) -> str:
+    return path.partition(".")[0] if "." in path else "The run"
+
+
+def _order(path: str) -> int:
+    sections = ("The run", "env", "model", "algorithm", "training", "evaluation", "preparation", "backend", "hardware")
+    return sections.index(section) if (section := _section(path)) in sections else len(sections)
+
+
+def _entry(field: Field, overrides: tuple[str, ...], row: ParityRow | None) -> Iterator[str]:
+    origin = origin_of(field.path, overrides)
+    raw = origin.marks[0].raw if origin.marks else ""
+    yield f"### {field.path}"
+    yield ""
+    yield field.meaning or comment_of(origin)
+    yield ""
+    yield f"* Type: {field.legal}. Default: `{raw or shown(field.value)}`"
+    if row is not None:
+        cells = (
+            f"{name} {SIGNS[one.support]}{'' if one.support is Support.UNSUPPORTED else f'`{one.receives}`'}".strip()
+            for name, one in row.meanings.items()
+        )
+        yield f"* Trainers: {' · '.join(cells)}"
+
+
+def parity_markdown(
+    table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]], measured: Sequence[str] = ()
+) -> str:
+    """Makes the text of docs/parity.md.
+
+    Args:
+        table: rows of the reference spec.
+        by_algorithm: overrides -> all rows with them, of which the algorithm's fields are shown.
+        measured: lines about measurements, after the table.
+    """
+    counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
+    notes: dict[str, int] = {}
+    known = {row.field: row for row in table}
+    body = [_parity_row(row, notes) for row in table]
+    for overrides, rows_of_one in by_algorithm.items():
+        changed = [row for row in rows_of_one if _is_of_the_algorithm(row.field) and row != known.get(row.field)]
+        body += ["", f"### {overrides}", "", *HEADER, *(_parity_row(row, notes) for row in changed)]
+    return "\n".join(
+        [
+            "# What each trainer receives",
+            "",
+            "Made by `make docs` from the backends' own `meanings`, for `" + " ".join(REFERENCE) + "`;",
+            "`python -m xp parity [overrides]` prints it for any other spec, `python -m xp explain KEY` for one field.",
+            "The fields of the other algorithms, where they differ, are at the end.",
+            "",
+            f"No sign: exact ({counts[Support.EXACT]} cells)."
+            f" ≈ emulated ({counts[Support.EMULATED]}): the same meaning by",
+            "other means, or with the difference that the note names.",
+            f"✗ unsupported ({counts[Support.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
+            "(`env`, `hardware`, `launcher`, ...) are carried by xp itself and mean the same everywhere.",
+            "",
+            *HEADER,
+            *body,
+            "",
+            *(f"{number}. {note}" for note, number in notes.items()),
+            "",
+            *measured,
+        ]
+    )
+
+
+def parity_page() -> str:
+    """Content of docs/parity.md."""
+    others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
+    return parity_markdown(rows(specs_of(REFERENCE)), others, section(MEASURED))
+
+
+def _is_of_the_algorithm(field: str) -> bool:
+    return (field.startswith("algorithm.") and field != "algorithm.name") or field == "training.critic_learning_rate"
+
+
+def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
+    cells = []
+    for name in BackendName:
+        meaning = row.meanings.get(name)
+        if meaning is None:
+            cells.append("")
+            continue
+        mark = f" ({notes.setdefault(meaning.note, len(notes) + 1)})" if meaning.note else ""
+        receives = "" if meaning.support is Support.UNSUPPORTED else f"`{meaning.receives}`"
+        cells.append(f"{SIGNS[meaning.support]}{receives}{mark}".replace("|", "\\|").strip())
+    return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"
+
+
+def metrics_page() -> str:
+    """Content of docs/metrics.md."""
+    episodes = [row for row in METRICS if row.is_of_episodes]
+    others = [row for row in METRICS if not row.is_of_episodes]
+    lines = [
+        METRICS_HEAD,
+        "",
+        "## Metrics of the episodes",
+        "",
+        "Computed by xp from the episodes' outcomes, the same on every backend.",
+        "",
+    ]
+    lines += ["| metric | unit | meaning | how to read it |", "|---|---|---|---|"]
+    lines += [_metric_row(row.name, row) for row in episodes]
+    lines += [
+        "",
+        "## Metrics of the training",
+        "",
+        "| metric | unit | meaning | how to read it | " + " | ".join(BackendName) + " |",
+    ]
+    lines += ["|---|---|---|---|" + "---|" * len(BackendName)]
+    lines += [_metric_row(row.name, row, *(source_of(row, backend) for backend in BackendName)) for row in others]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_row(name: str, row: Metric, *sources: str) -> str:
+    return "| " + " | ".join((f"`{name}`", row.unit, row.meaning, row.reading, *sources)) + " |"
+
+
+def main() -> None:
+    """Rewrites the pages."""
+    for name, page in (("parity", parity_page), ("metrics", metrics_page), ("reference", reference_page)):
+        (DOCS / f"{name}.md").write_text(page())
+
+
+if __name__ == "__main__":
+    main()
