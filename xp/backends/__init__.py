@@ -1,0 +1,1 @@
+"""Trainers, one folder each: `control` writes their jobs, `worker` runs inside them."""

@@ -1,0 +1,1 @@
+"""Environments that xp ships, and the tiny model."""

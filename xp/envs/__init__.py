@@ -1,0 +1,1 @@
+"""Environments: providers, their sessions, and environments served here."""

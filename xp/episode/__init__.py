@@ -1,0 +1,1 @@
+"""One try at a task: turns, tool calls, rewards, records and metrics."""

@@ -1,0 +1,1 @@
+"""Playing any model on any environment; statistics, comparisons and verdicts."""

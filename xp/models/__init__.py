@@ -1,0 +1,1 @@
+"""A model's files and the counts of its parameters."""

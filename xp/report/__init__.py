@@ -1,0 +1,1 @@
+"""The page of `report` and `view`, and its server."""

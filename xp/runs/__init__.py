@@ -1,0 +1,1 @@
+"""A plan becomes a run: attempts, records, resume, sweeps."""

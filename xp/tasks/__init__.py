@@ -1,0 +1,1 @@
+"""The prepare stage, and the store of task sets."""

@@ -1,0 +1,1 @@
+"""Mirrors of a run's metrics to trackers."""
