@@ -97,15 +97,15 @@ def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"], "env: target is no URL"),
-        (["env=openreward", "env.target='XPCANARY@host'"], "env: target is no URL"),
-        (["env=openreward", "env.target='http:/alice:XPCANARY@host'"], "env: target is no URL"),
-        (["env=openreward", "env.target='alice:XPC/ANARY@host'"], "env: target is no URL"),
-        (["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"], "env: target is no URL"),
+        (["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"], "env: target is not an http or https URL"),
+        (["env=openreward", "env.target='XPCANARY@host'"], "env: target is not an http or https URL"),
+        (["env=openreward", "env.target='http:/alice:XPCANARY@host'"], "env: target is not an http or https URL"),
+        (["env=openreward", "env.target='alice:XPC/ANARY@host'"], "env: target is not an http or https URL"),
+        (["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"], "env: target is not an http or https URL"),
         (["env=openreward", "env.target=a/b", "env.allowed_origins=['alice:XPCANARY@host:80']"], "allowed_origins"),
         (["env=openreward", "env.target=a/b", "env.allowed_origins=['https:/alice:XPCANARY@host']"], "allowed_origins"),
         (["launcher=ray", "launcher.address='alice:XPCANARY@host:8265'"], "launcher: address"),
-        (["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"], "gsm8k: target is no URL"),
+        (["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"], "gsm8k: target is not an http or https URL"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "run", "prepare", "tasks", "eval", "env", "doctor"])
@@ -161,7 +161,7 @@ def test_an_address_without_its_scheme_is_written_out(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["", "/a/b", "a//b", "a b", "a\tb", "Org/Name@1", "Org/Name/"])
 def test_what_is_no_name_of_the_catalog_is_refused(target: str) -> None:
-    with pytest.raises(XpError, match=r"target.* is no URL|must have no"):
+    with pytest.raises(XpError, match=r"target.* is not an http or https URL|must have no"):
         compose(["env=openreward", f"env.target='{target}'"])
 
 

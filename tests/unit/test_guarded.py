@@ -37,7 +37,7 @@ def test_what_a_process_writes_just_before_its_end_is_read(monkeypatch: pytest.M
 
 SIGNALLED_BEFORE_EXEC = """
 import os, signal, sys
-from xp.launchers.node import guard
+from xp.lib import guard
 once = os.setsid
 def setsid():
     once()
