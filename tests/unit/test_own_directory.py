@@ -14,7 +14,7 @@ from xp.lib import private_directory as own_directory
 MAKER = """
 import os, sys
 from pathlib import Path
-from xp.security import own_directory
+from xp.lib import private_directory as own_directory
 made = own_directory.make("test", Path(sys.argv[1]))
 if sys.argv[2:] != ["fork"] or os.fork():
     print(made, flush=True)

@@ -48,7 +48,7 @@ def place_of(name: str) -> Path | None:
     module, _, file = name.partition(":")
     if (path := path_in(name)) is not None:
         place = Path(path).expanduser()
-        copy = Path(__file__).parent.parent / shipped_name(place)
+        copy = Path(__file__).parents[2] / shipped_name(place)
         return copy if copy.exists() else place
     if name.startswith(HUB) or "." not in file:
         return None
