@@ -22,6 +22,12 @@ MOST_DEPTH: Final = 32
 SMALL: Final = 9
 """Largest random whole number where the schema has no bounds; indices and moves are small."""
 
+_FREE: Final = frozenset(
+    {"type", "enum", "const", "properties", "required", "items", "minItems", "title", "description", "default"}
+    | {"minimum", "maximum", "exclusiveMinimum", "additionalProperties", "examples"}
+)
+"""Keys of a schema that random values respect; with another (`pattern`, `format`) only its default is surely legal."""
+
 
 class Draw(random.Random):
     """Random choices, and the words for random texts: some common words and the prompt's."""
@@ -72,7 +78,7 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
     if depth >= MAX_DEPTH:  # the shortest way out of a schema that contains itself
         options = [one for one in options if allowed_types(one).isdisjoint(("object", "array"))] or options
     branch = draw.choice(options)
-    if depth and "default" in branch:
+    if depth and "default" in branch and (not _FREE.issuperset(branch) or draw.random() < 0.5):
         return branch["default"]
     if (values := allowed_values(branch)) is not None:
         return draw.choice(values)

@@ -19,6 +19,7 @@ from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.envs.messages import call_id
 from xp.episode.auto_dialect import detect
+from xp.episode.json_schema import properties
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 
@@ -247,7 +248,7 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for tool in tools:
         function = tool["function"]
         yield function["name"]
-        yield from (function.get("parameters") or {}).get("properties") or {}
+        yield from properties(function.get("parameters") or {})
 
 
 def _count(text: str, name: str) -> int:
