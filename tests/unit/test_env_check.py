@@ -46,8 +46,13 @@ SCHEMAS = st.recursive(
     st.one_of(
         KINDS.map(lambda kind: {"type": kind}),
         st.just({"enum": ["a", 1]}),
-        st.tuples(st.integers(-5, 5), st.integers(0, 9)).map(
-            lambda pair: {"type": "integer", "minimum": pair[0], "maximum": pair[0] + pair[1]}
+        st.builds(
+            lambda kind, least, most, one, width: {"type": kind, least: one, most: one + width},
+            st.sampled_from(["integer", "number"]),
+            st.sampled_from(["minimum", "exclusiveMinimum", "x"]),
+            st.sampled_from(["maximum", "exclusiveMaximum", "x"]),
+            st.integers(-20, 20),
+            st.integers(2, 9),
         ),
     ),
     lambda inner: st.one_of(
