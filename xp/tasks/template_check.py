@@ -48,7 +48,7 @@ PROBE_TOOLS: Final = [
 ]
 """Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
-"""Largest number of different sets of tools of a task set that are checked."""
+"""Largest number of different sets of tools, and of different sequences of earlier calls, that are checked."""
 _SYSTEM = Message(role="system", content="Be brief, says xp.")
 _QUESTION = Message(role="user", content="Where is the key?")
 _THOUGHT = "The hall first, thinks xp."
