@@ -11,13 +11,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
@@ -44,8 +46,13 @@ SCHEMAS = st.recursive(
     st.one_of(
         KINDS.map(lambda kind: {"type": kind}),
         st.just({"enum": ["a", 1]}),
-        st.tuples(st.integers(-5, 5), st.integers(0, 9)).map(
-            lambda pair: {"type": "integer", "minimum": pair[0], "maximum": pair[0] + pair[1]}
+        st.builds(
+            lambda kind, least, most, one, width: {"type": kind, least: one, most: one + width},
+            st.sampled_from(["integer", "number"]),
+            st.sampled_from(["minimum", "exclusiveMinimum", "x"]),
+            st.sampled_from(["maximum", "exclusiveMaximum", "x"]),
+            st.integers(-20, 20),
+            st.integers(2, 9),
         ),
     ),
     lambda inner: st.one_of(
@@ -64,6 +71,25 @@ SCHEMAS = st.recursive(
 def test_random_arguments_are_legal_by_their_schema(properties: dict[str, Any], seed: int) -> None:
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     jsonschema.validate(arguments_of(ToolSpec("t", "", schema), Draw(seed, ())), schema)
+
+
+def test_an_argument_with_a_default_has_other_values_too() -> None:
+    class Move(BaseModel):
+        steps: int = Field(1, ge=1, le=9)
+        side: Literal["left", "right"] = "left"
+        note: str | None = None
+        day: date = date(2026, 1, 2)
+        code: str = Field("ab", pattern="^[a-z]{2}$")
+        place: tuple[int, str] = (1, "a")
+
+    schema = Move.model_json_schema()
+    drawn = [arguments_of(ToolSpec("move", "", schema), Draw(seed, ())) for seed in range(100)]
+    values = {name: {json.dumps(one[name]) for one in drawn if name in one} for name in schema["properties"]}
+    for name, one in schema["properties"].items():
+        assert json.dumps(one["default"]) in values[name]
+    assert {name for name, several in values.items() if len(several) > 1} == {"steps", "side", "note"}
+    for one in drawn:
+        Move.model_validate(one)
 
 
 def test_a_schema_that_requires_itself_ends() -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.cli.report import write_page
+from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
 from xp.report.data import report
 from xp.report.detail import detail
@@ -129,6 +130,21 @@ def test_a_record_with_other_types_is_shown_as_far_as_it_goes() -> None:
     found = detail(strange)
     assert [message["role"] for message in found["messages"]] == ["", "5"]
     assert found["step_rewards"] == []
+
+
+def test_earlier_calls_of_a_prompt_are_shown() -> None:
+    prompt = chat_messages(
+        [
+            {"role": "user", "content": "Rome?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"name": "weather", "arguments": {"city": "Rome"}}]},
+            {"role": "tool", "content": "sunny"},
+        ]
+    )
+    strange = {"role": "assistant", "content": "So.", "tool_calls": [3, {"function": {"name": 7}}]}
+    found = detail({"messages": [*prompt, strange]})
+    assert [one["content"] for one in found["messages"]] == [
+        "Rome?", 'call weather {"city": "Rome"}', "sunny", "So.\ncall ? null\ncall 7 null",
+    ]  # fmt: skip
 
 
 def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.tiny import tokenizer_and_model
@@ -212,6 +213,20 @@ def test_no_trainer_gets_tasks_whose_tools_its_model_would_not_read(tmp_path: Pa
     with pytest.raises(XpError, match=r"set model\.tools_prompt=system"):
         within_limit(tmp_path / "set", [row], tokens("smollm2"), 1000)
     assert within_limit(tmp_path / "set", [row], tokens("smollm2", BY_XP), 1000) == [row]
+
+
+def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> None:
+    """pydantic writes a recursive model as a reference, while gpt-oss' template reads `properties` alone."""
+
+    class Room(BaseModel):
+        which_room: str
+        beside: list[Room] = []
+
+    tool = {"type": "function", "function": {"name": "look_around", "description": "Look."}}
+    tool["function"]["parameters"] = Room.model_json_schema()  # type: ignore[index]
+    (fault,) = examine(tokens("gptoss"), [tool]).faults
+    assert "does not tell the model of which_room, beside;" in fault
+    assert examine(tokens("qwen3"), [tool]).faults == ()
 
 
 def test_a_tools_own_text_cannot_change_what_xp_writes() -> None:

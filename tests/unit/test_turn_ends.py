@@ -13,7 +13,7 @@ import pytest
 
 from tests.chat_templates import named_by, small_tokenizer, tokenizer_of
 from tests.fake_session import RULES, TASK, FakeSession, call, steady
-from tests.unit.test_template_check import RESULTS
+from tests.unit.test_template_check import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
 from xp.episode.episode import Episode
@@ -209,6 +209,20 @@ def test_earlier_calls_of_a_prompt_reach_the_model(shape: str) -> None:
 def test_a_template_that_drops_earlier_calls_is_refused_with_the_way_out() -> None:
     (fault,) = examine_prompts(refusing("nothing"), [(prompt_with_calls(), json.dumps(PROBE_TOOLS))]).faults
     assert "does not render the earlier tool calls of a prompt; set model.tools_prompt=system" in fault
+
+
+def test_two_earlier_calls_in_a_turn_are_not_lost_without_a_word() -> None:
+    """gpt-oss' template renders the first call of a turn alone, and gives its name to both results."""
+    one = prompt_with_calls()
+    calls = [{"function": tool["function"] | {"arguments": {}}} for tool in PROBE_TOOLS]
+    two = chat_messages([one[0], {"role": "assistant", "tool_calls": calls}, *RESULTS, one[-1]])
+    tools = json.dumps(PROBE_TOOLS)
+    for name, is_lost in (("gptoss", True), ("qwen3", False), ("gemma4_v5", False)):
+        chat = ChatTokens(tokenizer_of(name))
+        assert examine_prompts(chat, [(one, tools)]).faults == ()
+        faults = examine_prompts(chat, [(one, tools), (two, tools)]).faults
+        assert ["does not render the earlier tool calls" in fault for fault in faults] == [True] * is_lost
+    assert examine_prompts(ChatTokens(tokenizer_of("gptoss"), BY_XP), [(two, tools)]).faults == ()
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])

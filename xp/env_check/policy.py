@@ -21,6 +21,11 @@ MOST_DEPTH: Final = 32
 """Largest depth of nested arguments; a schema that requires itself has no legal arguments."""
 SMALL: Final = 9
 """Largest random whole number where the schema has no bounds; indices and moves are small."""
+_RESPECTED: Final = frozenset(
+    {"type", "enum", "const", "properties", "required", "items", "minItems", "title", "description", "default"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "additionalProperties", "examples"}
+)
+"""Keys of a schema that random values respect; with another (`pattern`, `format`) only its default is surely legal."""
 
 
 class Draw(random.Random):
@@ -72,7 +77,7 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
     if depth >= MAX_DEPTH:  # the shortest way out of a schema that contains itself
         options = [one for one in options if allowed_types(one).isdisjoint(("object", "array"))] or options
     branch = draw.choice(options)
-    if depth and "default" in branch:
+    if depth and "default" in branch and (not _RESPECTED.issuperset(branch) or draw.random() < 0.5):
         return branch["default"]
     if (values := allowed_values(branch)) is not None:
         return draw.choice(values)
@@ -97,13 +102,23 @@ def _array(schema: Schema, root: Schema, draw: Draw, depth: int) -> list[Any]:
 
 
 def _integer(schema: Schema, _root: Schema, draw: Draw, _depth: int) -> int:
-    least = int(schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1))
-    return draw.randint(least, max(least, int(schema.get("maximum", least + SMALL))))
+    return draw.randint(*map(int, _bounds(schema, 1, SMALL)))
 
 
 def _number(schema: Schema, _root: Schema, draw: Draw, _depth: int) -> float:
-    least = float(schema.get("minimum", 0.0))
-    return round(draw.uniform(least, max(least, float(schema.get("maximum", least + 1.0)))), 2)
+    return round(draw.uniform(*_bounds(schema, 0.01, 1.0)), 2)
+
+
+def _bounds(schema: Schema, step: float, width: float) -> tuple[float, float]:
+    """Smallest and largest number to draw; a range without one of its bounds has this width."""
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if least is None and "exclusiveMinimum" in schema:
+        least = schema["exclusiveMinimum"] + step
+    if most is None and "exclusiveMaximum" in schema:
+        most = schema["exclusiveMaximum"] - step
+    if least is None:
+        least = 0 if most is None or most >= 0 else most - width
+    return least, max(least, least + width if most is None else most)
 
 
 def _text(_schema: Schema, _root: Schema, draw: Draw, _depth: int) -> str:

@@ -64,15 +64,15 @@ def _metrics(found: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
     outcome, messages = record["outcome"], [_message(one) for one in record["messages"]]
-    last = next((one for one in reversed(messages) if one["role"] == "assistant"), None)
-    opening = messages[: next((n for n, one in enumerate(messages) if one["role"] == "assistant"), len(messages))]
+    turns = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
+    own = turns[len(turns) - outcome["num_turns"] :]  # The prompt may have earlier turns.
     sample: dict[str, Any] = {
         "id": _task(record),
         "epoch": record["sample"] + 1,
-        "input": opening,
+        "input": messages[: own[0] if own else len(messages)],
         "target": "",
         "messages": messages,
-        "output": {"model": f"xp/{model}", "choices": [] if last is None else [{"message": last}]},
+        "output": {"model": f"xp/{model}", "choices": [{"message": messages[one]} for one in own[-1:]]},
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),
         "completed_at": _time(record["started_at"] + record["elapsed_s"]),
@@ -87,7 +87,13 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {"role": message["role"], "content": message["content"]}
+    found = {"role": message["role"], "content": message["content"]}
+    if "tool_calls" in message:
+        calls = [{"id": call["id"], "type": "function", **call["function"]} for call in message["tool_calls"]]
+        found["tool_calls"] = [{"function": call.pop("name"), **call} for call in calls]
+    if message["role"] == "tool":
+        found |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}
+    return found
 
 
 def _task(record: Mapping[str, Any]) -> str:

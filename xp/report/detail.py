@@ -54,7 +54,11 @@ def said_in(record: Mapping[str, Any]) -> str:
 def _message(value: Any, most: int | None) -> dict[str, Any]:
     message = _dict(value)
     content = message.get("content", "")
-    shown = page_text(content if isinstance(content, str) else json.dumps(content), most)
+    parts = [content if isinstance(content, str) else json.dumps(content)]
+    for call in _list(message.get("tool_calls")):
+        function = _dict(_dict(call).get("function"))
+        parts.append(f"call {function.get('name', '?')} {json.dumps(function.get('arguments'), ensure_ascii=False)}")
+    shown = page_text("\n".join(filter(None, parts)), most)
     found = {"role": page_name(message.get("role", "")), "content": shown.text}
     return found | ({"left_out": shown.left_out} if shown.left_out else {})
 

@@ -7,6 +7,7 @@ Usage: python -m xp.tasks.template_check MODEL_DIR CHAT_AS_JSON [TASK_SET]
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.envs.messages import call_id
 from xp.episode.auto_dialect import detect
+from xp.episode.json_schema import properties
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
@@ -46,7 +48,7 @@ PROBE_TOOLS: Final = [
 ]
 """Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
-"""Largest number of different sets of tools of a task set that are checked."""
+"""Largest number of different sets of tools, and of different sequences of earlier calls, that are checked."""
 _SYSTEM = Message(role="system", content="Be brief, says xp.")
 _QUESTION = Message(role="user", content="Where is the key?")
 _THOUGHT = "The hall first, thinks xp."
@@ -104,27 +106,33 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
 def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:
     """Runs `examine` for each different set of tools among the prompts (the first `MAX_TOOL_SETS`).
 
-    The first prompt with earlier calls is examined too.
+    Of prompts with earlier calls, one of each sequence of roles and numbers of calls is examined too.
     """
     kinds: dict[str, bool] = {}
-    lost: str | None = None
+    lost: dict[tuple[tuple[str, int], ...], str] = {}
     for messages, tools in prompts:
         if tools in kinds or len(kinds) < MAX_TOOL_SETS:
             kinds[tools] = kinds.get(tools, False) or any(message["role"] == "system" for message in messages)
-        if lost is None and any("tool_calls" in message for message in messages):
-            lost = _lost_calls(chat, messages, tools)
+        shape = tuple((message["role"], len(message.get("tool_calls", ()))) for message in messages)
+        if any(count for _, count in shape) and shape not in lost and len(lost) < MAX_TOOL_SETS:
+            lost[shape] = _lost_calls(chat, messages, tools)
     reports = [examine(chat, json.loads(tools), has_system=has_system) for tools, has_system in kinds.items()]
-    faults = dict.fromkeys([fault for report in reports for fault in report.faults] + ([lost] if lost else []))
+    faults = dict.fromkeys(fault for report in reports for fault in report.faults)
+    faults |= dict.fromkeys(filter(None, lost.values()))
     return replace(reports[0], faults=tuple(faults))
 
 
 def _lost_calls(chat: ChatTokens, messages: Sequence[Message], tools: str) -> str:
-    """The fault of a template that does not render the earlier calls of a prompt; empty if it does."""
-    schemas = json.loads(tools)
-    without = [Message(role=message["role"], content=message["content"]) for message in messages]
-    text, bare = _try(chat, messages, schemas), _try(chat, without, schemas)
-    names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
-    if text.startswith(_RAISED) or any(_count(text, name) <= _count(bare, name) for name in names):
+    """The fault of a template that does not render each earlier call of a prompt; empty if it does.
+
+    Calls get names of their own, since the template may describe the tools as well.
+    """
+    marked = [copy.deepcopy(message) for message in messages]
+    calls = [call["function"] for message in marked for call in message.get("tool_calls", ())]
+    for number, function in enumerate(calls):
+        function["name"] = f"xp_call_{number}_"
+    text = _try(chat, marked, json.loads(tools))
+    if text.startswith(_RAISED) or any(function["name"] not in text for function in calls):
         return f"the chat template does not render the earlier tool calls of a prompt{_reason(text)}; {_way_out(chat)}"
     return ""
 
@@ -247,7 +255,7 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for tool in tools:
         function = tool["function"]
         yield function["name"]
-        yield from (function.get("parameters") or {}).get("properties") or {}
+        yield from properties(function.get("parameters") or {})
 
 
 def _count(text: str, name: str) -> int:
