@@ -9,7 +9,7 @@ from typing import Protocol
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
 from xp.episode.recorder import Recorder
-from xp.episode.tokens import ChatTokens
+from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 
 
@@ -75,8 +75,8 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
         episode.give_up(
             f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
         )
-    except Exception as error:  # A chat template may raise anything.
-        episode.give_up(f"{type(error).__name__}: the chat template does not render the session's prompt: {error}")
+    except TemplateFault as fault:
+        episode.give_up(f"TemplateFault: the chat template does not render the session's prompt: {fault.reason}")
     return None
 
 
