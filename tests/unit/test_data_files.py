@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -228,17 +228,17 @@ def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
     for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
-        path = compose(words(name)).env.members["graded"].rows
+        path = compose(words(name)).env.members["sums"].rows
         assert isinstance(path, str)
         assert Path(path).is_absolute()
         assert Path(path).samefile(here)
-    several = compose(words("{train: sums.jsonl, test: ./sums.jsonl}")).env.members["graded"].rows
+    several = compose(words("{train: sums.jsonl, test: ./sums.jsonl}")).env.members["sums"].rows
     assert several == {"train": str(here), "test": str(here)}
 
 
 @pytest.mark.usefixtures("here")
 def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> None:
-    line = "rows of graded: 20 train; prompt from the column question, answer from the column answer"
+    line = "rows of sums: 20 train; prompt from the column question, answer from the column answer"
     assert row_lines(compose(words("sums.jsonl"))) == [line]
 
 
@@ -337,7 +337,7 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
     spec = compose(words("sums.jsonl"))
     here.unlink()
     with pytest.raises(XpError, match="there is no such file"):
-        source_digest(env_config("graded", spec.env.members["graded"], spec))
+        source_digest(env_config("sums", spec.env.members["sums"], spec))
 
 
 def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
