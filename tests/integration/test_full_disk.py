@@ -72,4 +72,5 @@ def test_a_disk_that_is_full_while_code_is_copied_ends_with_one_line(small_disk:
     assert ended == ExitCode.RESOURCE, output
     (line,) = [line for line in output.splitlines() if "No space left" in line]
     assert "files could not be copied" in line
+    assert "make room there, or set outputs=DIR" in line
     assert len(output) < 1000

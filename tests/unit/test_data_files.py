@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -128,6 +129,14 @@ def test_two_columns_that_may_be_the_prompt_are_not_guessed_among(tmp_path: Path
     assert load_rows(str(file), {"prompt": "input"})[0]["train"][0]["prompt"] == "b"
 
 
+def test_a_prompt_that_has_the_answer_as_its_last_message_is_refused(tmp_path: Path) -> None:
+    """Files for supervised fine-tuning end each dialogue with the answer."""
+    dialogue = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    file = written(tmp_path / "a.jsonl", json.dumps({"messages": dialogue, "answer": "4"}))
+    with pytest.raises(XpError, match=r"row 0 of split train .*its last message is the assistant's.*leave .* out"):
+        load_rows(str(file), {"prompt": "messages"})
+
+
 def test_a_column_that_only_later_rows_have_is_found(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"prompt": "a", "answer": null}\n{"prompt": "a", "answer": "1"}')
     assert load_rows(str(file), {})[1]["answer"] == "answer"
@@ -219,17 +228,17 @@ def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
     for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
-        path = compose(words(name)).env.members["graded"].rows
+        path = compose(words(name)).env.members["sums"].rows
         assert isinstance(path, str)
         assert Path(path).is_absolute()
         assert Path(path).samefile(here)
-    several = compose(words("{train: sums.jsonl, test: ./sums.jsonl}")).env.members["graded"].rows
+    several = compose(words("{train: sums.jsonl, test: ./sums.jsonl}")).env.members["sums"].rows
     assert several == {"train": str(here), "test": str(here)}
 
 
 @pytest.mark.usefixtures("here")
 def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> None:
-    line = "rows of graded: 20 train; prompt from the column question, answer from the column answer"
+    line = "rows of sums: 20 train; prompt from the column question, answer from the column answer"
     assert row_lines(compose(words("sums.jsonl"))) == [line]
 
 
@@ -241,7 +250,10 @@ def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> N
         (words("{train: sums.jsonl, test: s.jsonl}"), r"env\.rows\.test=s\.jsonl: there is no file"),
         (words("sums:sums.jsonl"), r"sums is no package on the Python path\nfor a file .*, write \./sums\.jsonl"),
         (words("json:sums.jsonl"), r"json/sums\.jsonl cannot be read: No such file"),
-        (words("s3://bucket/sums.jsonl"), "names no rows: give a file"),
+        (words("s3://bucket/sums.jsonl"), r"^env\.rows: 's3://bucket/sums\.jsonl' names no rows: give a file.*[^\n]$"),
+        (words("{train: 's3://b/s.jsonl'}"), r"^env\.rows\.train: 's3://b/s\.jsonl' names no rows: give a file"),
+        (words("{train: 3}"), r"^env\.rows\.train=3: should be a valid string$"),
+        (words("[sums.jsonl]"), r"^env\.rows=<list of 1>: should be one of: string or dict$"),
         (words("sums.jsonl", "env.columns.prompt=q"), "no column q; the columns are question, answer"),
         (words("sums.jsonl", "env.columns.promt=question"), r"env\.columns\.promt=promt: should be 'prompt', 'answer'"),
         (words("sums.jsonl", "env.grader=numbers"), r"no ready grader \(did you mean number\?\)"),
@@ -258,7 +270,7 @@ def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> N
 def test_each_wrong_try_names_the_fault_and_the_way_out(overrides: list[str], fault: str) -> None:
     with pytest.raises(XpError, match=fault) as error:
         build_plan(compose(overrides), "r")
-    assert "String should match" not in str(error.value)
+    assert not re.search(r"String should match|function-after", str(error.value))
 
 
 def test_a_module_that_is_no_package_has_no_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +337,7 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
     spec = compose(words("sums.jsonl"))
     here.unlink()
     with pytest.raises(XpError, match="there is no such file"):
-        source_digest(env_config("graded", spec.env.members["graded"], spec))
+        source_digest(env_config("sums", spec.env.members["sums"], spec))
 
 
 def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

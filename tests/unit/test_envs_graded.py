@@ -181,13 +181,6 @@ def test_a_grader_without_rows_says_where_they_may_come_from() -> None:
         GradedProvider(graded("equals", rows=None), {}).splits()
 
 
-def test_a_tool_call_where_there_are_no_tools_is_told_and_the_session_goes_on() -> None:
-    config = graded("equals")
-    outcome, said = play(config, 3, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "3")
-    assert "no tools" in said[0]["content"]
-    assert outcome.reward == 1.0
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty package `lent_rows` of a user's."""
@@ -197,6 +190,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield folder
     sys.modules.pop("lent_rows", None)
+
+
+def test_the_text_of_a_tool_call_is_graded(package: Path) -> None:
+    """Public sets of tool use describe the tools in the prompt, and score the text of the call."""
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    (package / "rows.jsonl").write_text(json.dumps({"prompt": "Call weather for Rome.", "answer": call}))
+    config = rules(provider="local", grader="xp.builtin.graders:exact", rows="lent_rows:rows.jsonl")
+    outcome, _ = play(config, 0, f"<think>Rome.</think>{call}")
+    assert (outcome.status, outcome.reward, outcome.num_malformed) == (EpisodeStatus.FINISHED, 1.0, 0)
+    assert play(config, 0, call[:-20])[0].reward == 0.0
 
 
 def test_rows_of_a_file_belong_to_the_split_that_they_name(package: Path) -> None:

@@ -56,6 +56,11 @@ LOOKS_LIKE_A_CALL = [
     (Dialect.PYTHONIC, "[f(2), f(3)] is [4, 9]"),
     (Dialect.LLAMA_JSON, '{"name": "Ada", "parameters": 3}'),
     (Dialect.LLAMA_JSON, 'It is {"name": "Ada"}.'),
+    (Dialect.HERMES, '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'),
+    (Dialect.HERMES, "42</tool_call>"),
+    (Dialect.QWEN_XML, "<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>"),
+    (Dialect.GLM, "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"),
+    (Dialect.ACTION, "<action>42</action>"),
 ]
 
 

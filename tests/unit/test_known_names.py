@@ -66,6 +66,10 @@ def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[
         ("--num-steps=5", "training.num_steps"),
         ("hardware.num_gpus=8", "hardware.accelerators_per_node"),
         ("gpus=8", "hardware.accelerators_per_node"),
+        ("batch_size=8", "training.prompts_per_step"),
+        ("--batch_size=8", "training.prompts_per_step"),
+        ("--kl_coef=0.1", "the penalty is in the loss"),
+        ("training.batch_size=8", "training.prompts_per_step"),
     ],
 )
 def test_a_common_word_is_answered_with_the_key(word: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str)
         (["env=multiply", "env.target=http://x.y"], "target belongs to"),
         (["env=echo", "env.grader=a:b"], "grader belongs to provider=local"),
         (["env=echo", "env.rows=a:b"], "rows belongs to"),
-        (["env=openenv", "env.target=Org/Name", "env.rows=a:b"], "no URL"),
+        (["env=openenv", "env.target=Org/Name", "env.rows=a:b"], "is not an http or https URL"),
         (["env=openenv_atari", "env.target=http://x.y", "env.python=python3"], "and serve is null"),
         (["env=multiply", "env.rows=../rows.jsonl"], "rows"),
         (["env=echo", "env.python=venv/bin/python"], "whole path"),

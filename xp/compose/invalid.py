@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -13,6 +14,8 @@ from xp.spec.section import FORMS
 
 LEAST_WITH_EXPONENT = 1e15
 """Smallest number that is written with an exponent."""
+BRANCH = re.compile(r"(?:dict|list|tuple|function-\w+)\[.*\]|constrained-\w+")
+"""Names that pydantic gives the branches of a union, which are no part of a key."""
 BOUNDS = {"greater_than_equal": ("ge", "greater than"), "less_than_equal": ("le", "less than")}
 """Type of an error -> key of its bound, and the relation."""
 
@@ -26,8 +29,11 @@ def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool = False)
         is_mix: whether there are several environments, so that members are spelled out.
     """
     found = []
+    keys = [_key(error["loc"], schema) for error in errors]
     for loc, group in groupby(errors, key=lambda error: _key(error["loc"], schema)):
         same = list(group)
+        if any(key[: len(loc)] == loc and key != loc for key in keys):
+            continue  # Another branch of the union has the fault within the value.
         found.append(_one(same[0], user_path(loc, is_mix=is_mix), loc, schema, [error["type"] for error in same]))
     return found
 
@@ -110,11 +116,8 @@ def user_path(loc: Sequence[int | str], *, is_mix: bool = False) -> str:
 def _key(loc: Sequence[int | str], schema: Any) -> tuple[int | str, ...]:
     """The key that an error is about: without the names that pydantic gives the branches of a union."""
     names = {"bool", "int", "float", "str", "[key]"}
-    return (
-        tuple(loc[:-1])
-        if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1])
-        else tuple(loc)
-    )
+    loc = tuple(part for part in loc if not BRANCH.fullmatch(str(part)))
+    return loc[:-1] if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1]) else loc
 
 
 def _fields(schema: Any, loc: Sequence[int | str]) -> list[str]:

@@ -96,6 +96,8 @@ def foreign_hint(text: str) -> str | None:
     word = _word(key, value.strip("'\""))
     if word is None and (section := SECTIONS.match(key)) is not None:
         word = _word(key[section.end() :], value.strip("'\""))
+    if word is None and key.startswith("--"):
+        word = _word(key.replace("_", "-"), value.strip("'\""))
     if word is None and key.partition(".")[0] in NESTED:
         word = SAID[key.partition(".")[0]]
     return f"in xp: {word}" if word else None

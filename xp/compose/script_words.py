@@ -83,6 +83,10 @@ RENAMED: Mapping[str, str] = {
 }
 """Their word -> the field of xp's that takes the same value."""
 
+BATCH = (
+    "training.prompts_per_step tasks of training.group_size episodes are a step,"
+    " training.micro_batch_size episodes a forward pass"
+)
 HARDWARE = "hardware=a100x4 chooses accelerators and their number, hardware.accelerators_per_node only the number"
 EXPORT = "export it; xp passes each variable to the stages that need it, and accepts no secret on a command line"
 RESUMED = "resume=RUN continues a run; training.initial_checkpoint=DIR starts one from a Hugging Face directory"
@@ -132,6 +136,7 @@ SAID: Mapping[str, str] = {
     "--slime-path": "export SLIME_PATH=DIR",
     "--save": "outputs=DIR; checkpoints are in the run's directory",
     "--load": RESUMED,
+    **dict.fromkeys(("--batch-size", "batch_size", "--train-batch-size", "train_batch_size"), BATCH),
     **dict.fromkeys(("--num-gpus", "num_gpus", "gpus", "n_gpus", "gpus_per_node", "num_gpus_per_node"), HARDWARE),
     "--actor-gpus": f"{HARDWARE}; backend.engine.accelerators are the engines' own",
     "--rollout-gpus": "backend.engine.accelerators, with backend.engine.placement=separate",

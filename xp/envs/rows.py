@@ -133,9 +133,12 @@ def _prompt_fault(row: Any) -> str:
     if not isinstance(row, Mapping) or not row.get(PROMPT):
         return f"got {row!r:.80}"
     try:
-        return "" if messages_of(row) else "it is empty"
+        messages = messages_of(row)
     except ProtocolError as error:
         return str(error)
+    if messages and messages[-1]["role"] == "assistant":
+        return "its last message is the assistant's, so that the model would read the answer; leave that message out"
+    return "" if messages else "it is empty"
 
 
 def _mapping(rows: Any, name: str) -> Rows:

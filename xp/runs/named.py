@@ -70,6 +70,9 @@ def chosen(
         what = " or ".join(room.removesuffix("s") for room in rooms)
         lists = " and ".join(xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms)
         name = "names the runs" if len(rooms) == 1 else "name them"
+        if EVALUATIONS not in rooms and any(one.startswith(word) for one in known_names(outputs, (EVALUATIONS,))):
+            report = xp_command(f"report {word}", outputs)
+            raise XpError(f"{word} is an evaluation, and a run is expected; {report} shows it", ExitCode.RUN_DIR)
         raise XpError(f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR)
     return found
 

@@ -139,7 +139,9 @@ def resource_errors(place: Path) -> Iterator[None]:
     except shutil.Error as error:  # copytree's: source, copy and reason of each file
         failed = error.args[0]
         raise XpError(
-            f"{place}: {counted(len(failed), 'file')} could not be copied: {failed[0][2]}", ExitCode.RESOURCE
+            f"{place}: {counted(len(failed), 'file')} could not be copied: {failed[0][2]}; make room there, or set"
+            " outputs=DIR",
+            ExitCode.RESOURCE,
         ) from error
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
