@@ -235,7 +235,7 @@ def test_the_dialogue_of_a_live_episode_begins_with_its_sessions_own_prompt() ->
         (
             "{{ raise_exception('no') }}",
             99,
-            "TemplateFault: the session's prompt: the model's chat template does not render a dialogue",
+            "TemplateFault: the chat template does not render the session's prompt: ",
         ),
     ],
 )

@@ -75,8 +75,8 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
         episode.give_up(
             f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
         )
-    except TemplateFault as error:
-        episode.give_up(f"TemplateFault: the session's prompt: {error}")
+    except TemplateFault as fault:
+        episode.give_up(f"TemplateFault: the chat template does not render the session's prompt: {fault.reason}")
     return None
 
 
