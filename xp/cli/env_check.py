@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,13 +17,12 @@ from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import Chat
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
-from xp.planning.stages.episode import chat_of, env_config, episode_secrets
+from xp.evaluation.entries import CLASS
+from xp.planning.stages.episode import chat_of, env_config, episode_environ
 from xp.runs.resume import split_off
-from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 
 NUM_TASKS: Final = 4
-CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def env_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
@@ -72,7 +69,7 @@ def _check_member(
     def work() -> None:
         try:
             watch.doing("connecting")
-            providers.append(provider := load_provider(rules, environ := _environ(spec)))
+            providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
             split = _split(member, provider.splits())
             how = {"num_tasks": num_tasks, "group_size": group_size}
             measure(provider, rules, split, **how, environ=environ, found=found, watch=watch)
@@ -147,10 +144,3 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
     address = "serve" if CLASS.fullmatch(target) else "target"
     chosen = [] if any(text.startswith("env=") for text in others) else ["env=openreward"]
     return [*chosen, f"env.{address}='{target}'", *others]
-
-
-def _environ(spec: RunSpec) -> dict[str, str]:
-    """This process's variables, and the declared secrets under their names in a job."""
-    secrets = episode_secrets(spec)
-    values = resolve(sorted(set(secrets.values())))
-    return {**os.environ, **{name: values[variable] for name, variable in secrets.items()}}

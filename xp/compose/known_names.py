@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from xp.compose.script_words import RENAMED, SAID
+import yaml
 
-OPTION_ALIASES = {
-    ("env", "generalreasoning/whodunit"): "whodunit",
-    ("env", "generalreasoning/whodunit_mini"): "whodunit_mini",
-    ("env", "generalreasoning/ctf"): "ctf",
-    ("env", "generalreasoning/gsm8k"): "gsm8k",
-    ("env", "math/gsm8k"): "gsm8k",
-    ("env", "generalreasoning/gsm1k"): "gsm1k",
-    ("env", "generalreasoning/open-rl"): "open_rl",
-    ("env", "eigent/seta"): "seta",
-    ("env", "kanishk/endlessterminals"): "endless_terminals",
-    ("env", "echo_env"): "openenv_echo",
-    ("env", "echo-env"): "openenv_echo",
-    ("env", "coding_env"): "openenv_coding",
-    ("env", "coding-env"): "openenv_coding",
-    ("env", "openspiel-env"): "openenv_openspiel",
-    ("env", "atari-env"): "openenv_atari",
-    ("env", "sumo-rl-env"): "openenv_sumo_rl",
-    ("env", "finrl-env"): "openenv_finrl",
-    ("model", "qwen/qwen2.5-1.5b-instruct"): "qwen2.5-1.5b-instruct",
-    ("model", "qwen/qwen2.5-3b-instruct"): "qwen2.5-3b-instruct",
-    ("model", "qwen/qwen2.5-7b-instruct"): "qwen2.5-7b-instruct",
-    ("model", "qwen/qwen3-4b"): "qwen3-4b",
-    ("model", "qwen/qwen3-30b-a3b"): "qwen3-30b-a3b",
-}
-"""Other spellings of an option, in lower case: ids of the catalogs, and names of the tutorials."""
+from xp.compose.files import LOADER
+
+WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
+    Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
+)
+"""Their words and xp's, as the file has them."""
+RENAMED, SAID, OPTION_ALIASES = WORDS["renamed"], WORDS["said"], WORDS["options"]
+
 
 ESTIMATOR_KEYS = (
     *("advantage_estimator", "adv_estimator", "algorithm.adv_estimator", "policy_loss_type"),
@@ -104,8 +89,8 @@ def foreign_hint(text: str) -> str | None:
 def _word(key: str, value: str) -> str | None:
     if (found := BY_VALUE.get((key, value))) is not None:
         return found
-    if (group := CHOOSES.get(key)) is not None and (group, value.lower()) in OPTION_ALIASES:
-        return f"{group}={OPTION_ALIASES[group, value.lower()]}"
+    if (group := CHOOSES.get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
+        return f"{group}={OPTION_ALIASES[group][value.lower()]}"
     if key in RENAMED:
         return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]
     return SAID.get(key)
@@ -123,4 +108,4 @@ def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
         return wanted
     lowered = str(wanted).lower()
     matches = [name for name in legal if name.lower() == lowered]
-    return matches[0] if matches else OPTION_ALIASES.get((group, lowered))
+    return matches[0] if matches else OPTION_ALIASES.get(group, {}).get(lowered)
