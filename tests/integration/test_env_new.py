@@ -15,7 +15,7 @@ import pytest
 
 from tests.environments.python import VARIABLE, python
 from xp.__main__ import main
-from xp.cli.env_new import WORDS, new_environment
+from xp.cli.environments import WORDS, new_environment
 from xp.errors import ExitCode, XpError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -110,7 +110,7 @@ def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str
     options.mkdir()
     lines = ["# Mine.", "defaults:", "  - multiply", "  - _self_", "# Two turns.", "max_turns: 2"]
     (options / "mine.yaml").write_text("\n".join(lines) + "\n")
-    from xp.cli.env_list import listed
+    from xp.cli.environments import listed
 
     found = {one.name: one for one in listed([tmp_path], is_opened=False)}
     assert found["mine"].max_turns == 2

@@ -24,7 +24,7 @@ from tests.ors_server import COUNTER, QUIZ, rules
 from tests.stubs.raw_server import raw_server
 from tests.unit.test_envs_graded import graded
 from xp.cli.commands import env
-from xp.cli.env_check import show
+from xp.cli.environments import show
 from xp.cli.parser import parse
 from xp.env_check import watch
 from xp.env_check.measure import Measured, measure
@@ -235,14 +235,14 @@ def test_a_second_process_that_cannot_be_started_is_a_fault(monkeypatch: pytest.
     assert any("in a second process: ResponseLost" in fault for fault in found.faults)
 
 
-def env_command(words: list[str]) -> int:
+def check_command(words: list[str]) -> int:
     """Run a `python -m xp env` command; raises XpError."""
     return env(parse(["env", *words]))
 
 
 def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["check", "env=gsm8k_mini", "tasks=1", "training.group_size=2", "--json", "--seconds", "1000"]
-    assert env_command(words) == ExitCode.OK
+    assert check_command(words) == ExitCode.OK
     reports = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in reports] == ["gsm8k_mini"]
     assert reports[0]["facts"]["tasks"] == "256 in train, 64 in test"
@@ -250,7 +250,7 @@ def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pyt
 
 def test_a_server_that_is_not_there_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["check", "http://127.0.0.1:9", "env.limits.create_timeout_s=1.0", "env.limits.max_attempts=1"]
-    assert env_command(arguments) == ExitCode.ENVIRONMENT
+    assert check_command(arguments) == ExitCode.ENVIRONMENT
     assert "does not answer" in capsys.readouterr().out
 
 
@@ -287,7 +287,7 @@ def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measur
     provider = "env.provider=tests.unit.test_env_check:Slow"
     began = time.monotonic()
     arguments = ["check", "env=openreward", provider, "tasks=2", "--seconds", "3600", "--json"]
-    assert env_command(arguments) == ExitCode.ENVIRONMENT
+    assert check_command(arguments) == ExitCode.ENVIRONMENT
     assert time.monotonic() - began < 300
     said = capsys.readouterr()
     (found,) = json.loads(said.out)
@@ -323,10 +323,10 @@ def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureF
 @pytest.mark.parametrize("arguments", [["--seconds"], ["--seconds", "x"], ["--seconds", "0"]])
 def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
     with pytest.raises(XpError, match=r"whole number|expected one argument"):
-        env_command(["check", "env=echo", *arguments])
+        check_command(["check", "env=echo", *arguments])
 
 
 @pytest.mark.parametrize("arguments", [[], ["lists"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])
 def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(arguments: list[str]) -> None:
     with pytest.raises(XpError, match=r"usage: python -m xp env|whole number|no such action of env"):
-        env_command(arguments)
+        check_command(arguments)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from xp.evaluation.replies import is_deep
 
 from tests.stubs.raw_server import raw_server, whole
 from xp.engines.completions import ServerWriter
@@ -16,7 +17,6 @@ from xp.engines.conversation import GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.play import _arguments
-from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub
 from xp.testing.jobs import PATIENCE_S

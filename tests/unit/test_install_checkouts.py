@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.cli.install import install
-from xp.cli.install_checkouts import install_sources, make_checkouts, python_above
+from xp.cli.install import install, install_sources, make_checkouts, python_above
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.cli.plans import open_plans as _sweep
+from xp.cli.run_plans import open_plans as _sweep
 from xp.compose import compose_sweep
 from xp.errors import XpError
 from xp.planning.plan import SweepPlans, build_plan

@@ -13,8 +13,7 @@ import pytest
 
 import xp
 from xp.__main__ import main
-from xp.cli.explain import fields_of
-from xp.cli.metrics import is_metric, source_of
+from xp.cli.explain import fields_of, is_metric, source_of
 from xp.compose import compose
 from xp.episode.metric import OF_EPISODES, OF_TRAINERS
 from xp.episode.metric_names import check_names, find

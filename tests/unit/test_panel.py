@@ -13,8 +13,7 @@ import pytest
 
 from tests.unit.test_progress import progressing
 from xp.cli.display import live_console
-from xp.cli.panel import LINES, Panel, screen
-from xp.cli.progress import clock
+from xp.cli.progress import LINES, Panel, clock, screen
 from xp.lib.terminal import Screen
 from xp.runs.record import RunStatus
 

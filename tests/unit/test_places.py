@@ -9,7 +9,7 @@ from filelock import FileLock
 
 from tests.report_run import data_of, make_run
 from xp.__main__ import main
-from xp.cli.places import places_of_failed
+from xp.cli.report import places_of_failed
 from xp.cli.run_plans import run_plan
 from xp.compose import compose
 from xp.errors import ExitCode, XpError

@@ -17,9 +17,8 @@ from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import _symptoms
-from xp.cli.runs import status
-from xp.cli.sparkline import bar, sparkline
-from xp.cli.watch import watch
+from xp.cli.progress import bar, sparkline
+from xp.cli.runs import status, watch
 from xp.planning.plan import build_plan
 from xp.runs.record import RunStatus, close_attempt, read_record, update_stage, write_record
 from xp.runs.run_directory import hold

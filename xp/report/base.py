@@ -10,7 +10,7 @@ from typing import Any, Final
 from xp.compose import compose, options
 from xp.errors import XpError
 from xp.lib.names import is_name
-from xp.report.foreign import page_name, page_text
+from xp.report.foreign import as_dict, page_name, page_text
 
 MISSING: Final = "(absent)"
 CHOSEN: Final = ("model", "algorithm", "backend", "hardware", "launcher")
@@ -57,10 +57,10 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 def _options_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """`group=option` of every section with the name of an existing option."""
-    members = list(_dict(_dict(spec.get("env")).get("members")))
+    members = list(as_dict(as_dict(spec.get("env")).get("members")))
     words = [f"env={'+'.join(members)}"] if members and all(one in options("env") for one in members) else []
     for group in CHOSEN:
-        name = _dict(spec.get(group)).get("name")
+        name = as_dict(spec.get(group)).get("name")
         if isinstance(name, str) and name in options(group):
             words.append(f"{group}={name}")
     return tuple(words)
@@ -73,7 +73,3 @@ def _composed(words: tuple[str, ...]) -> Mapping[str, Any] | None:
     except XpError:
         return None
     return found
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
