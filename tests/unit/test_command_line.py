@@ -8,7 +8,7 @@ import pty
 import shlex
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
@@ -19,9 +19,8 @@ from tests.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse
-from xp.cli.table import Column, fitted, plain, wrapped
-from xp.errors import ExitCode, XpError
-from xp.planning.plan import Plan
+from xp.cli.table import Column, fitted, wrapped
+from xp.errors import ExitCode
 from xp.runs.record import LOCK
 from xp.testing.jobs import PATIENCE_S
 
@@ -177,12 +176,6 @@ def test_help_fits_80_columns(words: str, capsys: pytest.CaptureFixture[str], mo
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_pipe_gets_one_plain_line_a_row() -> None:
-    lines = plain(RUNS, ROWS).splitlines()
-    assert [len(line.split("\t")) for line in lines] == [4, 4, 4]
-    assert lines[2] == "echo-20261122-054017-c3d4\trunning\t-\ta b"
-
-
 def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in ("runs", "runs list", "runs compare", "tasks list", "tasks verify", "tasks prune"):
         assert main([*line.split(), "--json", f"outputs={tmp_path}"]) == 0
@@ -225,11 +218,6 @@ def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tm
     assert wanted in answer.read_text()
 
 
-def test_a_shell_that_is_not_known_is_refused() -> None:
-    with pytest.raises(XpError, match="invalid choice"):
-        parse(["completion", "tcsh"])
-
-
 def lost_stream(kind: str) -> TextIO:
     """A stream that takes no text: its reader is gone, its disk is full, or its terminal is gone."""
     if kind == "disk":
@@ -241,35 +229,6 @@ def lost_stream(kind: str) -> TextIO:
 
 LOST = ("pipe", "disk", "terminal")
 BIN = (sys.executable, "-m", "xp")
-
-
-@pytest.mark.scorecard(65)
-@pytest.mark.parametrize("kind", LOST)
-def test_a_sweep_goes_on_without_its_output(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    begun: list[int] = []
-    monkeypatch.setattr("xp.cli.run_plans.run_plan", lambda one, **_: begun.append(one.spec.seed))
-    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
-    with lost_stream(kind) as stream, redirect_stdout(stream):
-        assert main(["prepare", "-m", "env=echo", "seed=1,2,3", f"outputs={tmp_path}"]) == 0
-    assert begun == [1, 2, 3]
-    assert ("the command went on without it" in capsys.readouterr().err) == (kind != "pipe")
-
-
-@pytest.mark.scorecard(65)
-@pytest.mark.parametrize("kind", LOST)
-def test_the_code_of_the_work_remains_without_output(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(one: Plan, **_: object) -> None:
-        raise XpError(one.run_id, ExitCode.UNHEALTHY)
-
-    monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
-    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
-    with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
-        words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
-        assert main(words) == ExitCode.UNHEALTHY
 
 
 @pytest.mark.parametrize(
@@ -294,15 +253,6 @@ def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
     assert codes == {"pipe": 0, "disk": ExitCode.RESOURCE, "terminal": ExitCode.RESOURCE}
 
 
-@pytest.mark.scorecard(65)
-def test_a_closed_output_is_no_output() -> None:
-    for closed in ("<&- >&-", "2>&-"):
-        done = subprocess.run(
-            ["sh", "-c", f'exec "$@" {closed}', "sh", *BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert (done.returncode, done.stderr) == (0, ""), closed
-
-
 def test_what_an_encoding_does_not_have_is_written_out() -> None:
     environ = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
@@ -324,17 +274,6 @@ def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> N
     (run / "attempt_1/train/log.txt").write_text("a line\n")
     with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
         assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)
-
-
-def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> None:
-    program = (
-        "import os, sys\nfrom xp.lib.terminal import guarded\n"
-        f"with guarded():\n    file = open({str(tmp_path / 'file')!r}, 'w')\n"
-        "    os.system('echo from a child')\n    print('text')\n    sys.exit(file.fileno() < 3)"
-    )
-    words = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", program]
-    assert subprocess.run(words, timeout=PATIENCE_S).returncode == 0
-    assert (tmp_path / "file").read_text() == ""
 
 
 def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:

@@ -9,14 +9,14 @@ import re
 from functools import cache
 
 import pytest
+from xp.compose.script_words import RENAMED
 
 from tests.unit.tutorial_keys import BESIDE, SKYRL, SLIME, TUTORIALS
 from xp.__main__ import main
 from xp.cli.explain import fields_of
-from xp.compose import GROUPS, compose, options
-from xp.compose.known_names import OPTION_ALIASES, unread_variables
+from xp.compose import GROUPS, compose
+from xp.compose.known_names import unread_variables
 from xp.compose.native_names import _catalogs, _sample, hint
-from xp.compose.script_words import RENAMED
 from xp.errors import ExitCode
 from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
@@ -73,16 +73,6 @@ def test_a_common_word_is_answered_with_the_key(word: str, key: str, capsys: pyt
     assert key in capsys.readouterr().err
 
 
-def test_a_flag_that_nobody_knows_is_told_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--no-such-flag", "3", "seed=2"]) == ExitCode.CONFIG
-    assert capsys.readouterr().err == "xp: --no-such-flag: no such flag; see python -m xp --help\n"
-
-
-def test_a_word_of_a_tutorial_is_known_below_a_section_too() -> None:
-    assert hint("env.nonterminal_reward=0.5") == "in xp: env.reward.nonterminal=0.5"
-    assert hint("training.learning_rat=0.5") is None
-
-
 def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,14 +81,6 @@ def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
     told = "OPENREWARD_UPLOAD_ROLLOUT is exported, but xp does not read it; in xp: upload_rollouts=true"
     assert told in capsys.readouterr().err
     assert unread_variables({"PATH": "/bin", "MODEL": ""}) == []
-
-
-def test_the_ids_of_the_hubs_are_those_of_the_options() -> None:
-    for (group, other), option in OPTION_ALIASES.items():
-        assert option in options(group)
-        if group == "model":
-            spec = compose([f"model={other}", "hardware=a100x4", "env=whodunit"])
-            assert (spec.model.path or "").lower() == other
 
 
 def test_the_fields_that_words_are_renamed_to_exist() -> None:

@@ -112,8 +112,13 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
         rows = [row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row for row in rows]
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
-        for line in _evaluations(outputs, [file.parent.name for file in files]):
-            print(line)
+        from xp.evaluation.records import line_of, summaries
+
+        found = summaries(outputs)
+        for file in files:
+            own = [one for one in found if one.summary is not None and one.summary["run"] == file.parent.name]
+            print(*(f"evaluation {shown(line_of(one))}\n" for one in own), sep="", end="")
+        print(*(f"evaluation {shown(line_of(one))}\n" for one in found if one.fault), sep="", end="")
 
 
 def _begun(file: Path) -> tuple[str, str]:
@@ -130,17 +135,6 @@ def evaluations_of(run: Path) -> list[str]:
 
     found = summaries(run.parent.parent)
     return [f"evaluation {line_of(one)}" for one in found if one.summary is not None and one.summary["run"] == run.name]
-
-
-def _evaluations(outputs: Path, runs: Sequence[str]) -> list[str]:
-    """Lines of the evaluations of these runs in their order, then of those that cannot be read."""
-    from xp.evaluation.records import line_of, summaries
-
-    found = summaries(outputs)
-    order = {run: place for place, run in enumerate(runs)}
-    own = [one for one in found if one.summary is not None and one.summary["run"] in order]
-    own.sort(key=lambda one: order[one.summary["run"]] if one.summary else 0)
-    return [f"evaluation {shown(line_of(one))}" for one in (*own, *(one for one in found if one.fault))]
 
 
 def _row(run: Path) -> dict[str, Any]:

@@ -18,48 +18,6 @@ WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
 RENAMED, SAID, OPTION_ALIASES = WORDS["renamed"], WORDS["said"], WORDS["options"]
 
 
-ESTIMATOR_KEYS = (
-    *("advantage_estimator", "adv_estimator", "algorithm.adv_estimator", "policy_loss_type"),
-    *("trainer.algorithm.advantage_estimator", "trainer.algorithm.policy_loss_type", "--advantage-estimator"),
-)
-"""Keys by which trainers select what is an option of xp's group `algorithm`."""
-ALGORITHMS = {
-    "grpo": "grpo",
-    "rloo": "rloo",
-    "gspo": "gspo",
-    "cispo": "cispo",
-    "gae": "ppo",
-    "ppo": "ppo",
-    "reinforce++": "reinforce_pp",
-    "reinforce_plus_plus": "reinforce_pp",
-}
-"""A trainer's word -> the option."""
-STRATEGIES = {
-    "fsdp2": "backend.parallel.strategy=fsdp2",
-    "fsdp": "backend.parallel.strategy=fsdp2",
-    "megatron": "backend.parallel.strategy=megatron",
-}
-BOOLS = {"true": "true", "false": "false", "True": "true", "False": "false", "1": "true", "0": "false"}
-BY_VALUE = (
-    {(key, word): f"algorithm={option}" for key in ESTIMATOR_KEYS for word, option in ALGORITHMS.items()}
-    | {("trainer.strategy", word): meant for word, meant in STRATEGIES.items()}
-    | {("OPENREWARD_UPLOAD_ROLLOUT", word): f"upload_rollouts={meant}" for word, meant in BOOLS.items()}
-    | {(key, "wandb"): "tracking=[wandb]" for key in ("LOGGER", "trainer.logger")}
-    | {(key, "console"): "tracking=[] (console only)" for key in ("LOGGER", "trainer.logger")}
-    | {
-        ("loss_type", "cispo"): "algorithm=cispo",
-        ("importance_sampling_level", "sequence"): "algorithm=gspo, or algorithm.ratio_level=sequence",
-        ("trainer.placement.colocate_all", "true"): "backend.engine.placement=colocated",
-        ("trainer.placement.colocate_all", "false"): "backend.engine.placement=separate",
-        ("--train-backend", "megatron"): "backend.parallel.strategy=megatron",
-    }
-)
-"""Key and value -> what to write, where the value decides."""
-CHOOSES = {
-    **dict.fromkeys(("MODEL", "--model", "trainer.policy.model.path", "--hf-checkpoint"), "model"),
-    **dict.fromkeys(("ENV_NAME", "--env", "--env_name", "environment.env_class"), "env"),
-}
-"""Keys whose value is the name of something that xp has an option for."""
 SCRIPT_VARIABLES = (
     *("OPENREWARD_UPLOAD_ROLLOUT", "OPENREWARD_RUN_NAME", "MODEL", "NUM_GPUS"),
     *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
@@ -87,9 +45,9 @@ def foreign_hint(text: str) -> str | None:
 
 
 def _word(key: str, value: str) -> str | None:
-    if (found := BY_VALUE.get((key, value))) is not None:
-        return found
-    if (group := CHOOSES.get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
+    if (found := WORDS["by_value"].get(key, {}).get(value)) is not None:
+        return str(found)
+    if (group := WORDS["chooses"].get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
         return f"{group}={OPTION_ALIASES[group][value.lower()]}"
     if key in RENAMED:
         return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]

@@ -24,7 +24,6 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
 from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
-from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
 from xp.planning.common_rows import longest_episode
 from xp.planning.stages.episode import chat_of
@@ -205,12 +204,8 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     outputs = Path(spec.outputs).absolute()
     if spec.model.build is None or Path(directory).absolute() != outputs / place:
         return
-    exists = (outputs / place).exists()
-    fault = damaged(outputs / place / "manifest.json") if exists else None
-    if exists and fault is None:
+    if (outputs / place).exists():
         return
-    if exists:
-        print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     job = model_stage(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused")).job
     (config,) = job.files.values()
     print(f"model: {spec.model.name} is made, which is done once", file=sys.stderr, flush=True)

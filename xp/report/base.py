@@ -8,13 +8,12 @@ from functools import cache
 from typing import Any, Final
 
 from xp.compose import compose, options
+from xp.compose.recipe import options_of
 from xp.errors import XpError
 from xp.lib.names import is_name
-from xp.report.foreign import as_dict, page_name, page_text
+from xp.report.foreign import page_name, page_text
 
 MISSING: Final = "(absent)"
-CHOSEN: Final = ("model", "algorithm", "backend", "hardware", "launcher")
-"""Sections whose `name` is the name of their option."""
 MAX_VALUE: Final = 2_000
 
 
@@ -49,21 +48,10 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         found = _composed((f"recipes={name}",))
         if found is not None:
             return f"the recipe {name}", found
-    chosen = _options_of(spec)
+    chosen = tuple(f"{group}={option}" for group, option in options_of(spec, ()).items())
     if (found := _composed(chosen)) is not None:
         return f"the defaults with {' '.join(chosen)}", found
     return "the defaults", _composed(()) or {}
-
-
-def _options_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """`group=option` of every section with the name of an existing option."""
-    members = list(as_dict(as_dict(spec.get("env")).get("members")))
-    words = [f"env={'+'.join(members)}"] if members and all(one in options("env") for one in members) else []
-    for group in CHOSEN:
-        name = as_dict(spec.get(group)).get("name")
-        if isinstance(name, str) and name in options(group):
-            words.append(f"{group}={name}")
-    return tuple(words)
 
 
 @cache
