@@ -92,7 +92,10 @@ def _resolved(config: Any, raw: dict[str, Any], path: str) -> tuple[Any, str]:
         if "recursion" in str(error).lower():
             return None, "is a circular reference"
         wanted = _target(path, raw)
-        guess = nearest(wanted, all_paths(raw)) if wanted else ""
+        paths = all_paths(raw)
+        if wanted in paths:
+            return None, "is a circular reference, or refers to a key that does not resolve"
+        guess = nearest(wanted, paths) if wanted else ""
         return None, f"points at nothing{guess}" if wanted else f"does not resolve: {str(error).splitlines()[0]}"
 
 
