@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
 from tests.unit.test_envs_graded import graded
-from xp.cli.commands import env
-from xp.cli.environments import show
 from xp.cli.parser import parse
 from xp.env_check import watch
 from xp.env_check.measure import Measured, measure
@@ -185,7 +183,7 @@ def test_a_prompt_that_another_session_or_process_does_not_repeat_is_a_fault_unl
 
 def check_command(words: list[str]) -> int:
     """Run a `python -m xp env` command; raises XpError."""
-    return env(parse(["env", *words]))
+    return env_command(parse(["env", *words]))
 
 
 def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +245,7 @@ def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measur
 
 
 def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show(EnvReport("slow", {"tasks": "3"}, (), (), "opening two sessions"))
+    show_report(EnvReport("slow", {"tasks": "3"}, (), (), "opening two sessions"))
     text = capsys.readouterr().out
     assert "the time was over while opening two sessions" in text
     assert "no problems found" not in text
