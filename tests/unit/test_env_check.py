@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
 from tests.unit.test_envs_graded import graded
+from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse
 from xp.env_check import watch
 from xp.env_check.measure import Measured, measure
