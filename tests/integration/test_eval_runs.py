@@ -138,12 +138,6 @@ def test_a_run_is_compared_with_its_own_beginning_task_by_task(
     assert "R is better than R@0 by 0.600" in shown
 
 
-def test_evaluations_of_other_tasks_are_not_paired(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (name,) = [path.name for path in (outputs / "evaluations").glob("gsm8k_mini-*")]
-    assert main(["runs", "compare", "R", name, "--paired", f"outputs={outputs}"]) == ExitCode.PLAN
-    assert "were not evaluated on the same tasks" in capsys.readouterr().err
-
-
 def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to_be_so(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,7 +74,6 @@ def running(outputs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> It
 PLAIN = (EVAL,)
 BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 """Words of xp, then those that start it as a script's `&` does."""
-NOHUP = (EVAL, "sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
 
 
 @pytest.mark.parametrize(

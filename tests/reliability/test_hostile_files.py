@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from xp.__main__ import main
 from xp.episode.metrics_file import read_metrics
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.scorecard(43)
 RECORDED = Path(__file__).parents[1] / "recorded/planted/runs/good_short"
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
 EVALUATION = "runs/bad/attempt_1/evaluate/evaluation.json"
 EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
@@ -225,12 +223,6 @@ def test_a_summary_of_another_shape_is_one_line_of_the_list(
     wanted = (*lists, ("runs", "show", "good"), ("runs", "compare", "--paired", "good", "bad"))
     told = run_all(outputs, capsys, wanted)
     assert "bad" in told["eval list"]
-
-
-
-
-
-
 
 
 def leave(file: Path, path: list[str], value: str) -> None:

@@ -14,7 +14,6 @@ from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.compose import compose
 from xp.planning.plan import Plan, build_plan
 
-SMALL = ("training.max_response_tokens=2048",)
 BACKENDS = {
     "trl": ("hardware=a100x1",),
     "skyrl": ("hardware=a100x4",),

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from xp.__main__ import main
 from xp.compose import compose, options, to_yaml
@@ -16,7 +15,6 @@ from xp.spec import RunSpec
 
 IN_BRIEF = ("whodunit-gsm8k-slime",)
 """A mix on a cluster."""
-LORA = "model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}"
 MODEL = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9, "max_position_embeddings": 64}
 
 
@@ -33,11 +31,6 @@ def composed(text: str, directory: Path) -> RunSpec:
 def test_every_recipe_of_xp_comes_back(name: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={name}"])
     assert composed(recipe_of(spec, "x"), tmp_path) == spec
-
-
-SETTINGS = settings(
-    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 
 
 def test_a_run_is_printed_with_its_options_and_the_defaults_beside_the_values(
