@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +27,10 @@ TRACKING = "tracking"
 """The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
 """Keys for which `a,b` is a list where no sweep is asked for: trackers, and what a provider's package writes so."""
+
+
+MAX_POINTS = 10_000
+"""Largest number of points of a sweep. More is probably a typing mistake."""
 
 
 def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
@@ -127,16 +133,20 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             faults.append(f"{line}: several values make a sweep; add -m; a list is written [a,b]")
             continue
         try:
-            texts = list(_texts(override))
+            texts = list(itertools.islice(_texts(override), MAX_POINTS + 1))
         except (HydraException, ValueError) as error:
             reason = str(error).splitlines()[0]
             faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
             continue
-        twice = sorted(text for text, count in Counter(texts).items() if count > 1)
+        counts = Counter(texts) if len(texts) <= MAX_POINTS else Counter()
+        twice = sorted(text for text, count in counts.items() if count > 1)
         if twice or not texts:
             faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}")
         else:
             choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
+    if math.prod(map(len, choices)) > MAX_POINTS:
+        faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
+        choices = [one[:1] for one in choices]
     return choices, faults
 
 

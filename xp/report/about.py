@@ -75,7 +75,9 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
     """
     training, values = as_dict(spec.get("training")), as_dict(train.get("values"))
     members = as_dict(as_dict(spec.get("env")).get("members"))
-    turns = ", ".join(f"{page_name(name)} at most {as_dict(one).get('max_turns')}" for name, one in members.items())
+    limits = {name: f"at most {as_dict(one).get('max_turns')}" for name, one in members.items()}
+    turns = next(iter(limits.values())) if len(set(limits.values())) == 1 else None
+    turns = turns or ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items())
     episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
     written = f"at most {training.get('max_response_tokens')}"
     rows = [
