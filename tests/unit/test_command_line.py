@@ -8,7 +8,7 @@ import pty
 import shlex
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
@@ -20,7 +20,8 @@ from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse
 from xp.cli.table import Column, fitted, wrapped
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import Plan
 from xp.runs.record import LOCK
 from xp.testing.jobs import PATIENCE_S
 
@@ -291,3 +292,41 @@ def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp
         assert ended.returncode == 0, ended.stderr
         plans.append(json.loads(ended.stdout)["spec"])
     assert plans[0] == plans[1]
+
+
+def lost_stream(kind: str) -> TextIO:
+    """A stream that takes no text: its reader is gone, its disk is full, or its terminal is gone."""
+    if kind == "disk":
+        return open("/dev/full", "w", encoding="utf-8")
+    reader, writer = os.pipe() if kind == "pipe" else pty.openpty()
+    os.close(reader)
+    return open(writer, "w", encoding="utf-8")
+
+
+@pytest.mark.scorecard(65)
+@pytest.mark.parametrize("kind", LOST)
+def test_a_sweep_goes_on_without_its_output(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr("xp.cli.run_plans.run_plan", lambda one, **_: begun.append(one.spec.seed))
+    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
+    with lost_stream(kind) as stream, redirect_stdout(stream):
+        assert main(["prepare", "-m", "env=echo", "seed=1,2,3", f"outputs={tmp_path}"]) == 0
+    assert begun == [1, 2, 3]
+    assert ("the command went on without it" in capsys.readouterr().err) == (kind != "pipe")
+
+
+@pytest.mark.scorecard(65)
+@pytest.mark.parametrize("kind", LOST)
+def test_the_code_of_the_work_remains_without_output(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(one: Plan, **_: object) -> None:
+        raise XpError(one.run_id, ExitCode.UNHEALTHY)
+
+    monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
+    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
+    with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
+        words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
+        assert main(words) == ExitCode.UNHEALTHY

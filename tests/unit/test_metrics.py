@@ -116,3 +116,13 @@ def test_a_value_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     MetricsFile(path, "train", 1).write(1, {"x": float("nan")})
     assert json.loads(path.read_text())["x"] is None
+
+
+@pytest.mark.scorecard(57)
+def test_a_line_after_a_torn_one_begins_afresh(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "stage": "train"}\n{"step": 2, "sta')
+    MetricsFile(path, "train", 2).write(2, {"loss": 0.5})
+    MetricsFile(path, "train", 2).write(3, {"loss": 0.25})
+    assert [line["step"] for line in read_metrics(path, "train")] == [1, 2, 3]
+    assert len(path.read_text().splitlines()) == 4
