@@ -294,15 +294,6 @@ def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp
     assert plans[0] == plans[1]
 
 
-def lost_stream(kind: str) -> TextIO:
-    """A stream that takes no text: its reader is gone, its disk is full, or its terminal is gone."""
-    if kind == "disk":
-        return open("/dev/full", "w", encoding="utf-8")
-    reader, writer = os.pipe() if kind == "pipe" else pty.openpty()
-    os.close(reader)
-    return open(writer, "w", encoding="utf-8")
-
-
 @pytest.mark.scorecard(65)
 @pytest.mark.parametrize("kind", LOST)
 def test_a_sweep_goes_on_without_its_output(
