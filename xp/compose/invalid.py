@@ -61,7 +61,7 @@ def _way_out(error: Any, value: Any) -> str:
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):
         return nearest(value, [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")])
-    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"; write {int(value)}"
     if kind.startswith(("int", "float")) and isinstance(value, str) and _is_number(value):
         return f"; it is text here: write {value} without quotes"

@@ -69,16 +69,16 @@ def options_of(spec: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[s
     """Group -> option with the name that a spec's section has; a group without such an option is left out."""
     found: dict[str, str] = {}
     for group in _GROUPS:
-        legal, section = options(group, directories), spec.get(group) or {}
+        legal, section = options(group, directories), spec.get(group)
+        if not isinstance(section, dict):
+            continue
         if group != MIXED:
             found |= {group: section["name"]} if section.get("name") in legal else {}
             continue
         members = section.get("members") or {}
         names = list(members)
-        if (
-            len(names) == 1
-            and env_name(general := general_option(members[names[0]]), members[names[0]], {}) == names[0]
-        ):
+        only = members[names[0]] if len(names) == 1 else None
+        if isinstance(only, dict) and env_name(general := general_option(only), only, {}) == names[0]:
             names = [general]
         found |= {group: mix_name(names)} if names and all(name in legal for name in names) else {}
     return found

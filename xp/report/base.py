@@ -49,8 +49,9 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         if found is not None:
             return f"the recipe {name}", found
     chosen = tuple(f"{group}={option}" for group, option in options_of(spec, ()).items())
-    if (found := _composed(chosen)) is not None:
-        return f"the defaults with {' '.join(chosen)}", found
+    for words in (chosen, tuple(word for word in chosen if not word.startswith("env="))):
+        if (found := _composed(words)) is not None:
+            return f"the defaults with {' '.join(words)}", found
     return "the defaults", _composed(()) or {}
 
 
