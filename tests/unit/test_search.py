@@ -1,4 +1,4 @@
-"""A search: Optuna's sweeper proposes, xp composes and runs; faults are told before the first run."""
+"""A search: Optuna proposes, xp composes and runs; faults are told before the first run."""
 
 from __future__ import annotations
 
