@@ -8,8 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.cli.install import PYTHONS
-from xp.cli.install_programs import uv
+from xp.cli.install import PYTHONS, uv
 from xp.runtimes import LOCK, RuntimeLock, locks, versions_in
 
 PLATFORM = "x86_64-manylinux_2_28"

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.parity.measure import section
-from xp.cli.explain import Field, comment_of, fields_of, shown
-from xp.cli.metrics import source_of
+from xp.cli.explain import Field, comment_of, fields_of, shown, source_of
 from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
 from xp.compose import compose, origin_of
 from xp.episode.metric import Metric

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from xp.errors import ExitCode, XpError
 from xp.lib.signals import Stopped
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        from xp.cli.commands import HANDLERS
+        from xp.cli.arguments import COMMANDS
         from xp.cli.parser import is_product, parse
 
         try:
@@ -35,7 +36,9 @@ def _guarded(argv: Sequence[str] | None) -> int:
         _check_directory()
         if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())  # `python -m xp` has it there; the program `xp` has not
-        return _with_output(HANDLERS[asked.command](asked), is_product=is_product(asked))
+        module, _, name = COMMANDS[asked.command].handler.partition(":")
+        handler = getattr(import_module(f"xp.cli.{module}"), name)
+        return _with_output(handler(asked), is_product=is_product(asked))
     except XpError as error:
         if "--debug" in arguments:
             raise

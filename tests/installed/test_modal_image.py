@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed.imports import ROOT
-from xp.cli.install_programs import uv
+from xp.cli.install import uv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.environments.python import VARIABLE, python
 from xp.__main__ import main
-from xp.cli.env_new import WORDS, new_environment
-from xp.errors import ExitCode, XpError
+from xp.cli.environments import WORDS, new_environment
+from xp.errors import XpError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,31 +51,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "test_counting_up.py").read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_written_is_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(XpError, match=r"counting_up\.py: No such file or directory") as caught:
-        new_environment("counting_up", "graded", tmp_path / "gone")
-    assert caught.value.code is ExitCode.RESOURCE
-    monkeypatch.chdir("/sys")
-    assert main(["env", "new", "counting_up"]) == ExitCode.RESOURCE
-    assert "xp: /sys/counting_up.py: " in capsys.readouterr().err
-
-
-def test_of_two_files_none_is_left_if_one_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Path.open
-
-    def full(path: Path, *given: Any, **named: Any) -> Any:
-        if path.name.startswith("test_"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return own(path, *given, **named)
-
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(XpError, match="No space left on device"):
-        new_environment("counting_up", "graded", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["Counting", "my-env", "../up", "class", "json", "xp", "", "1st"])
 def test_a_name_that_no_module_of_ones_own_can_have_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(XpError, match="env new"):
@@ -110,7 +82,7 @@ def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str
     options.mkdir()
     lines = ["# Mine.", "defaults:", "  - multiply", "  - _self_", "# Two turns.", "max_turns: 2"]
     (options / "mine.yaml").write_text("\n".join(lines) + "\n")
-    from xp.cli.env_list import listed
+    from xp.cli.environments import listed
 
     found = {one.name: one for one in listed([tmp_path], is_opened=False)}
     assert found["mine"].max_turns == 2
@@ -118,16 +90,3 @@ def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str
     assert opened.splits == {"train": 2}
     assert opened.tools == ["echo"]
     del capsys
-
-
-def test_the_command_for_the_test_installs_pytest_where_it_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["env", "new", "counting_up"]) == 0
-    assert "pip install" not in capsys.readouterr().out
-    find = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pytest" else find(name))
-    assert main(["env", "new", "counting_down"]) == 0
-    commands = [line.split() for line in capsys.readouterr().out.splitlines()[1:3]]
-    assert [command[2:4] for command in commands] == [["pip", "install"], ["pytest", "test_counting_down.py"]]

@@ -194,13 +194,6 @@ def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_played(
     assert server.requests == []
 
 
-def test_a_limit_of_tokens_ends_it_too(outputs: Path) -> None:
-    with serving(ChatServer(write=knows_some)) as server:
-        command = words(server, outputs, "evaluation.num_tasks=30", "eval.concurrency=1", "--max-tokens-total", "100")
-        assert main(command) == 0
-    assert result_in(outputs)["num_played"] == 4
-
-
 def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,34 +211,6 @@ def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
     assert result_in(outputs)["num_played"] == 20
 
 
-def test_the_number_of_episodes_on_record_is_told_only_where_there_are_some(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = ChatServer(write=knows_some, before=lambda _: (500, {}, {"error": "down"}))
-    more = ("evaluation.num_tasks=20", "eval.concurrency=1", "model.max_attempts=1")
-    with serving(server):
-        assert main(words(server, outputs, *more)) == ExitCode.ENVIRONMENT
-        told = capsys.readouterr().err
-        assert "did not answer in 1 try; the last one" in told
-        assert "on record" not in told
-        assert not list((outputs / "evaluations").iterdir())
-        server.before = lambda number: (500, {}, {"error": "down"}) if number > len(episodes) else None
-        episodes = range(len(server.requests) + 3)
-        assert main(words(server, outputs, *more)) == ExitCode.ENVIRONMENT
-    assert "xp: 3 played episodes are on record; the same command continues from there" in capsys.readouterr().err
-    assert main(["eval", "list", f"outputs={outputs}"]) == 0
-    assert "not finished: the same command continues it" in capsys.readouterr().out
-
-
-def test_an_evaluation_without_an_episode_is_not_listed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    killed = outputs / "evaluations" / "multiply-stub-00000000"
-    (killed / "trajectories").mkdir(parents=True)
-    (killed / "request.json").write_text("{}")
-    (killed / EPISODES).touch()
-    assert main(["eval", "list", f"outputs={outputs}"]) == 0
-    assert "no evaluations below" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("key", ["XP_NO_SUCH_KEY", "XP_ODD_KEY"])
 def test_a_key_that_cannot_be_used_stops_the_command_before_anything_is_made(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -257,37 +222,6 @@ def test_a_key_that_cannot_be_used_stops_the_command_before_anything_is_made(
     assert key in told
     assert "on record" not in told
     assert not (tmp_path / "outputs").exists()
-
-
-def test_an_outputs_root_that_cannot_be_written_stops_it_with_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    with serving(ChatServer()) as server:
-        assert main(words(server, tmp_path / "file" / "outputs")) == ExitCode.RESOURCE
-    told = capsys.readouterr().err
-    assert f"{tmp_path / 'file'} is not a writable directory" in told
-    assert "on record" not in told
-
-
-def test_a_finished_evaluation_is_read_without_its_key(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_MODEL_KEY", "k9x8Y")
-    with serving(ChatServer(write=knows_some)) as server:
-        command = words(server, outputs, "model.key=MY_MODEL_KEY", "evaluation.num_tasks=2")
-        assert main(command) == 0
-        monkeypatch.delenv("MY_MODEL_KEY")
-        assert main(command) == 0
-        assert len(server.requests) == 2
-        assert main([*command, "--again"]) == ExitCode.SECRET
-
-
-def test_what_ended_before_an_endpoint_died_is_shown(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dead = ChatServer(write=knows_some, before=lambda number: (500, {}, {"error": "down"}) if number > 3 else None)
-    with serving(dead) as server:
-        command = words(server, outputs, "model.name=one,two", "evaluation.num_tasks=3", "model.max_attempts=1")
-        command.remove("model.name=stub")
-        assert main(command) == ExitCode.ENVIRONMENT
-    assert re.search(r"multiply +one +3 ", capsys.readouterr().out)
 
 
 def test_the_key_is_sent_and_stands_in_no_file_and_no_output(

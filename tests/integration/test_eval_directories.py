@@ -108,11 +108,3 @@ def test_a_model_that_cannot_be_loaded_is_one_message_and_leaves_no_evaluation(
     assert "Traceback" not in told
     assert "on record" not in told
     assert sorted((outputs / "evaluations").glob("*")) == before
-
-
-def test_a_path_of_nothing_is_refused_before_tasks_are_prepared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["eval", "env=echo", f"model={tmp_path}/nope", f"outputs={tmp_path}/out"]) == ExitCode.CONFIG
-    assert f"model.path={tmp_path}/nope: no such directory" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -117,18 +117,6 @@ def test_what_a_run_does_not_have_is_refused_with_what_it_has(
     assert told in capsys.readouterr().err
 
 
-def test_checkpoints_are_named_in_the_order_of_their_numbers(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "runs" / "R"
-    for name in ("best", "checkpoint-13", "checkpoint-9"):
-        (run / "checkpoints" / name).mkdir(parents=True)
-    shutil.copy(outputs / "runs" / "R" / "spec.yaml", run)
-    write_record(run, RunRecord("R", RunStatus.PENDING, ()))
-    assert main(["eval", "run=R@7", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
-    assert "; its checkpoints: best, checkpoint-9, checkpoint-13" in capsys.readouterr().err
-
-
 def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained_model(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,12 +138,6 @@ def test_a_run_is_compared_with_its_own_beginning_task_by_task(
     assert "R is better than R@0 by 0.600" in shown
 
 
-def test_evaluations_of_other_tasks_are_not_paired(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (name,) = [path.name for path in (outputs / "evaluations").glob("gsm8k_mini-*")]
-    assert main(["runs", "compare", "R", name, "--paired", f"outputs={outputs}"]) == ExitCode.PLAN
-    assert "were not evaluated on the same tasks" in capsys.readouterr().err
-
-
 def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to_be_so(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,22 +153,3 @@ def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to
     ):
         assert main(["runs", "compare", *words, "--paired", root]) != 0
         assert told in capsys.readouterr().err
-
-
-def test_a_later_evaluation_of_a_run_does_not_replace_its_result(outputs: Path) -> None:
-    run = outputs / "runs" / "R"
-    leave_evaluation(run, 2, {"after": 0.1})
-    assert held_out(run)["after"].reward_mean == 0.8
-    shutil.rmtree(run / "attempt_2")
-
-
-def test_another_template_or_precision_is_another_evaluation(outputs: Path) -> None:
-    base = outputs / "base"
-    own = ("model=hf", f"model.path={base}", "model.dialect=hermes", "training.max_prompt_tokens=400")
-    limits = ("training.max_tokens_per_turn=4", "training.max_response_tokens=8", "evaluation.num_tasks=1")
-    words = ["eval", "env=multiply", *TASKS, *own, *limits, f"outputs={outputs}"]
-    before = set((outputs / "evaluations").glob("*"))
-    chosen = ("model.dtype=float32 model.tools_prompt=system", "model.dtype=float32 model.tools_prompt=template")
-    for changes in (*chosen, "model.dtype=bfloat16 model.tools_prompt=system", chosen[0]):
-        assert main([*words, *changes.split()]) == 0
-    assert len(set((outputs / "evaluations").iterdir()) - before) == 3

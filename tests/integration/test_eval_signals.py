@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +74,6 @@ def running(outputs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> It
 PLAIN = (EVAL,)
 BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 """Words of xp, then those that start it as a script's `&` does."""
-NOHUP = (EVAL, "sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
 
 
 @pytest.mark.parametrize(
@@ -100,16 +98,4 @@ def test_a_signal_ends_an_evaluation_and_its_server(
     assert told in error
     if sent != signal.SIGKILL:
         assert not server[0].is_running()  # the command itself has ended it, and has killed its worker
-    eventually(lambda: not any(is_alive(one.pid) for one in server))
-
-
-@pytest.mark.parametrize("running", [NOHUP], indirect=True, ids=["nohup"])
-def test_an_ignored_hangup_stays_ignored(running: subprocess.Popen[str], tmp_path: Path) -> None:
-    server = server_of(running, tmp_path / "asked")
-    running.send_signal(signal.SIGHUP)
-    time.sleep(1)
-    assert running.poll() is None
-    running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == ExitCode.TERMINATED
     eventually(lambda: not any(is_alive(one.pid) for one in server))

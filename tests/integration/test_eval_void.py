@@ -62,24 +62,6 @@ def test_a_dialogue_that_the_endpoint_filters_is_a_void_episode(reply: Reply, tm
     assert (result["status"], result["summary"]["num_void"], result["summary"]["num_episodes"]) == ("finished", 1, 20)
 
 
-def in_parts(body: Mapping[str, Any]) -> dict[str, Any]:
-    text = knows_some(body)["content"]
-    return {"content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": text}]}
-
-
-def test_a_message_in_parts_has_the_reward_of_its_text_and_one_of_no_form_is_void(tmp_path: Path) -> None:
-    odd: Reply = (200, {}, {"choices": [{"message": {"role": "assistant", "content": {"text": "7"}}}]})
-    hello: Reply = (200, {}, {"choices": [{"message": {"role": "assistant", "content": "hello"}}]})
-    with serving(ChatServer(write=in_parts, before=lambda number: {1: odd, 2: hello}.get(number))) as server:
-        command = words(server, tmp_path, "evaluation.num_tasks=20", "eval.concurrency=1")
-        assert main([*command, "training.max_void_fraction=0.9"]) == 0
-    summary = result_in(tmp_path)["summary"]
-    assert (summary["num_void"], summary["num_episodes"]) == (1, 20)
-    (file,) = (tmp_path / "evaluations").glob(f"*/{EPISODES}")
-    rewards = [json.loads(line)["outcome"]["reward"] for line in file.read_text().splitlines()]
-    assert sum(reward == 1.0 for reward in rewards) > 5
-
-
 def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their_own(
     tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,12 +88,6 @@ def test_a_set_has_the_tasks_within_the_bounds_and_no_other(outputs: Path) -> No
     )
 
 
-def test_the_easiest_come_first_where_that_is_asked_for(outputs: Path) -> None:
-    rates = [rate_of(one) for one in products(outputs, "env.train.easy_first=true")]
-    assert rates == sorted(rates, reverse=True)
-    assert len(set(rates)) == 3
-
-
 def test_the_plan_says_how_many_remain(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     every = [rate_of(one) for one in products(outputs)]
     code, said = of_plan(outputs, capsys, "env.train.pass_rate=[0.4,0.6]")
@@ -125,23 +119,6 @@ def test_what_cannot_be_selected_is_refused_with_the_reason(
     assert "Traceback" not in said
 
 
-def test_an_evaluation_that_was_changed_or_cut_is_refused(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "tasks").symlink_to(outputs / "tasks")
-    place = tmp_path / "evaluations" / profile_in(outputs)
-    place.mkdir(parents=True)
-    whole = json.loads((outputs / "evaluations" / place.name / "eval.json").read_text())
-    for change, says in (
-        ({"status": "stopped"}, "is not finished"),
-        ({"tasks": {"multiply/train/x": {"rewards": [1.0]}}}, "is not a summary of an evaluation"),
-        ({"task_set": "../../etc"}, "not in"),
-    ):
-        (place / "eval.json").write_text(json.dumps(whole | change))
-        code, said = of_plan(tmp_path, capsys)
-        assert (code, says in said) == (ExitCode.CONFIG, True), said
-
-
 def test_a_profile_is_of_one_model_and_sets_its_own_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words, says in (
         (("eval.tasks=all",), "--tries N says how often"),
@@ -152,15 +129,6 @@ def test_a_profile_is_of_one_model_and_sets_its_own_tasks(capsys: pytest.Capture
 
 
 REFRESHED = ("env.train.pass_rate=[0.4,0.6]", "env.train.refresh_every=1")
-
-
-def test_tasks_that_are_selected_anew_are_all_in_the_set_and_the_plan_says_so(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert len(products(outputs, *REFRESHED)) == NUM_TASKS
-    code, said = of_plan(outputs, capsys, *REFRESHED)
-    assert code == 0, said
-    assert "selected anew every 1 step" in said
 
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime"])

@@ -71,13 +71,3 @@ def test_runs_are_compared_task_by_task_with_the_first(watched: Watched) -> None
     assert "Each against one on the same held-out tasks" in said
     assert "fast is better than one by 0.400" in said
     assert "slow is worse than one by 0.400" in said
-
-
-def test_a_line_of_the_parallel_coordinates_opens_its_run(watched: Watched) -> None:
-    page = watched.page
-    assert page.locator("svg.parallel .axis").count() == 3
-    page.locator("svg.parallel .point").nth(2).press("Enter")
-    page.wait_for_selector("#run")
-    assert page.eval_on_selector("#run", "box => box.selectedOptions[0].text") == "slow"
-    assert "0.100" in page.inner_text("#overview")
-    assert watched.problems == []

@@ -99,18 +99,6 @@ def test_a_click_on_the_curve_opens_its_step_a_group_and_an_episode_with_its_wor
     assert watched.problems == []
 
 
-def test_the_keyboard_alone_reaches_an_episode(watched: Watched) -> None:
-    page = watched.page
-    page.focus(".chart.large .plot")
-    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
-        page.keyboard.press(key)
-    page.wait_for_selector("ul.groups li")
-    assert page.evaluate("document.activeElement.id") == "step"
-    page.focus(".chip:not(.bare)")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".message.assistant")
-
-
 def test_words_of_models_and_servers_run_nothing_and_hide_nothing(watched: Watched) -> None:
     page = watched.page
     page.evaluate("XP.go({phase: 'train', step: 4, filter: 'best'})")
@@ -129,17 +117,6 @@ def test_words_of_models_and_servers_run_nothing_and_hide_nothing(watched: Watch
     assert page.evaluate("window.hurt") is None
     assert page.locator("dialog img, dialog a, main script").count() == 0
     assert watched.problems == []
-
-
-def test_a_message_of_five_megabytes_is_shown_by_its_ends(watched: Watched) -> None:
-    page = watched.page
-    page.evaluate("XP.go({phase: 'train', step: 4, filter: 'worst'})")
-    page.locator("#episodes tr.open").first.click()
-    page.wait_for_selector(".message.assistant")
-    words = page.inner_text(".message.assistant > pre")
-    assert words.startswith("<b>xxx")
-    assert words.endswith("the end")
-    assert "4,980,010 characters left out" in words
 
 
 def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched) -> None:
@@ -165,13 +142,6 @@ def test_void_episodes_have_their_reason_and_no_reward(watched: Watched) -> None
     assert "reward void" in page.inner_text(".row-head")
 
 
-def test_a_search_finds_episodes_by_their_words(watched: Watched) -> None:
-    page = watched.page
-    page.fill("input[type=search]", "NUMBER 1 in train step 2, sample 0")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#episode-list [role=status]:text-matches('^1 episodes')")
-
-
 def test_the_same_held_out_task_is_shown_before_and_after(watched: Watched) -> None:
     page = watched.page
     page.get_by_role("button", name="better 10").click()
@@ -188,15 +158,3 @@ def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Wat
     page.evaluate("fetch('http://127.0.0.1:1/').catch(() => null)")
     assert page.evaluate("window.hurt") is None
     assert any("Content Security Policy" in problem for problem in watched.problems)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_and_the_dark_show_the_page_without_a_sideways_scroll(browser: Any, report: Path, scheme: str) -> None:
-    found = Watched(browser, viewport={"width": 390, "height": 800}, color_scheme=scheme)
-    page = found.open(report.as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    rgb = "name => getComputedStyle(document.body)[name].match(/\\d+/g).slice(0, 3).map(Number)"
-    ground, ink = (page.evaluate(rgb, name) for name in ("backgroundColor", "color"))
-    assert (sum(ground) < sum(ink)) == (scheme == "dark")
-    assert found.problems == []
-    page.close()

@@ -16,7 +16,6 @@ import pytest
 
 from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_run, write_episodes
-from xp.report.server import refusal
 from xp.runs.record import RunStatus, read_record, write_record
 from xp.testing.jobs import PATIENCE_S
 
@@ -102,13 +101,6 @@ def test_an_episode_comes_when_it_is_asked_for(server: Server) -> None:
         assert b"there are" in body or b"whole number" in body
 
 
-def test_tokens_without_a_tokenizer_say_so(server: Server) -> None:
-    server.json("/api/run?run=0")
-    said = server.json("/api/tokens?run=0&row=0")
-    assert said["ids"] == []
-    assert "the tokenizer of tiny is not on this machine" in said["note"]
-
-
 @needs_chromium
 def test_a_run_that_goes_on_is_followed(server: Server) -> None:
     record = read_record(server.run)
@@ -129,26 +121,3 @@ def test_a_run_that_goes_on_is_followed(server: Server) -> None:
         page.wait_for_selector(".message.assistant:has-text('I came later.')")
         assert watched.problems == []
         assert {request.split("/")[2] for request in watched.requests} == {f"127.0.0.1:{server.port}"}
-
-
-@pytest.mark.parametrize(
-    ("server", "host", "status"),
-    [
-        (("::1", 9), b"[::1]:9", None),
-        (("::1", 9), b"localhost:9", None),
-        (("::1", 9), b"127.0.0.1:9", 421),
-        (("127.0.0.1", 9), b"[::1]:9", 421),
-        (("127.0.0.1", 9), b"127.0.0.1.rebound.example:9", 421),
-        (None, b"localhost:9", 421),
-    ],
-)
-def test_a_host_counts_for_the_address_of_the_connection(
-    server: tuple[str, int] | None, host: bytes, status: int | None
-) -> None:
-    assert refusal(server, [(b"host", host)]) == status
-
-
-@pytest.mark.parametrize("origin", [b"https://127.0.0.1:9", b"http://127.0.0.1:1", b"http://127.0.0.1", b"null", b""])
-def test_a_page_of_another_origin_is_refused(origin: bytes) -> None:
-    assert refusal(("127.0.0.1", 9), [(b"host", b"127.0.0.1:9"), (b"origin", origin)]) == 403
-    assert refusal(("127.0.0.1", 9), [(b"host", b"127.0.0.1:9"), (b"origin", b"http://127.0.0.1:9")]) is None

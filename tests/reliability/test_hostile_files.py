@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from xp.__main__ import main
 from xp.episode.metrics_file import read_metrics
-from xp.errors import ExitCode, XpError
-from xp.evaluation.records import read_summary
-from xp.evaluation.summary_check import check_summary
+from xp.errors import ExitCode
 from xp.evaluation.tables import markdown
 
 pytestmark = pytest.mark.scorecard(43)
@@ -27,7 +22,6 @@ pytestmark = pytest.mark.scorecard(43)
 RECORDED = Path(__file__).parents[1] / "recorded/planted/runs/good_short"
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
 EVALUATION = "runs/bad/attempt_1/evaluate/evaluation.json"
 EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
@@ -77,8 +71,9 @@ FIGURES: dict[str, Any] = {
     "num_tasks": 1,
     "num_episodes": 1,
     "num_void": 0,
-    "reward": {"value": 0.5, "low": 0.4, "high": 0.6},
-    "passes": {"value": 0.5},
+    "reward": {"value": 0.5, "stderr": 0.1, "low": 0.4, "high": 0.6, "method": "t", "num_tasks": 2},
+    "passes": None,
+    "avg_at_k": None,
     "pass_threshold": 1.0,
     "pass_at_k": {},
     "pass_hat_k": {},
@@ -98,7 +93,7 @@ SUMMARISED: dict[str, Any] = {
     "num_played": 1,
     "summary": FIGURES,
     "environments": {"e": FIGURES},
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost_usd": None},
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost_usd": None, "judges": {}},
     "tasks": {"e/test/1": {"hash": "x", "rewards": [0.5]}},
 }
 
@@ -216,7 +211,7 @@ def test_a_value_of_an_evaluation_that_is_none_is_refused(
     run_all(outputs, capsys, (COMMANDS[0], COMMANDS[3], *COMMANDS[5:8], ("runs", "compare", "--paired", "bad")))
 
 
-@pytest.mark.parametrize("value", [*NUMBERS, "null"])
+@pytest.mark.parametrize("value", ['"x"', "null"])
 @pytest.mark.parametrize("path", [[], *([name] for name in SUMMARISED), ["summary", "reward"], ["model", "name"],
                                   ["summary", "reward", "value"], ["environments", "e"],
                                   ["tasks", "e/test/1"], ["tasks", "e/test/1", "rewards"]])  # fmt: skip
@@ -228,52 +223,6 @@ def test_a_summary_of_another_shape_is_one_line_of_the_list(
     wanted = (*lists, ("runs", "show", "good"), ("runs", "compare", "--paired", "good", "bad"))
     told = run_all(outputs, capsys, wanted)
     assert "bad" in told["eval list"]
-
-
-@pytest.mark.parametrize("name", ["run", "summary", "model", "status", "env", "usage", "environments"])
-def test_a_summary_without_a_key_is_named_with_the_reason(
-    outputs: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (outputs / SUMMARY).write_text(json.dumps({key: one for key, one in SUMMARISED.items() if key != name}))
-    told = run_all(outputs, capsys, (("runs", "list"), ("runs", "show", "good"), ("eval", "list")))
-    assert "unreadable" in told["eval list"]
-    assert "unreadable" in told["runs list"]
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "told"),
-    [
-        (["summary", "reward", "value"], '"x"', "summary.reward.value: should be a valid number; got 'x'"),
-        (["summary", "reward", "high"], "null", "summary.reward: an interval has one bound"),
-        (["summary", "bootstrap_differs"], "true", "summary: bootstrap_differs, and bootstrap is null"),
-        (["environments", "e"], "[1]", "environments: e: should be a JSON object; got [1]"),
-        (["num_asked"], "true", "num_asked: should be a valid integer; got True"),
-        (["num_played"], NUMBERS[0], "num_played: should be less than 9007199254740992; got 1000"),
-        (["usage", "judges"], '{"prompt_tokens": 1}', "usage: judges has no prompt_tokens or no completion_tokens"),
-        (["usage", "cost_usd"], "NaN", "usage.cost_usd: should be a finite number; got nan"),
-        (["tasks", "e/test/1", "rewards"], "[null, 1, 1e101]", "tasks: e/test/1: rewards.2: should be less than"),
-    ],
-)
-def test_a_fault_of_a_summary_is_named_with_its_key_and_its_value(
-    tmp_path: Path, path: list[str], value: str, told: str
-) -> None:
-    file = tmp_path / "eval.json"
-    file.write_text(json.dumps(SUMMARISED))
-    assert read_summary(file) == SUMMARISED
-    leave(file, path, value)
-    with pytest.raises(XpError, match=re.escape(told)) as found:
-        read_summary(file)
-    assert found.value.code is ExitCode.RUN_DIR
-
-
-def test_of_a_summary_with_faults_everywhere_one_is_told_and_no_other_is_kept() -> None:
-    tasks = {f"e/test/{number}": {"hash": 0, "rewards": ["x"] * 8} for number in range(20_000)}
-    tracemalloc.start()
-    with pytest.raises(ValueError, match=r"^tasks: e/test/0: hash: should be a valid string; got 0$"):
-        check_summary(SUMMARISED | {"tasks": tasks})
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 5_000_000
 
 
 def leave(file: Path, path: list[str], value: str) -> None:

@@ -19,7 +19,7 @@ from tests.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse
-from xp.cli.table import Column, fitted, plain, wrapped
+from xp.cli.table import Column, fitted, wrapped
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 from xp.runs.record import LOCK
@@ -177,12 +177,6 @@ def test_help_fits_80_columns(words: str, capsys: pytest.CaptureFixture[str], mo
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_pipe_gets_one_plain_line_a_row() -> None:
-    lines = plain(RUNS, ROWS).splitlines()
-    assert [len(line.split("\t")) for line in lines] == [4, 4, 4]
-    assert lines[2] == "echo-20261122-054017-c3d4\trunning\t-\ta b"
-
-
 def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in ("runs", "runs list", "runs compare", "tasks list", "tasks verify", "tasks prune"):
         assert main([*line.split(), "--json", f"outputs={tmp_path}"]) == 0
@@ -225,11 +219,6 @@ def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tm
     assert wanted in answer.read_text()
 
 
-def test_a_shell_that_is_not_known_is_refused() -> None:
-    with pytest.raises(XpError, match="invalid choice"):
-        parse(["completion", "tcsh"])
-
-
 def lost_stream(kind: str) -> TextIO:
     """A stream that takes no text: its reader is gone, its disk is full, or its terminal is gone."""
     if kind == "disk":
@@ -241,6 +230,68 @@ def lost_stream(kind: str) -> TextIO:
 
 LOST = ("pipe", "disk", "terminal")
 BIN = (sys.executable, "-m", "xp")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["plan"], ["plan", "--json"], ["plan", "--help"], ["--version"], ["runs", "list"], ["tasks", "prune", "--json"]],
+    ids=" ".join,
+)
+def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = {}
+    for kind in LOST:
+        with lost_stream(kind) as stream, redirect_stdout(stream):
+            try:
+                codes[kind] = main(words)
+            except SystemExit as ended:
+                codes[kind] = int(ended.code or 0)
+        said = capsys.readouterr().err
+        assert (said == "") == (kind == "pipe"), said
+        assert said.count("\n") <= 1
+    assert codes == {"pipe": 0, "disk": ExitCode.RESOURCE, "terminal": ExitCode.RESOURCE}
+
+
+def test_what_an_encoding_does_not_have_is_written_out() -> None:
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "whodunit_mini \\xb7 tiny" in done.stdout
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
+    program = " ".join(map(shlex.quote, BIN))
+    words = ["bash", "-c", f"set -o pipefail; {program} plan --files | head -1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "run", record("run", status="running"))
+    make_ours(run)
+    (run / "attempt_1/train/log.txt").write_text("a line\n")
+    with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
+        assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)
+
+
+def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
+    for word in ('outputs="/a b/c"', "outputs='/a b/c'", "outputs=/a b/c"):
+        assert outputs_of([word]) == Path("/a b/c")
+
+
+@pytest.mark.skipif(not Path(sys.executable).with_name("xp").is_file(), reason="xp is not installed as a program")
+def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp_path: Path) -> None:
+    (tmp_path / "guess.py").write_text("class Guess:\n    pass\n")
+    words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
+    plans = []
+    for program in ([str(Path(sys.executable).with_name("xp"))], [sys.executable, "-m", "xp"]):
+        ended = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        plans.append(json.loads(ended.stdout)["spec"])
+    assert plans[0] == plans[1]
 
 
 @pytest.mark.scorecard(65)
@@ -270,85 +321,3 @@ def test_the_code_of_the_work_remains_without_output(
     with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
         words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
         assert main(words) == ExitCode.UNHEALTHY
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["plan"], ["plan", "--json"], ["plan", "--help"], ["--version"], ["runs", "list"], ["tasks", "prune", "--json"]],
-    ids=" ".join,
-)
-def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
-    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    codes = {}
-    for kind in LOST:
-        with lost_stream(kind) as stream, redirect_stdout(stream):
-            try:
-                codes[kind] = main(words)
-            except SystemExit as ended:
-                codes[kind] = int(ended.code or 0)
-        said = capsys.readouterr().err
-        assert (said == "") == (kind == "pipe"), said
-        assert said.count("\n") <= 1
-    assert codes == {"pipe": 0, "disk": ExitCode.RESOURCE, "terminal": ExitCode.RESOURCE}
-
-
-@pytest.mark.scorecard(65)
-def test_a_closed_output_is_no_output() -> None:
-    for closed in ("<&- >&-", "2>&-"):
-        done = subprocess.run(
-            ["sh", "-c", f'exec "$@" {closed}', "sh", *BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert (done.returncode, done.stderr) == (0, ""), closed
-
-
-def test_what_an_encoding_does_not_have_is_written_out() -> None:
-    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "whodunit_mini \\xb7 tiny" in done.stdout
-
-
-def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
-    program = " ".join(map(shlex.quote, BIN))
-    words = ["bash", "-c", f"set -o pipefail; {program} plan --files | head -1"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("kind", LOST)
-def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "run", record("run", status="running"))
-    make_ours(run)
-    (run / "attempt_1/train/log.txt").write_text("a line\n")
-    with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
-        assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)
-
-
-def test_a_file_opened_later_does_not_become_a_closed_output(tmp_path: Path) -> None:
-    program = (
-        "import os, sys\nfrom xp.lib.terminal import guarded\n"
-        f"with guarded():\n    file = open({str(tmp_path / 'file')!r}, 'w')\n"
-        "    os.system('echo from a child')\n    print('text')\n    sys.exit(file.fileno() < 3)"
-    )
-    words = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-c", program]
-    assert subprocess.run(words, timeout=PATIENCE_S).returncode == 0
-    assert (tmp_path / "file").read_text() == ""
-
-
-def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
-    for word in ('outputs="/a b/c"', "outputs='/a b/c'", "outputs=/a b/c"):
-        assert outputs_of([word]) == Path("/a b/c")
-
-
-@pytest.mark.skipif(not Path(sys.executable).with_name("xp").is_file(), reason="xp is not installed as a program")
-def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp_path: Path) -> None:
-    (tmp_path / "guess.py").write_text("class Guess:\n    pass\n")
-    words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
-    plans = []
-    for program in ([str(Path(sys.executable).with_name("xp"))], [sys.executable, "-m", "xp"]):
-        ended = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-        plans.append(json.loads(ended.stdout)["spec"])
-    assert plans[0] == plans[1]

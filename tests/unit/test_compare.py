@@ -14,9 +14,7 @@ import pytest
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.lib.terminal import csv_cell
 from xp.report.comparison import _pairs
-from xp.runs.differences import differing
 from xp.runs.leaderboard import PLAIN
 from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
@@ -130,26 +128,6 @@ def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
     assert _pairs([plain, other])[0] == []
 
 
-def test_a_changed_reward_function_is_ranked_by_passes_of_the_environments_own_reward(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = {
-        "plain": ({}, 0.5, 0.6),
-        "twice": (TWICE, 1.2, 0.4),
-        "again": ({**TWICE, "code of rewards:twice": "b2"}, 0.9, 0.5),
-    }
-    for name, (changes, after, passes) in runs.items():
-        run = leave(tmp_path, name, after)
-        with_tasks(run, [after] * 3, "abc")
-        scored_by(run, passes, **changes)
-    head, *lines, verdict = shown(capsys, f"outputs={tmp_path}")
-    assert head.split("\t")[:2] == ["run", "passes"]
-    assert [line.split("\t")[:2] for line in lines] == [["plain", "0.600"], ["again", "0.500"], ["twice", "0.400"]]
-    assert verdict.startswith("ranked by passes of the environment's own reward, without a verdict: ")
-    assert 'env.reward_fn ({"rewards:twice": 1.0} or null) and code of rewards:twice differ' in verdict
-    assert "code of rewards:twice" in verdict
-
-
 def test_runs_on_other_tasks_are_not_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, contents in (("one", "abc"), ("other", "abd")):
         run = leave(tmp_path, name, 0.5)
@@ -181,27 +159,6 @@ def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
     assert f"{RATE}=0.001 is better than {RATE}=0.0001 by 0.055" in lines[-1]
 
 
-def test_settings_without_a_common_seed_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, rate, seed, after in (("a", "1e-4", 1, 0.5), ("b", "1e-3", 2, 0.9)):
-        leave(tmp_path, name, after, f"{RATE}={rate}", f"seed={seed}")
-    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert f"without further statistics: no seed of {RATE}=0.001 was run with {RATE}=0.0001 too" in verdict
-
-
-def test_two_runs_that_hardly_differ_are_not_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    low, high = leave(tmp_path, "low", 0.5, f"{RATE}=1e-4"), leave(tmp_path, "high", 0.6, f"{RATE}=1e-3")
-    with_tasks(low, [1.0, 0.0] * 5)
-    with_tasks(high, [0.0, 1.0] * 5)
-    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert verdict.startswith(
-        f"{RATE}=0.001 is highest with 0.600. No difference between {RATE}=0.001 and {RATE}=0.0001"
-    )
-    assert "10 tasks show differences from 1" in verdict
-    with_tasks(low, [0.0] * 9 + [0.1])
-    with_tasks(high, [1.0] * 10)
-    assert f"{RATE}=0.001 is better than {RATE}=0.0001 by 0.990" in shown(capsys, f"outputs={tmp_path}")[-1]
-
-
 def test_tasks_of_one_name_and_another_content_are_not_paired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,11 +185,6 @@ def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: 
     assert "is highest with 0.750, adjusted by the values before training. " in verdict
     assert "is better than training.learning_rate=0.0001 by 0.530" in verdict
     assert verdict.endswith("on 3 seeds.")
-
-
-def test_the_fields_of_another_option_are_no_differences_of_their_own() -> None:
-    algorithms = [spec(Path("o"), f"algorithm={name}").model_dump(mode="json") for name in ("grpo", "dapo")]
-    assert differing(algorithms) == [{}, {}]
 
 
 def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,31 +221,3 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
     assert table[0]["env"] == f"'{FORMULA}"
     plain = shown(capsys, f"outputs={tmp_path}")
     assert [line for line in plain if line.startswith("|")] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "cell"),
-    [
-        ("-0.3", "-0.3"),
-        ("+1e-05", "+1e-05"),
-        ("-1+1", "'-1+1"),
-        ("@SUM(1)", "'@SUM(1)"),
-        ("\t=1", "'\t=1"),
-        ("a=b", "a=b"),
-    ],
-)
-def test_numbers_stay_numbers_in_csv(text: str, cell: str) -> None:
-    assert csv_cell(text) == cell
-
-
-@pytest.mark.parametrize("scoring", ["[]", '{"a": 3}', '{"a": {"env.reward_fn": 3, "code of x": [1]}}', '{"a": {}}'])
-def test_a_record_of_the_scoring_that_somebody_else_wrote_costs_no_more_than_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], scoring: str
-) -> None:
-    for name, text in (("one", scoring), ("other", '{"a": {"env.reward_fn": {"x:y": 1}}}')):
-        run = leave(tmp_path, name, 0.5)
-        with_tasks(run, [1.0, 0.0, 0.5], "abc")
-        file = run / "attempt_1/evaluate/evaluation.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"scoring": json.loads(text)}))
-    assert len(shown(capsys, f"outputs={tmp_path}")) >= 3
-    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) in (0, 3, 5)

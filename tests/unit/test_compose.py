@@ -102,11 +102,6 @@ def test_all_faults_are_told_at_once() -> None:
     assert "`python -m xp evaluate` plays the model untrained" in text
 
 
-@pytest.mark.parametrize("name", ["WhoDunIt", "whodunit", "GeneralReasoning/WhoDunIt"])
-def test_the_environment_of_the_tutorials_goes_by_all_its_spellings(name: str) -> None:
-    assert compose([f"env={name}"]).env.members["whodunit"].target == "GeneralReasoning/WhoDunit"
-
-
 def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\n")
@@ -187,11 +182,6 @@ def test_a_sweep_is_the_product_of_its_values() -> None:
     }
 
 
-def test_one_illegal_point_refuses_the_whole_sweep() -> None:
-    with pytest.raises(XpError, match=r"training\.group_size=1"):
-        compose_sweep(["training.group_size=4,1"])
-
-
 def keys_without_comment(file: Path) -> list[str]:
     lines = file.read_text().splitlines()
     found = []
@@ -213,15 +203,3 @@ def test_every_default_has_a_comment_above_it() -> None:
     files = [*(ROOT / "conf").glob("*.yaml"), *(ROOT / "conf").glob("*/_base.yaml")]
     assert len(files) > 6
     assert [line for file in files for line in keys_without_comment(file)] == []
-
-
-def test_an_option_says_no_more_than_once_what_a_key_is() -> None:
-    defaults = {line.strip() for file in (ROOT / "conf").glob("*/_base.yaml") for line in file.read_text().splitlines()}
-    repeated = [
-        (file.name, line.strip())
-        for file in (ROOT / "conf").glob("*/*.yaml")
-        if file.name != "_base.yaml"
-        for line in file.read_text().splitlines()
-        if line.strip().startswith("# ") and line.strip() in defaults and "@package" not in line
-    ]
-    assert repeated == []

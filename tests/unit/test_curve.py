@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,26 +34,6 @@ def test_the_picture_lies_beside_the_evaluation_and_is_drawn_once(tmp_path: Path
     assert picture_of(tmp_path, evaluation, warnings.append) == picture
     assert (picture.stat().st_mtime_ns, warnings) == (drawn, [])
     assert sorted(path.name for path in picture.parent.iterdir()) == ["evaluation.json", "reward_curve.png"]
-
-
-def test_without_the_library_there_is_a_sentence_and_no_picture(
-    tmp_path: Path, evaluation: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    warnings: list[str] = []
-    assert picture_of(tmp_path, evaluation, warnings.append) is None
-    assert len(warnings) == 1
-    assert "no reward curve: ModuleNotFoundError" in warnings[0]
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"results": []}', '{"results": {"after": {}}}'])
-def test_an_evaluation_that_cannot_be_read_costs_no_more_than_the_picture(
-    tmp_path: Path, evaluation: Path, text: str
-) -> None:
-    evaluation.write_text(text)
-    warnings: list[str] = []
-    picture_of(tmp_path, evaluation, warnings.append)
-    assert len(warnings) <= 1
 
 
 def test_a_run_that_nobody_waited_for_gets_its_picture_when_it_is_shown(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from xp.cli.display import _reward, console, headed
+from xp.cli.display import _reward
 from xp.runs.held_out import HeldOutResult
 
 
@@ -20,10 +20,3 @@ def test_where_nothing_is_known_of_other_tasks_no_interval_is_told(
     stderr: float | None, num_tasks: int | None, told: str
 ) -> None:
     assert f"0.500{told} over" in _reward(HeldOutResult(0.5, stderr, 0.5, 20, 0, num_tasks=num_tasks))
-
-
-def test_brackets_and_colons_of_a_path_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    path = "/data/[/old]/[bold]/:car:/runs/r"
-    console().print(path)
-    console().print(headed("train [/x]", f"  {path}"))
-    assert capsys.readouterr().out == f"{path}\ntrain [/x]  {path}\n"

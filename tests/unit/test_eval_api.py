@@ -16,7 +16,7 @@ from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Api, DialogueFails, TooLong, Unavailable
 from xp.evaluation.play import Dialogue, play
@@ -175,31 +175,6 @@ def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: 
     assert episode.settle().num_malformed == 0
 
 
-def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost_in_open_thinking() -> None:
-    dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
-    function = {"name": "echo", "arguments": {"text": "</tool_call>"}}
-    text = dialogue.written({"content": "<think>I never close", "tool_calls": [{"function": function}]})
-    assert SYNTAX[Dialect.HERMES].read(text, lambda: ()) == (ToolCall("echo", {"text": "</tool_call>"}),)
-
-
-def test_a_key_that_expires_meanwhile_makes_no_dialogue_fail() -> None:
-    with serving(refusing(NO_MESSAGE["400"], (401, {}, {}))) as server:
-        with pytest.raises(XpError, match="refuses the key"):
-            api(server).ask(MESSAGES, [], 0.0)
-
-
-def test_an_endpoint_that_only_has_no_time_makes_no_dialogue_fail() -> None:
-    with serving(refusing((429, {}, {}), (429, {}, {}))) as server, pytest.raises(Unavailable, match="HTTP 429"):
-        api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
-
-
-def test_a_broken_connection_is_tried_again() -> None:
-    with serving(ChatServer()) as server:
-        asked = api(server, pauses=[], max_attempts=2)
-    with pytest.raises(Unavailable, match="ConnectionRefusedError"):
-        asked.ask(MESSAGES, [], 0.0)
-
-
 def test_a_longer_pause_than_five_minutes_stops_the_evaluation() -> None:
     with serving(refusing((429, {"Retry-After": "3600"}, {}))) as server:
         with pytest.raises(Unavailable, match="asks for a pause of 3600 s"):
@@ -301,19 +276,6 @@ def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> N
     text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
     assert isinstance(call, Malformed)
-
-
-@pytest.mark.parametrize("dialect", list(SYNTAX))
-@pytest.mark.parametrize("tools", list(ToolCalls))
-def test_arguments_that_are_no_json_end_no_evaluation_in_any_dialect(dialect: Dialect, tools: ToolCalls) -> None:
-    rules = replace(RULES, dialect=dialect)
-    dialogue = Dialogue(row([ECHO]), rules, tools)
-    message = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]}
-    assert "{broken" in dialogue.written(message)
-    if dialogue.is_native:
-        episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), rules)
-        episode.step(dialogue.written(message), calls=dialogue.native_calls(message))
-        assert episode.settle().num_malformed == 1
 
 
 def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:

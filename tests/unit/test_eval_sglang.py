@@ -17,7 +17,6 @@ from xp.backends.trl.control.render import sampling_of
 from xp.compose import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter
-from xp.errors import XpError
 from xp.evaluation.local import sglang_arguments
 
 SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")
@@ -78,19 +77,3 @@ def test_a_turn_is_token_ids_with_the_log_probability_of_each(url: str, tmp_path
     given = body["sampling_params"]
     assert (given["temperature"], given["max_new_tokens"], given["stop_token_ids"]) == (0.5, 3, [2])
     assert (given["stop"], given["no_stop_trim"]) == (["</s>"], True)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        [],
-        {"meta_info": {}},
-        {"meta_info": {"output_token_logprobs": []}},
-        {"meta_info": {"output_token_logprobs": [["x", 1]]}},
-    ],
-)
-def test_an_answer_without_tokens_is_a_failure_of_the_server(url: str, answer: Any, tmp_path: Path) -> None:
-    Answers.answer = answer
-    with pytest.raises(XpError, match="the SGLang server failed"):
-        SGLangWriter(url, sampling_of(compose([]), 1.0), [2], str(tmp_path)).answer(GenerationRequest([7], 3, 1))

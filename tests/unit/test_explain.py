@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,14 +60,6 @@ def test_an_override_comes_before_the_files_and_they_are_told_too() -> None:
     ]
 
 
-def test_a_users_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    file = tmp_path / "env" / "mine.yaml"
-    file.write_text("defaults: [_base, _self_]\nserve: a.b:C\nmax_turns: 3\n")
-    mark = origin_of("env.max_turns", ["env=mine"], [tmp_path]).marks[-1]
-    assert mark.place == f"{file}:3:12"
-
-
 def test_explain_says_value_origin_meaning_and_every_backend() -> None:
     spec, specs = compose([]), specs_of([])
     text = "\n".join(explain("algorithm.kl_estimator", spec, specs, []))
@@ -90,15 +81,6 @@ def test_explain_as_json_has_the_facts_of_the_text(capsys: pytest.CaptureFixture
     assert [value for value in values if " ".join(value.split()) not in text] == []
 
 
-def test_explain_of_a_name_that_is_a_metric_and_a_key_tells_both(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "learning_rate"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("training/learning_rate\n")
-    assert "\ntraining.learning_rate = 0.0007\n" in text
-    assert main(["explain", "learning_rate", "--json"]) == 0
-    assert [next(iter(one)) for one in json.loads(capsys.readouterr().out)] == ["metric", "key"]
-
-
 def test_explain_of_a_section_lists_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "env.reward"]) == 0
     assert "env.reward.reduction = sum  sum, mean, max, min or last." in capsys.readouterr().out
@@ -113,14 +95,6 @@ def test_explain_of_a_key_that_is_none_names_the_nearest(
 ) -> None:
     assert main(["explain", key]) == 2
     assert expected in capsys.readouterr().err
-
-
-def test_explain_says_what_becomes_of_a_critic_where_there_is_one() -> None:
-    overrides = ["algorithm=ppo"]
-    text = "\n".join(explain("algorithm.critic.gae_lambda", compose(overrides), specs_of(overrides), overrides))
-    assert text.startswith("algorithm.critic.gae_lambda = 0.95\n  from   conf/algorithm/ppo.yaml:")
-    for part in ("GRPOTrainer has no critic", "trainer.algorithm.lambd=0.95", "--lambd 0.95"):
-        assert part in text
 
 
 def test_explain_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

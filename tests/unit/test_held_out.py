@@ -20,7 +20,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
 from xp.planning.splits import held_out_lines
 from xp.planning.stages.prepare import prepare_config, task_set_place
-from xp.runs.held_out import held_out, read_held_out, read_rewards
+from xp.runs.held_out import read_held_out, read_rewards
 from xp.tasks.prepare import prepare
 from xp.tasks.rounds import Rounds
 from xp.worker.evaluate import evaluate_models
@@ -51,13 +51,6 @@ def test_evaluations_while_training_need_something_held_out() -> None:
     with pytest.raises(XpError, match=r"evaluation\.every: env\.held_out=null") as error:
         build_plan(compose([*ON["trl"], "env.held_out=null", "evaluation.every=2"]), "r")
     assert error.value.code is ExitCode.PLAN
-
-
-def test_what_is_not_held_out_is_not_evaluated_on_request_either() -> None:
-    spec = compose([*ON["trl"], "env.held_out=null"])
-    for asked in (lambda: build_evaluation(spec, "r", 2, None), lambda: build_model_evaluation(spec, "r")):
-        with pytest.raises(XpError, match="there are no held-out tasks"):
-            asked()
 
 
 def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
@@ -110,16 +103,6 @@ def test_training_splits_are_one_name_or_several() -> None:
 def test_a_choice_of_splits_that_means_nothing_is_told(override: str, message: str) -> None:
     with pytest.raises(XpError, match=message):
         compose([*ON["trl"], override])
-
-
-def test_indices_are_of_one_training_split() -> None:
-    with pytest.raises(XpError, match="positions within one split, but there are several"):
-        compose(["env=whodunit", "env.train.split=[train,extra]", "env.train.num_tasks=null", "env.train.indices=[1]"])
-
-
-def test_held_out_indices_are_of_a_split_that_is_named() -> None:
-    with pytest.raises(XpError, match="set split too"):
-        compose(["env=whodunit", "env.held_out.indices=[1]"])
 
 
 def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> None:
@@ -176,16 +159,6 @@ def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path)
         record = {"num_trained_on": num_trained_on, "num_held_out": 10}
         file.write_text(json.dumps({"results": {"after": result}, "held_out": {"m": record}}))
         assert read_held_out(file)["after"].label == label
-
-
-def test_the_last_attempts_result_counts_whatever_the_files_times_say(tmp_path: Path) -> None:
-    """A copy of a run may have other times."""
-    for number, reward in ((2, 0.2), (10, 0.9)):
-        file = tmp_path / f"attempt_{number}/evaluate/evaluation.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps({"results": {"after": {"reward_mean": reward, "reward_stderr": None}}}))
-        os.utime(file, (1_000_000 - number, 1_000_000 - number))
-    assert held_out(tmp_path)["after"].reward_mean == 0.9
 
 
 def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.evaluation.api import Answer, Api, Unavailable
-from xp.evaluation.play import _arguments
-from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub
 from xp.testing.jobs import PATIENCE_S
@@ -66,19 +64,6 @@ def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
     refusal = json.dumps({"error": {"message": "cut \ud83d"}}).encode()
     with raw_server(lambda: whole(refusal, "500 X")) as url, pytest.raises(Unavailable, match="HTTP 500: cut \ufffd"):
         asked(url)
-
-
-def test_a_message_that_could_not_be_written_again_breaks_the_protocol() -> None:
-    deep: Any = "x"
-    for _ in range(300):
-        deep = [deep]
-    with raw_server(lambda: whole(said({"content": deep}))) as url:
-        with pytest.raises(XpError, match="nested more than 100 levels"):
-            asked(url)
-    text = json.dumps({"x": deep})
-    assert is_deep(deep)
-    assert not is_deep({"x": [1, {"y": "z"}]})
-    assert _arguments(text) == text  # for the episode, which calls it malformed
 
 
 @pytest.mark.parametrize("usage", [[1], "x", 3, {"prompt_tokens": 10**30}, {"prompt_tokens": [1]}, None])

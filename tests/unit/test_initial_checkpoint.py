@@ -10,12 +10,10 @@ import pytest
 
 from tests.unit.test_own_model import fault, model_at
 from tests.unit.test_own_model import no_hub as no_hub
-from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.compose import compose
 from xp.planning.plan import Plan, build_plan
 
-SMALL = ("training.max_response_tokens=2048",)
 BACKENDS = {
     "trl": ("hardware=a100x1",),
     "skyrl": ("hardware=a100x4",),
@@ -66,14 +64,6 @@ def test_training_and_the_first_evaluation_start_there_and_the_reference_is_the_
     assert json.loads(reader)["model"] == str(tmp_path / "sft")
 
 
-def test_skyrl_gets_two_models(tmp_path: Path) -> None:
-    plan = build_plan(compose(overrides(tmp_path, "skyrl")), "r")
-    config = SkyrlConfig.from_json(json.dumps(config_of(plan, "train")))
-    words = config.common.native(config.start_model, Path("/out"), config.base_model)
-    assert f'trainer.policy.model.path="{tmp_path}/sft"' in words
-    assert f'trainer.ref.model.path="{tmp_path}/base"' in words
-
-
 def test_slime_loads_it_while_the_run_has_no_checkpoint(tmp_path: Path) -> None:
     config = SlimeConfig.from_json(
         json.dumps(config_of(build_plan(compose(overrides(tmp_path, "slime")), "r"), "train"))
@@ -86,14 +76,6 @@ def test_slime_loads_it_while_the_run_has_no_checkpoint(tmp_path: Path) -> None:
     first = config.from_the_start()
     assert value(first, "--load") == value(first, "--hf-checkpoint") == str(tmp_path / "sft")
     assert value(first, "--ref-load") == str(tmp_path / "base")
-
-
-def test_a_directory_below_the_outputs_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    checkpoint_at(tmp_path / "outputs/runs/r0/model")
-    base = model_at(tmp_path / "base")
-    spec = compose(["model=hf", f"model.path={base}", "training.initial_checkpoint=runs/r0/model"])
-    assert spec.training.initial_checkpoint == str(tmp_path / "outputs/runs/r0/model")
 
 
 def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:
@@ -121,12 +103,6 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     assert "not the network of model=qwen3-4b" in option
     tiny = fault(f"training.initial_checkpoint={start}")
     assert "not the network of model=tiny: " in tiny
-
-
-def test_a_model_that_nobody_here_knows_cannot_be_compared(tmp_path: Path) -> None:
-    start = checkpoint_at(tmp_path / "start")
-    said = fault("model=hf", "model.path=Some/Model", f"training.initial_checkpoint={start}")
-    assert "download the model first" in said
 
 
 def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:

@@ -7,19 +7,22 @@ import io
 import random
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.unit.tutorial_keys import BESIDE, SKYRL, SLIME, TUTORIALS
 from xp.__main__ import main
 from xp.cli.explain import fields_of
-from xp.compose import GROUPS, compose, options
-from xp.compose.known_names import OPTION_ALIASES, unread_variables
+from xp.compose import GROUPS, compose
+from xp.compose.known_names import RENAMED, unread_variables
 from xp.compose.native_names import _catalogs, _sample, hint
-from xp.compose.script_words import RENAMED
 from xp.errors import ExitCode
 from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
+
+KEYS = yaml.safe_load(Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"))
+TUTORIALS = {name: (tuple(one["base"]), one["answers"]) for name, one in KEYS["tutorials"].items()}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,7 @@ from xp.planning.plan import build_plan
     [
         pytest.param(base, key, answer, id=f"{name}:{key}")
         for name, (base, answers) in TUTORIALS.items()
-        for key, answer in answers
+        for key, answer in answers.items()
     ],
 )
 def test_a_key_of_a_tutorial_is_answered_and_the_answer_plans(
@@ -39,12 +42,14 @@ def test_a_key_of_a_tutorial_is_answered_and_the_answer_plans(
     for part in answer:
         assert part in said, said
     given = [part for part in answer if "=" in part]
-    beside = [text for part in answer for text in BESIDE.get(part, ())]
+    beside = [text for part in answer for text in KEYS["beside"].get(part, ())]
     assert not given or build_plan(compose([*_without(base, given), *given, *beside]), "r").stages
 
 
 def test_all_keys_that_a_tutorial_is_answered_with_are_keys_of_xp() -> None:
-    named = {part.partition("=")[0] for _, answers in TUTORIALS.values() for _, answer in answers for part in answer}
+    named = {
+        part.partition("=")[0] for _, answers in TUTORIALS.values() for answer in answers.values() for part in answer
+    }
     of_the_user = {"env.secrets.OPENAI_API_KEY"}
     known = {*GROUPS, *of_the_user, *_fields()}
     assert [key for key in named if key not in known and not any(path.startswith(f"{key}.") for path in known)] == []
@@ -77,16 +82,6 @@ def test_a_common_word_is_answered_with_the_key(word: str, key: str, capsys: pyt
     assert key in capsys.readouterr().err
 
 
-def test_a_flag_that_nobody_knows_is_told_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--no-such-flag", "3", "seed=2"]) == ExitCode.CONFIG
-    assert capsys.readouterr().err == "xp: --no-such-flag: no such flag; see python -m xp --help\n"
-
-
-def test_a_word_of_a_tutorial_is_known_below_a_section_too() -> None:
-    assert hint("env.nonterminal_reward=0.5") == "in xp: env.reward.nonterminal=0.5"
-    assert hint("training.learning_rat=0.5") is None
-
-
 def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,14 +90,6 @@ def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
     told = "OPENREWARD_UPLOAD_ROLLOUT is exported, but xp does not read it; in xp: upload_rollouts=true"
     assert told in capsys.readouterr().err
     assert unread_variables({"PATH": "/bin", "MODEL": ""}) == []
-
-
-def test_the_ids_of_the_hubs_are_those_of_the_options() -> None:
-    for (group, other), option in OPTION_ALIASES.items():
-        assert option in options(group)
-        if group == "model":
-            spec = compose([f"model={other}", "hardware=a100x4", "env=whodunit"])
-            assert (spec.model.path or "").lower() == other
 
 
 def test_the_fields_that_words_are_renamed_to_exist() -> None:
@@ -141,7 +128,8 @@ def _false_answer(backend: str, key: str) -> list[str]:
 def _fields() -> frozenset[str]:
     """Every field of xp's, those too that are null in most compositions."""
     lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-    specs = [compose(list(given)) for given in (SKYRL, SLIME, [*SKYRL, "algorithm=ppo"], [*SKYRL, lora])]
+    skyrl, slime = TUTORIALS["skyrl"][0], TUTORIALS["slime"][0]
+    specs = [compose(list(given)) for given in (skyrl, slime, [*skyrl, "algorithm=ppo"], [*skyrl, lora])]
     return frozenset(path for spec in specs for path in fields_of(spec))
 
 

@@ -14,7 +14,6 @@ import pytest
 import xp
 from xp.__main__ import main
 from xp.cli.explain import fields_of
-from xp.cli.metrics import is_metric, source_of
 from xp.compose import compose
 from xp.episode.metric import OF_EPISODES, OF_TRAINERS
 from xp.episode.metric_names import check_names, find
@@ -65,10 +64,6 @@ def test_what_a_backend_gives_is_in_the_table(backend: BackendName) -> None:
     assert {*names.NATIVE.values(), *names.MEASURED} <= {row.name for row in TRAINED}
 
 
-def test_every_metric_of_the_training_is_given_by_a_backend() -> None:
-    assert [row.name for row in TRAINED if not any(source_of(row, backend) for backend in BackendName)] == []
-
-
 @pytest.mark.parametrize(
     ("name", "row"),
     [
@@ -95,10 +90,6 @@ def test_a_name_that_is_in_no_row_is_not_written(tmp_path: Path, name: str) -> N
     with pytest.raises(ValueError, match=f"the metric {name} is not in"):
         MetricsFile(file, "train", 1).write(1, {"training/loss": 0.5, name: 1.0})
     assert not file.exists()
-
-
-def test_a_plugins_own_names_are_its_own(tmp_path: Path) -> None:
-    MetricsFile(tmp_path / "metrics.jsonl", "train", 1).write(1, {"sample/queue": 3.0})
 
 
 def test_the_keys_that_the_table_names_exist() -> None:
@@ -131,7 +122,3 @@ def test_explain_takes_the_last_part_of_a_metrics_name_and_lists_all(capsys: pyt
 def test_a_metric_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "training/clip_fractoin"]) == 2
     assert "did you mean training/clip_fraction?" in capsys.readouterr().err
-
-
-def test_no_key_of_the_spec_is_taken_for_a_metric() -> None:
-    assert [key for key in fields_of(compose(["algorithm=ppo"])) if is_metric(key)] == []

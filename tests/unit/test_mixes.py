@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xp.__main__ import main
-from xp.compose import ROOT, compose, compose_sweep, origin_of
+from xp.compose import ROOT, compose, origin_of
 from xp.compose.mixes import env_name
 from xp.errors import XpError
 from xp.planning.plan import build_plan
@@ -28,10 +28,6 @@ def test_the_members_of_a_mix_take_values_of_their_own() -> None:
     assert [member.max_turns for member in spec.env.members.values()] == [5, 20]
 
 
-def test_a_mix_of_one_is_that_environment() -> None:
-    assert compose(["env=[ctf]"]) == compose(["env=ctf"])
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -48,23 +44,6 @@ def test_a_mix_that_cannot_be_is_refused_with_the_way_out(text: str, expected: s
     with pytest.raises(XpError) as caught:
         compose([text])
     assert expected in str(caught.value)
-
-
-def test_a_sweep_goes_over_environments_and_over_mixes() -> None:
-    points = compose_sweep(["env=[whodunit,ctf],gsm8k,whodunit"])
-    assert [list(point.spec.env.members) for point in points] == [["whodunit", "ctf"], ["gsm8k"], ["whodunit"]]
-
-
-def test_a_sweep_counts_the_task_sets_of_its_points(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "-m", "env=[whodunit,ctf],gsm8k", "seed=1,2", "hardware=a100x4"]) == 0
-    assert capsys.readouterr().out.endswith("4 runs, 2 task sets\n")
-
-
-def test_a_users_environment_is_a_member_like_any_other(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\nmax_turns: 3\n")
-    spec = compose(["env=[mine,ctf]"], [tmp_path])
-    assert [member.max_turns for member in spec.env.members.values()] == [3, 20]
 
 
 def test_a_recipe_names_a_mix_as_a_list(tmp_path: Path) -> None:
@@ -85,13 +64,6 @@ def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) 
     assert places == ["conf/env/_base.yaml", "conf/env/ctf.yaml"]
     assert main(["explain", "env.members.ctf.weight", *overrides]) == 0
     assert "the command line: env.members.ctf.weight=2" in capsys.readouterr().out
-
-
-def test_cfg_prints_the_mix(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--cfg", "job", "env=whodunit+ctf"]) == 0
-    out = capsys.readouterr().out
-    assert "    whodunit:\n" in out
-    assert "    ctf:\n" in out
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
-from xp.compose import compose, from_container, options
-from xp.compose.model import GENERAL, name_of
+from xp.compose import compose
+from xp.compose.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.models.files import _from_hub
@@ -74,12 +74,6 @@ def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert weights_of(spec.model.architecture).total == 134_515_008  # type: ignore[arg-type]
 
 
-def test_the_record_holds_all_of_it(tmp_path: Path) -> None:
-    spec = compose(["model=hf", f"model.path={model_at(tmp_path / 'a')}"])
-    (tmp_path / "a" / "config.json").unlink()
-    assert from_container(spec.model_dump(mode="json")) == spec
-
-
 def test_a_model_in_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     model_at(tmp_path / "models--Org--My-Model" / "snapshots" / "abc")
@@ -111,14 +105,6 @@ def test_a_network_that_is_not_the_models_is_refused_on_every_backend(backend: s
     wrong = json.dumps({**known.model_dump(mode="json"), "num_layers": 31}).replace('"', "")
     said = fault(*chosen, f"model.architecture={wrong}")
     assert f"num_layers is 31, and config.json has 30 in {place}; correct it, or leave model.architecture out" in said
-
-
-def test_a_directory_of_the_user_that_is_called_like_a_model_of_the_hub_says_nothing_about_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model_at(tmp_path / "Qwen/Qwen3-4B", num_hidden_layers=2)
-    monkeypatch.chdir(tmp_path)
-    build_plan(compose([*SLIME, "model=qwen3-4b"]), "r")
 
 
 def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +147,6 @@ def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> Non
 @pytest.mark.parametrize("path", ["/data/model", "Org/Name", "./mine"])
 def test_a_path_for_an_option_is_answered(path: str) -> None:
     assert f"set model=hf model.path={path}" in fault(f"model={path}")
-
-
-def test_an_option_that_says_all_of_its_model_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.compose.model.config_of", None)
-    for name in set(options("model")) - {GENERAL}:
-        assert compose([f"model={name}"]).model.name == name
 
 
 def test_an_absolute_path_without_a_model_is_refused_where_the_run_is_on_this_machine(tmp_path: Path) -> None:
@@ -224,21 +204,6 @@ def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
     network = network_of(config.to_dict())
     assert network is not None
     assert weights_of(Architecture(**network)).total == sum(weight.numel() for weight in model.parameters())
-
-
-def test_a_family_with_other_parts_is_not_counted_in_silence(tmp_path: Path) -> None:
-    place = model_at(tmp_path / "g", model_type="gemma2")
-    spec = compose(["model=hf", f"model.path={place}", "hardware=a100x1", "env=whodunit"])
-    assert "counted as a plain decoder, which gemma2 is not" in memory_lines(spec)[0]
-
-
-def test_slime_says_an_unsupported_family_first_and_alone(tmp_path: Path) -> None:
-    place = model_at(tmp_path / "g", model_type="gemma2", rope_theta=10000.5)
-    text = fault("model=hf", f"model.path={place}", "model.dtype=float32", *SLIME)
-    assert text == (
-        "model.architecture.model_type: xp writes Megatron's flags for llama, qwen2, qwen3, qwen3_moe, not for gemma2;"
-        " use backend=skyrl or trl"
-    )
 
 
 def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> None:
@@ -309,11 +274,6 @@ def test_a_family_with_recurrent_layers_is_known_with_a_list_of_its_layers_and_w
     assert stated(config)["recurrent_layers"] == (family != "lfm2")
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3_text", "glm4_moe"])
-def test_attention_alone_is_not_recurrent(family: str) -> None:
-    assert not stated(transformers_config(family) or {})["recurrent_layers"]
-
-
 GRANITE: Mapping[str, Any] = {"model_type": "granitemoehybrid", "mamba_n_heads": 8}
 PACKED = ("backend=skyrl", "hardware=h100x8", "env=whodunit", "model=hf", "training.max_response_tokens=4096")
 
@@ -328,11 +288,6 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[
     megatron = ("backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true")
     assert "do not separate them; set sdpa, with backend.parallel.strategy=fsdp2" in fault(*mine, *megatron)
     build_plan(compose([*mine, "backend.attention=sdpa"]), "r")
-
-
-def test_a_hybrid_family_of_attention_layers_alone_is_packed(tmp_path: Path) -> None:
-    path = model_at(tmp_path / "micro", **GRANITE, layer_types=["attention"] * 30)
-    build_plan(compose([*PACKED, f"model.path={path}"]), "r")
 
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
@@ -354,19 +309,6 @@ def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Pat
     (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (place / shards["a"]).touch()
     assert f"the directory holds no {shards['b']}" in fault("model=hf", f"model.path={place}")
-
-
-def test_a_directory_of_another_machine_is_not_looked_into(tmp_path: Path) -> None:
-    place = model_at(tmp_path / "mine")
-    (place / "tokenizer.json").unlink()
-    assert compose(["model=hf", f"model.path={place}", "launcher=slurm", "hardware=a100x1"]).model.name == "mine"
-
-
-def test_a_value_that_was_written_through_float32_is_the_same(tmp_path: Path) -> None:
-    place = model_at(tmp_path / "mine", rms_norm_eps=9.999999747378752e-06)
-    option = ("model=smollm2-135m-instruct", f"model.path={place}")
-    assert compose(option).model.architecture == compose(["model=smollm2-135m-instruct"]).model.architecture
-    assert "norm_eps is 1e-05" in fault(*option[:1], f"model.path={model_at(tmp_path / 'other', rms_norm_eps=1.1e-05)}")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ import pytest
 
 from tests.unit.test_progress import progressing
 from xp.cli.display import live_console
-from xp.cli.panel import LINES, Panel, screen
-from xp.cli.progress import clock
+from xp.cli.progress import LINES, Panel, screen
 from xp.lib.terminal import Screen
-from xp.runs.record import RunStatus
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b5A\u202e"
 
@@ -67,15 +65,6 @@ def test_a_terminal_sees_stages_steps_and_curves_and_the_last_lines_while_it_goe
     assert max(len(line) for line in last.splitlines()) <= 80
 
 
-def test_the_panel_is_drawn_over_itself_and_no_move_of_the_cursor_is_written_out(
-    tmp_path: Path, terminal: Terminal
-) -> None:
-    with before(terminal), screen(progressing(tmp_path), has_panel=True) as echo:
-        echo("one\n")
-    assert "\x1b[1A" in terminal.getvalue()
-    assert "\\u001b" not in terminal.getvalue()
-
-
 def test_words_of_a_stage_cannot_act_on_the_terminal(tmp_path: Path, terminal: Terminal) -> None:
     panel = Panel(progressing(tmp_path))
     panel.echo(f"{HOSTILE}[bold]named[/bold]\n")
@@ -94,21 +83,3 @@ def test_of_a_progress_bar_the_last_state_stays_and_of_lines_the_last_ones(tmp_p
     panel.echo("".join(f"line {number}\n" for number in range(20)))
     assert list(panel._lines) == [f"line {number}" for number in range(20 - LINES, 20)]
     assert panel.view() is not None
-
-
-@pytest.mark.parametrize("why", ["a pipe", "--lines", "a dumb terminal"])
-def test_elsewhere_every_line_comes_through(
-    why: str, tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if why == "a pipe":
-        monkeypatch.setattr(terminal, "isatty", lambda: False)
-    if why == "a dumb terminal":
-        monkeypatch.setenv("TERM", "dumb")
-    run = progressing(tmp_path, RunStatus.RUNNING)
-    with before(terminal), screen(run, has_panel=why != "--lines") as echo:
-        echo("one\ntwo\n")
-    assert terminal.getvalue() == "one\ntwo\n"
-
-
-def test_a_clock_shows_hours_where_there_are_any() -> None:
-    assert [clock(seconds) for seconds in (0, 61, 3600 * 25 + 2)] == ["0:00", "1:01", "25:00:02"]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from tools.parity.critic import generalized, value_errors
-from tools.parity.found import Found
-from tools.parity.processes import in_processes
 from tools.parity.recorded import CriticRule
-from xp.errors import XpError
 
 VALUES = [torch.tensor([0.5, 9.0, 0.25, 1.0], dtype=torch.float64), torch.tensor([2.0, 3.0], dtype=torch.float64)]
 MASKS = [torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)]
@@ -36,14 +31,3 @@ def test_without_discount_and_with_all_of_the_future_a_return_is_the_reward() ->
 def test_an_error_is_the_larger_of_the_plain_and_of_the_clipped_one() -> None:
     now, old, returns = (torch.tensor(one) for one in ([1.0, 1.0], [0.0, 0.0], [1.0, 3.0]))
     assert value_errors(CriticRule(1.0, 1.0, 0.5, 0.5), now, old, returns).tolist() == [0.5**2 / 2, 2.5**2 / 2]
-
-
-def test_a_rank_that_fails_is_named_with_its_fault(tmp_path: Path) -> None:
-    def run(rank: int) -> Found:
-        if rank == 1:
-            raise ValueError("no gradient")
-        return Found([], [], [], [], {}, [])
-
-    assert in_processes(lambda rank: Found([float(rank)], [], [], [], {}, []), 2, tmp_path).advantages == [0.0]
-    with pytest.raises(XpError, match=r"^rank 1 ended with 1: ValueError: no gradient$"):
-        in_processes(run, 2, tmp_path)

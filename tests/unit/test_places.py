@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from tests.report_run import data_of, make_run
 from xp.__main__ import main
-from xp.cli.places import places_of_failed
-from xp.cli.run_plans import run_plan
-from xp.compose import compose
-from xp.errors import ExitCode, XpError
-from xp.planning.plan import build_plan
-from xp.runs.record import LOCK, RunStatus, read_record, update_stage, write_record
+from xp.cli.report import places_of_failed
+from xp.runs.record import RunStatus, read_record, update_stage, write_record
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +33,3 @@ def test_runs_show_names_trajectories_and_the_command_that_writes_a_report(
 def test_a_failed_run_with_episodes_has_its_report_written_and_named(run: Path) -> None:
     assert places_of_failed(run)[1] == f"report        {run / 'report.html'}"
     assert len(data_of(run / "report.html")["runs"][0]["episodes"]["columns"]["step"]) == 4 * 8 + 40
-
-
-def test_a_run_that_failed_before_its_first_episode_names_neither(tmp_path: Path) -> None:
-    assert places_of_failed(tmp_path) == []
-
-
-def test_a_resume_of_a_run_that_another_process_holds_writes_and_names_no_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(tmp_path, "R")
-    assert main(["runs", "trust", "R", f"outputs={tmp_path}"]) == 0
-    write_record(run, update_stage(read_record(run), "evaluate", status=RunStatus.FAILED, exit_code=9))
-    plan = build_plan(compose([f"outputs={tmp_path}"]), "R", 2)
-    with FileLock(run / LOCK), pytest.raises(XpError, match="is running already") as caught:
-        run_plan(plan, is_whole=False)
-    assert caught.value.code is ExitCode.RUN_DIR
-    assert "report" not in capsys.readouterr().err
-    assert not (run / "report.html").exists()

@@ -17,9 +17,8 @@ from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import _symptoms
-from xp.cli.runs import status
-from xp.cli.sparkline import bar, sparkline
-from xp.cli.watch import watch
+from xp.cli.progress import bar, sparkline
+from xp.cli.runs import watch
 from xp.planning.plan import build_plan
 from xp.runs.record import RunStatus, close_attempt, read_record, update_stage, write_record
 from xp.runs.run_directory import hold
@@ -105,16 +104,3 @@ def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ende
     follower.join(PATIENCE_S)
     assert not follower.is_alive()
     assert "succeeded" in told.getvalue()
-
-
-def test_a_run_that_ended_since_its_record_was_read_is_not_called_killed(tmp_path: Path) -> None:
-    run = progressing(tmp_path, RunStatus.RUNNING)
-    before = read_record(run)
-    write_record(run, close_attempt(before, RunStatus.SUCCEEDED))
-    assert status(run, before) == "succeeded"
-
-
-def test_nothing_goes_on_where_every_run_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    progressing(tmp_path)
-    assert main(["runs", "watch", f"outputs={tmp_path}"]) == 0
-    assert "no run is in progress" in capsys.readouterr().out

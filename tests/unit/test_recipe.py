@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from xp.__main__ import main
 from xp.compose import compose, options, to_yaml
@@ -17,7 +15,6 @@ from xp.spec import RunSpec
 
 IN_BRIEF = ("whodunit-gsm8k-slime",)
 """A mix on a cluster."""
-LORA = "model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}"
 MODEL = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9, "max_position_embeddings": 64}
 
 
@@ -34,79 +31,6 @@ def composed(text: str, directory: Path) -> RunSpec:
 def test_every_recipe_of_xp_comes_back(name: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={name}"])
     assert composed(recipe_of(spec, "x"), tmp_path) == spec
-
-
-def others(now: object) -> st.SearchStrategy[str]:
-    """Texts of other values of the same type."""
-    if isinstance(now, bool):
-        return st.just(str(not now).lower())
-    if isinstance(now, int):
-        return st.integers(1, 10**6).map(str)
-    return st.floats(1e-9, 1, exclude_max=True).map(repr)
-
-
-FREE = {
-    "seed": 1,
-    "record_prompts": False,
-    "training.learning_rate": 1.0,
-    "training.prompts_per_step": 1,
-    "training.num_steps": 1,
-    "training.adam_beta2": 1.0,
-    "training.shuffle": True,
-    "training.max_void_fraction": 1.0,
-    "evaluation.temperature": 1.0,
-    "evaluation.before_training": True,
-    "preparation.concurrency": 1,
-    "env.max_turns": 1,
-    "env.reward.minimum": 1.0,
-    "hardware.num_cpus": 1,
-}
-"""Keys that any spec has and any value suits -> a value of their type."""
-
-
-@st.composite
-def overrides(draw: st.DrawFn) -> list[str]:
-    groups = [
-        f"{group}={draw(st.sampled_from(names))}"
-        for group, names in (
-            ("env", ["whodunit_mini", "ctf", "gsm8k", "multiply", "endless_terminals"]),
-            ("model", ["tiny", "qwen3-4b", "llama3.1-8b-instruct", "qwen3-30b-a3b"]),
-            ("algorithm", ["grpo", "dapo", "ppo", "reinforce_pp"]),
-            ("backend", ["trl", "skyrl", "skyrl-main", "slime"]),
-            ("hardware", ["cpu", "a100x1", "h200x8"]),
-            ("launcher", ["local", "slurm", "ray", "modal"]),
-        )
-    ]
-    keys = draw(st.lists(st.sampled_from(sorted(FREE)), max_size=5, unique=True))
-    texts = draw(st.sampled_from([[], ["tracking=[wandb]"], [LORA], ["algorithm.critic=null"]]))
-    return [*groups, *(f"{key}={draw(others(FREE[key]))}" for key in keys), *texts]
-
-
-def legal(texts: list[str]) -> RunSpec | None:
-    try:
-        return compose(texts)
-    except XpError:
-        return None
-
-
-SETTINGS = settings(
-    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_random_specs_come_back(examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    seen = []
-
-    @settings(SETTINGS, max_examples=examples)
-    @given(st.builds(legal, overrides()).filter(lambda spec: spec is not None))
-    def comes_back(spec: RunSpec) -> None:
-        seen.append(spec)
-        assert composed(recipe_of(spec, "x"), tmp_path_factory.mktemp("recipe")) == spec
-
-    comes_back()
-    assert len(seen) >= examples
 
 
 def test_a_run_is_printed_with_its_options_and_the_defaults_beside_the_values(

@@ -10,7 +10,6 @@ import pytest
 
 from tests.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
-from xp.cli.report import write_page
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
 from xp.report.data import report
@@ -53,16 +52,6 @@ def test_an_index_takes_what_was_added_and_waits_for_the_end_of_a_line(tmp_path:
     assert [(row.step, row.task_index) for row in index.rows] == [(1, 0), (2, 7)]
     assert index.record(1)["index"] == 7
     assert index.num_unreadable == 2
-
-
-def test_an_index_follows_no_link_out_of_the_run(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere.jsonl"
-    write_episodes(elsewhere, [episode("train", 0, 0, 0, 1.0)])
-    place = tmp_path / "run/attempt_1/train/trajectories"
-    place.mkdir(parents=True)
-    (place / "train.jsonl").symlink_to(elsewhere)
-    with pytest.raises(XpError, match="leads out of"):
-        index_of(tmp_path / "run")
 
 
 def test_of_each_step_the_groups_of_best_median_and_worst_and_every_void_are_chosen(tmp_path: Path) -> None:
@@ -125,13 +114,6 @@ def test_foreign_text_is_written_out_and_cut_in_the_middle() -> None:
     assert "<" not in as_json({"a": "</script>"})
 
 
-def test_a_record_with_other_types_is_shown_as_far_as_it_goes() -> None:
-    strange = {"messages": [None, {"role": 5, "content": {"a": 1}}], "tool_calls": [7], "outcome": "x", "env_s": {}}
-    found = detail(strange)
-    assert [message["role"] for message in found["messages"]] == ["", "5"]
-    assert found["step_rewards"] == []
-
-
 def test_earlier_calls_of_a_prompt_are_shown() -> None:
     prompt = chat_messages(
         [
@@ -140,10 +122,9 @@ def test_earlier_calls_of_a_prompt_are_shown() -> None:
             {"role": "tool", "content": "sunny"},
         ]
     )
-    strange = {"role": "assistant", "content": "So.", "tool_calls": [3, {"function": {"name": 7}}]}
-    found = detail({"messages": [*prompt, strange]})
-    assert [one["content"] for one in found["messages"]] == [
-        "Rome?", 'call weather {"city": "Rome"}', "sunny", "So.\ncall ? null\ncall 7 null",
+    record = {**episode("eval", 0, 0, 0, 1.0).to_json_dict(), "messages": prompt}
+    assert [one["content"] for one in detail(record)["messages"]] == [
+        "Rome?", 'call weather {"city": "Rome"}', "sunny",
     ]  # fmt: skip
 
 
@@ -198,8 +179,3 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(tmp_path: Path, capsys
     assert "whodunit is the beginning of 2 names: " in text
     assert all(name in text for name in ("whodunit_mini-mine-abc", "whodunit-run"))
     assert main(["report", "whodunit-run", "whodunit_mini-mine-abc", f"outputs={tmp_path}"]) == 0
-
-
-def test_a_report_of_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"spec\.yaml"):
-        write_page([tmp_path], tmp_path / "page.html")

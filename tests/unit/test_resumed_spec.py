@@ -62,13 +62,6 @@ def test_an_extension_that_was_cut_goes_on_as_an_extension(
     assert "is finished (30 of 30 steps)" in "".join(capsys.readouterr())
 
 
-def test_a_repeated_sweep_does_not_take_an_extended_run_for_its_point(say: Say, tmp_path: Path) -> None:
-    assert say("-m", "training.num_steps=3", "seed=1")[0] == 0
-    assert say(f"resume={run_of(tmp_path).name}", "training.num_steps=30")[0] == 0
-    assert say("-m", "training.num_steps=30", "seed=1") == (0, [])
-    assert "1/train" in say("-m", "training.num_steps=3", "seed=1")[1]
-
-
 def test_an_evaluation_of_a_run_leaves_what_it_is_told_to_itself(say: Say, tmp_path: Path) -> None:
     assert say("training.num_steps=3")[0] == 0
     run = run_of(tmp_path)

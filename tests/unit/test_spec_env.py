@@ -78,23 +78,8 @@ def test_graders_and_rows_of_the_users_own_go_into_the_run() -> None:
     assert user_modules(spec) == ("my_graders", "my_rows")
 
 
-def test_what_another_interpreter_serves_stays_there() -> None:
-    serve = "env.serve=tests.envs_under_test.counter:Counter"
-    assert user_modules(compose(["env=openreward", serve, "env.python=/opt/env/bin/python"])) == ("tests",)
-    foreign = ["env=openreward", "env.serve=not_here:Env", "env.python=/opt/env/bin/python"]
-    assert user_modules(compose(foreign)) == ()
-    assert build_plan(compose(foreign), "x").stages
-
-
 def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
     from xp.planning.stages.episode import episode_secrets
 
     assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
     assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}
-
-
-def test_bounds_of_a_reward_that_leave_one_value_are_refused() -> None:
-    for low, high in ((1.0, 0.0), (0.5, 0.5)):
-        with pytest.raises(XpError, match="minimum must be smaller"):
-            compose([f"env.reward.minimum={low}", f"env.reward.maximum={high}"])
-    assert compose(["env.reward.minimum=0", "env.reward.maximum=1"]).env.members

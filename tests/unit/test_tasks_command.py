@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_provider import FakeWorld
-from xp.cli.commands import tasks
 from xp.cli.parser import parse
+from xp.cli.tasks import tasks_command as tasks
 from xp.errors import ExitCode, XpError
 from xp.tasks.inspect import list_sets
 from xp.tasks.prepare import prepare

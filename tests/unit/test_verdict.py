@@ -102,43 +102,6 @@ def test_a_run_that_did_not_end_is_incomplete(
     assert diagnosed(tmp_path, capsys)[0] == ExitCode.INCOMPLETE
 
 
-def test_a_run_without_an_evaluation_before_training_is_incomplete(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = leave(tmp_path, MIXED, MIXED)
-    file = run / "attempt_1/evaluate/evaluation.json"
-    value = json.loads(file.read_text())
-    del value["results"]["before"]
-    file.write_text(json.dumps(value))
-    code, told = diagnosed(tmp_path, capsys)
-    assert code == ExitCode.INCOMPLETE
-    assert "no evaluation before training" in told
-
-
-def test_calls_that_cannot_be_read_come_before_calls_that_are_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = leave(tmp_path, MIXED, MIXED)
-    place = run / "attempt_1/train/trajectories"
-    (place / "tools").mkdir(parents=True)
-    digest = "a" * 64
-    (place / "tools" / f"{digest}.json").write_text(json.dumps([{"function": {"name": "look"}}]))
-    answers = [("example", "look()"), ("own", "<tool_call>{'name': 'look'}</tool_call>"), ("own", "<tool_call>")]
-    record = {
-        "messages": [{"role": "assistant", "content": text} for _, text in answers],
-        "outcome": {"num_turns": 2},
-        "tool_calls": [{"turn": 0, "message": 2, "malformed": "no JSON"}, {"turn": 1, "malformed": "no JSON"}],
-        "tools": digest,
-        "env_s": [0.1, 0.1],
-        "elapsed_s": 1.0,
-    }
-    (place / "train.jsonl").write_text((json.dumps(record) + "\n") * 64)
-    code, text = diagnosed(tmp_path, capsys)
-    assert code == ExitCode.BROKEN
-    assert "no tool call of 64 episodes can be read, such as \"<tool_call>{'name': 'look'}</tool_call>\"" in text
-    assert "no_tool_call" not in text
-
-
 def test_tools_that_are_offered_and_never_called_are_seen_in_the_trajectories(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,13 +11,6 @@ from tests.unit.test_progress import progressing
 from xp.__main__ import main
 from xp.cli.parser import parse
 from xp.errors import ExitCode
-from xp.runs.record import RunStatus
-
-
-@pytest.mark.parametrize("line", ["plan =3", "plan training.num_steps =3", "-m seed=1,2 =3", "eval model=tiny =3"])
-def test_a_value_without_a_key_is_named(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == ExitCode.CONFIG
-    assert "=3: no key before `=`; an override is written key=value, without spaces" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -37,12 +30,6 @@ def test_options_may_stand_between_other_words(line: str, field: str, wanted: li
     assert getattr(parse(line.split()), field) == wanted
 
 
-@pytest.mark.parametrize("line", ["runs show a b", "runs show a --json b", "env new a --kind ors b"])
-def test_a_word_too_many_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == ExitCode.CONFIG
-    assert "b: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("form", ["{run}", "{run}/", "{name}"])
 @pytest.mark.parametrize("action", ["show", "diagnose", "recipe"])
 def test_a_run_is_named_by_its_id_or_its_directory(
@@ -53,18 +40,6 @@ def test_a_run_is_named_by_its_id_or_its_directory(
     words = ["runs", action, form.format(run=run, name=run.name)]
     assert (main([*words, f"outputs={tmp_path}"]), capsys.readouterr().out) == by_name
     assert by_name[1]
-
-
-@pytest.mark.parametrize("action", ["logs", "cancel", "fetch", "trust", "resume"])
-def test_every_action_finds_a_directory(
-    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = progressing(tmp_path)
-    monkeypatch.setattr("xp.cli.commands.run_plans", lambda plans: print(*(plan.to_json() for plan in plans)))
-    by_name = main(["runs", action, run.name, f"outputs={tmp_path}"]), capsys.readouterr()
-    found = main(["runs", action, str(run)]), capsys.readouterr()
-    assert found == by_name
-    assert "no such run" not in found[1].err
 
 
 @pytest.mark.parametrize(
@@ -95,22 +70,6 @@ def test_a_directory_that_is_no_run_is_refused_with_both_forms(
 ) -> None:
     assert main(["runs", action, str(tmp_path)]) == ExitCode.RUN_DIR
     assert "the id of a run, nor a directory OUTPUTS/runs/RUN" in capsys.readouterr().err
-
-
-def test_watching_in_a_pipe_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    progressing(tmp_path, RunStatus.SUCCEEDED)
-    assert main(["runs", "watch", "R", f"outputs={tmp_path}"]) == 0
-    said = capsys.readouterr().out
-    assert said.isascii()
-    head, row = (line.split("\t") for line in said.splitlines())
-    assert dict(zip(head, row, strict=True)) == {
-        "run": "R",
-        "status": "succeeded",
-        "progress": "0.50",
-        "step": "36/72",
-        "reward": "0.981",
-        "seconds left": row[-1],
-    }
 
 
 @pytest.mark.parametrize("command", ["prepare", "evaluate", "run"])

@@ -1,16 +1,18 @@
-"""Flags and arguments of each command, as argparse subparsers."""
+"""Commands with their flags, arguments and texts of help, as argparse subparsers."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import Any, Final, NoReturn
 
-from xp.cli.actions import add_env, add_runs, add_tasks
-from xp.cli.argument_types import add_spec, amount, count
-from xp.cli.epilogs import EVAL
+from xp.cli.episode import add_episode
 from xp.cli.report import add_report, add_view
+from xp.errors import ExitCode, XpError
 
 Add = Callable[[argparse.ArgumentParser], None]
 
@@ -23,6 +25,8 @@ class Command:
     """One line of help, for the list of commands."""
     add: Add
     """Adds its arguments."""
+    handler: str
+    """Function that takes the arguments and returns the exit code: `module:name` below xp.cli, imported at need."""
     takes_overrides: bool = True
     """True if its arguments are `group=option` and `key=value`; an unknown flag may then be another tool's key."""
 
@@ -97,32 +101,297 @@ def _completion(parser: argparse.ArgumentParser) -> None:
     parser.epilog = 'for example: eval "$(xp completion bash)"'
 
 
+class Parser(argparse.ArgumentParser):
+    """Raises XpError instead of ending the process; a command that takes overrides lists the groups in its help."""
+
+    def format_help(self) -> str:
+        if self.description:
+            self.description = folded(self.description)
+        if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
+            self.epilog = groups()  # reads the files, so only for --help
+        elif self.epilog == EPILOG:
+            self.epilog = f"{EPILOG}\n{groups()}"
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        raise XpError(f"{message}\n{self.format_usage().strip()}", ExitCode.CONFIG)
+
+
+def directory(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise XpError(f"--config-dir {text}: no such directory")
+    return path
+
+
+def count(text: str) -> int:
+    """Argument type: a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    """Argument type: a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def add_spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="differences from the defaults")
+    add_config_dir(parser)
+
+
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-dir",
+        action="append",
+        default=[],
+        type=directory,
+        metavar="DIR",
+        help="directory of your own options",
+    )
+
+
+EPILOG: Final = """\
+`python -m xp COMMAND --help` shows the arguments of one command.
+
+examples:
+  python -m xp                               train the default on this CPU
+  python -m xp seed=2 training.num_steps=30  the same with other values
+  python -m xp -m seed=1,2,3                 a sweep; repeat it to continue
+  python -m xp plan --files                  show every stage and file
+  python -m xp resume=RUN                    continue from the last checkpoint
+  python -m xp report RUN                    curves and episodes as one page
+"""
+
+EVAL: Final = """\
+models, one or several (separated by commas, or repeated):
+  model=NAME              an option of the group model (model=tiny)
+  model=DIR|ORG/NAME      a Hugging Face model, played on this machine
+  model=endpoint model.url=URL model.name=NAME [model.key=VARIABLE]
+                          any OpenAI-compatible API; VARIABLE holds its key
+  run=RUN|RUN@STEP|RUN@best|RUN@0
+                          a run's model: trained, at a step, with the best
+                          evaluation, before training
+
+environments: env=NAME|URL|Org/Name|package.module:Class, one or several
+tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
+       evaluation.samples_per_task=K
+
+`python -m xp eval list` shows all evaluations.
+More: docs/evaluation.md"""
+
+PROFILE: Final = """\
+for example:
+  python -m xp tasks profile env=whodunit_mini model=tiny --tries 8
+  python -m xp env.train.profile=NAME env.train.pass_rate=[0.1,0.9]
+
+Environments and models are given as in `python -m xp eval`. A profile is an
+evaluation of the training tasks. The same command continues one that was
+stopped; `python -m xp eval list` shows it."""
+
+
+def groups() -> str:
+    """The groups with their options."""
+    from xp.compose import GROUPS, options
+
+    lines = "\n".join(folded(f"  {group:10} {', '.join(options(group))}", 13) for group in GROUPS)
+    return f"groups:\n{lines}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
+
+
+def folded(text: str, indent: int = 0) -> str:
+    """Text wrapped for the terminal, continuation lines indented; names are not split."""
+    width = max(60, get_terminal_size().columns - 2)
+    return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+Actions = Any
+"""The subparsers of a command; argparse's type for them is private."""
+SIMPLE: Final = {
+    "show": "one run: its stages with exit codes and times",
+    "diagnose": "verdict on a run, with its exit code and symptoms",
+    "logs": "log of the last stage, followed while the run continues",
+    "fetch": "copy the model and the trajectories of a run from its launcher's storage",
+    "recipe": "print a run's differences from the defaults as a recipe",
+    "cancel": "stop a run",
+    "trust": "mark a run of another user or place as your own",
+    "resume": "continue from the last checkpoint",
+}
+"""Action on one run -> its line of help."""
+
+
+def _actions(parser: argparse.ArgumentParser) -> Actions:
+    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+
+
+def _action(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
+    """One action; `text` is its line in the list and the description in its own help."""
+    one: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    one.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show a traceback")
+    return one
+
+
+def _outputs(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "outputs=DIR: use DIR instead of ./outputs"
+
+
+def add_env(parser: argparse.ArgumentParser) -> None:
+    """The actions of `env`."""
+    actions = _actions(parser)
+    check = _action(actions, "check", "open, call and play an environment without a model")
+    check.add_argument(
+        "words",
+        nargs="+",
+        metavar="TARGET|key=value",
+        help="env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides",
+    )
+    check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
+    check.add_argument("--json", action="store_true", help="the report as JSON")
+    new = _action(actions, "new", "write a working environment and its test, for you to edit")
+    new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
+    new.add_argument(
+        "--kind",
+        choices=["ors", "graded", "openenv", "verifiers"],
+        default="graded",
+        help="graded: rows and a grader; ors: tools over the ORS protocol; openenv: reset and step;"
+        " verifiers: of that library (default: graded)",
+    )
+    listing = _action(actions, "list", "every installed environment, with its requirements")
+    listing.add_argument(
+        "--open", action="store_true", help="also show splits and tools of environments without requirements"
+    )
+    add_config_dir(listing)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+
+
+def add_tasks(parser: argparse.ArgumentParser) -> None:
+    """The actions of `tasks`."""
+    actions = _actions(parser)
+    listing = _action(actions, "list", "every task set in the store")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    show = _action(actions, "show", "tasks as the model will see them")
+    show.add_argument("key", metavar="SET", help="key of the set, or its first characters")
+    show.add_argument("-n", "--num-tasks", type=count, default=1, metavar="N", help="number of tasks (1)")
+    show.add_argument("--purpose", choices=["train", "held_out"], help="only tasks of this purpose (default: both)")
+    show.add_argument("--task", metavar="ID", help="this task only: member/split/index")
+    profile = _action(actions, "profile", "pass rate of each training task over several tries of a model")
+    add_spec(profile)
+    profile.add_argument("--tries", type=count, default=8, metavar="N", help="episodes of each task (8)")
+    profile.add_argument("--json", action="store_true", help="the rates as JSON")
+    verify = _action(actions, "verify", "check every hash; exit code 6 if one is wrong")
+    verify.add_argument(
+        "keys", nargs="*", metavar="SET", help="keys of sets, or their first characters (default: all sets)"
+    )
+    verify.add_argument("--json", action="store_true", help="the results as JSON")
+    prune = _action(actions, "prune", "remove sets, leftovers and damaged sets")
+    prune.add_argument("--keep", nargs="*", default=[], metavar="SET", help="sets to keep")
+    prune.add_argument("--yes", action="store_true", help="remove them; without this, only list them")
+    prune.add_argument("--json", action="store_true", help="the list as JSON")
+    for one in (listing, show, verify, prune):
+        _outputs(one)
+    profile.epilog = PROFILE
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """The actions of `runs`; without one, the runs are listed."""
+    actions = _actions(parser)
+    listing = _action(actions, "list", "every run, oldest first (the default)")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    for name, text in SIMPLE.items():
+        one = _action(actions, name, text)
+        one.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
+        if name in ("show", "diagnose"):
+            what = "its record" if name == "show" else "verdict and symptoms"
+            one.add_argument("--json", action="store_true", help=f"{what} as JSON")
+        if name == "fetch":
+            one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+        if name == "recipe":
+            add_config_dir(one)
+        if name == "resume":
+            one.add_argument("overrides", nargs="*", metavar="key=value", help="changes, e.g. training.num_steps=60")
+    add_episode(_action(actions, "episode", "the text of one episode"))
+    watch = _action(actions, "watch", "a table of runs, updated until they end")
+    watch.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: running runs)")
+    _add_compare(_action(actions, "compare", "runs by held-out reward, best first"))
+    for one in actions.choices.values():
+        _outputs(one)
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
+    form = compare.add_mutually_exclusive_group()
+    for name in ("csv", "markdown", "json"):
+        form.add_argument(
+            f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
+        )
+    compare.add_argument(
+        "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
+    )
+    compare.add_argument(
+        "--margin", type=amount, metavar="X", help="with --paired: margin of equivalence, in units of reward"
+    )
+
+
 COMMANDS: Final[Mapping[str, Command]] = {
-    "run": Command("prepare tasks, train, evaluate (the default command)", _run),
-    "plan": Command("show everything that would run; run nothing", _plan),
-    "prepare": Command("prepare the tasks only", _sweep),
-    "evaluate": Command("play the held-out tasks with a run's model (run=RUN [checkpoint=STEP]) or the spec's", _sweep),
-    "eval": Command("play any model on any environment, with statistics", _eval),
-    "search": Command("search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search),
-    "install": Command("make the Python that the trainer needs, from its lock", _install),
-    "parity": Command("show what each backend receives of every key", _parity),
-    "explain": Command("explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain),
-    "doctor": Command("check this machine against a plan", add_spec),
+    "run": Command("prepare tasks, train, evaluate (the default command)", _run, "commands:run"),
+    "plan": Command("show everything that would run; run nothing", _plan, "commands:plan"),
+    "prepare": Command("prepare the tasks only", _sweep, "commands:prepare"),
+    "evaluate": Command(
+        "play the held-out tasks with a run's model (run=RUN [checkpoint=STEP]) or the spec's",
+        _sweep,
+        "commands:evaluate",
+    ),
+    "eval": Command("play any model on any environment, with statistics", _eval, "evaluation:eval_command"),
+    "search": Command(
+        "search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search, "commands:search"
+    ),
+    "install": Command("make the Python that the trainer needs, from its lock", _install, "install:install_command"),
+    "parity": Command("show what each backend receives of every key", _parity, "information:parity"),
+    "explain": Command(
+        "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "information:explain"
+    ),
+    "doctor": Command("check this machine against a plan", add_spec, "information:doctor"),
     "env": Command(
         "environments: check one without a model, create one, list all",
         add_env,
+        "environments:env_command",
         takes_overrides=False,
     ),
-    "tasks": Command("the task store: list, show, profile, verify, prune", add_tasks, takes_overrides=False),
+    "tasks": Command(
+        "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
+    ),
     "runs": Command(
         "runs: list, show, watch, diagnose, logs, recipe, fetch, cancel, resume, trust, episode, compare",
         add_runs,
+        "runs:runs_command",
         takes_overrides=False,
     ),
     "report": Command(
-        "write one offline page of runs: curves, episodes, comparison", add_report, takes_overrides=False
+        "write one offline page of runs: curves, episodes, comparison",
+        add_report,
+        "report:report_command",
+        takes_overrides=False,
     ),
-    "view": Command("serve the report of runs on 127.0.0.1, also during a run", add_view, takes_overrides=False),
-    "completion": Command("print a script for completion of `xp` in a shell", _completion, takes_overrides=False),
+    "view": Command(
+        "serve the report of runs on 127.0.0.1, also during a run",
+        add_view,
+        "report:view_command",
+        takes_overrides=False,
+    ),
+    "completion": Command(
+        "print a script for completion of `xp` in a shell", _completion, "information:completion", takes_overrides=False
+    ),
 }
 """Commands, in the order of `--help`."""

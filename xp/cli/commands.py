@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from xp.cli.information import completion, doctor, explain, parity, show_config
+from xp.cli.information import show_config
 from xp.cli.parser import outputs_of
-from xp.cli.plans import check_checkpoint, open_plans, plan_again, plans_of, plans_of_sweep, points_of
-from xp.cli.run_plans import run_plan, run_plans
-from xp.compose import compose
+from xp.cli.run_plans import (
+    check_checkpoint,
+    open_plans,
+    plans_of,
+    plans_of_sweep,
+    points_of,
+    run_plan,
+    run_plans,
+)
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.text import counted
@@ -112,63 +117,6 @@ def plan(asked: Namespace) -> int:
     return ExitCode.OK
 
 
-def tasks(asked: Namespace) -> int:
-    """The task store: list, show, profile, verify, prune."""
-    from xp.cli.tasks import tasks_command
-
-    return tasks_command(asked)
-
-
-def runs(asked: Namespace) -> int:
-    """Runs by their records: list, show one or its recipe, follow its log, stop it, continue it, trust it, compare."""
-    from xp.cli import runs as view
-    from xp.cli.compare import compare
-    from xp.runs.named import run_directory
-
-    if asked.action == "compare":
-        if asked.paired:
-            from xp.cli.evaluation import show_paired
-
-            return show_paired(asked)
-        if asked.margin is not None:
-            raise XpError("--margin is of paired comparisons; add --paired")
-        form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
-        compare(asked.outputs, asked.names, form)
-    elif asked.action == "watch":
-        from xp.cli.watch import watch
-
-        watch(asked.outputs, asked.names)
-    elif asked.action == "resume":
-        where = () if "/" in asked.run else (f"outputs={asked.outputs}",)
-        return run_plans([plan_again(spec_to_resume(asked.run, [*asked.overrides, *where]))])
-    elif asked.action == "episode":
-        from xp.cli.episode import show_episode
-
-        return show_episode(asked)
-    elif asked.action == "list":
-        view.show_all(asked.outputs, as_json=asked.json)
-    else:
-        run = run_directory(asked.outputs, asked.run)
-        match asked.action:
-            case "recipe":
-                print(view.recipe(run, asked.config_dir), end="")
-            case "show":
-                view.show(run, as_json=asked.json)
-            case "diagnose":
-                from xp.cli.diagnose import show_diagnosis
-
-                return show_diagnosis(run, as_json=asked.json)
-            case "logs":
-                view.logs(run.parent.parent, run)
-            case "fetch":
-                print(view.fetch(run, with_checkpoints=asked.checkpoints))
-            case "cancel":
-                print(view.cancel(run))
-            case "trust":
-                print(view.trust(run))
-    return ExitCode.OK
-
-
 def search(asked: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
     from xp.compose.search import search as run_trials
@@ -184,74 +132,3 @@ def search(asked: Namespace) -> int:
     run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)
     print(f"the best of all trials: {directory / 'optimization_results.yaml'}")
     return ExitCode.OK
-
-
-def install(asked: Namespace) -> int:
-    """Installs the Python environment of the spec's trainer."""
-    from xp.cli.install import cannot_run_here, why_not
-    from xp.cli.install import install as make
-
-    spec = compose(asked.overrides, asked.config_dir)
-    if asked.for_run and (reason := cannot_run_here(spec)):
-        print(f"nothing installed: {reason}")
-        return ExitCode.OK
-    python = make(spec, asked.python)
-    print(f"nothing to install: {why_not(spec)}" if python is None else f"installed: {python}")
-    return ExitCode.OK
-
-
-def env(asked: Namespace) -> int:
-    """Environments: check one or each of a mixture, create one, list them."""
-    if asked.action == "new":
-        from xp.cli.env_new import new_command
-
-        return new_command(asked.name, asked.kind)
-    if asked.action == "list":
-        from xp.cli.env_list import list_command
-
-        return list_command(asked.config_dir, is_opened=asked.open, as_json=asked.json)
-    from xp.cli.env_check import env_command
-
-    return env_command(asked.words, asked.seconds, as_json=asked.json)
-
-
-def evaluate_any(asked: Namespace) -> int:
-    """Evaluates any model on any environment, or lists evaluations."""
-    from xp.cli.evaluation import eval_command
-
-    return eval_command(asked)
-
-
-def report(asked: Namespace) -> int:
-    """Writes the report of runs to a file."""
-    from xp.cli.report import report_command
-
-    return report_command(asked)
-
-
-def view(asked: Namespace) -> int:
-    """Serves the report of runs on this machine."""
-    from xp.cli.report import view_command
-
-    return view_command(asked)
-
-
-HANDLERS: Mapping[str, Callable[[Namespace], int]] = {
-    "run": run,
-    "plan": plan,
-    "prepare": prepare,
-    "evaluate": evaluate,
-    "eval": evaluate_any,
-    "search": search,
-    "install": install,
-    "parity": parity,
-    "explain": explain,
-    "doctor": doctor,
-    "tasks": tasks,
-    "runs": runs,
-    "env": env,
-    "report": report,
-    "view": view,
-    "completion": completion,
-}
-"""Command -> function that takes the arguments and returns the exit code."""

@@ -168,7 +168,7 @@ def arithmetic(plan: Plan) -> list[str]:
 
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
-    from xp.cli.places import episodes_line, report_line, written_report
+    from xp.cli.report import episodes_line, report_line, written_report
     from xp.planning.splits import held_out_lines
 
     out = console()

@@ -34,8 +34,7 @@ def _is_key(text: str) -> bool:
 def explain(asked: Namespace) -> int:
     """Explains keys (value, origin, meaning, rendering) and metrics: `explain KEY|METRIC ... [overrides]`."""
     from xp.cli.explain import explain as explained
-    from xp.cli.explain import key_json
-    from xp.cli.metrics import explain_metric, is_metric, metric_json
+    from xp.cli.explain import explain_metric, is_metric, key_json, metric_json
     from xp.cli.parity import specs_of
     from xp.compose.faults import every_key, same_key
 

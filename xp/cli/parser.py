@@ -8,9 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from xp.cli.argument_types import Parser
-from xp.cli.arguments import COMMANDS
-from xp.cli.epilogs import EPILOG
+from xp.cli.arguments import COMMANDS, EPILOG, Parser
 from xp.errors import XpError, nearest
 
 _SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")

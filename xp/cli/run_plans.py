@@ -1,20 +1,27 @@
-"""Runs plans one after the other and prints their results."""
+"""Plans the runs of a command line, runs them one after the other and prints their results."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from xp.compose import Point, compose, compose_sweep, faults_of_points
+from xp.compose.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
 from xp.lib.terminal import shown
-from xp.planning.plan import Plan
+from xp.planning.backend import RunPaths, backend_of
+from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.planning.stages.episode import user_modules
 from xp.runs.commands import xp_command
 from xp.runs.record import RunStatus, read_record
+from xp.runs.resume import Resumed, spec_to_resume, split_off
+from xp.spec import RunSpec
 from xp.tracking.places import tracked_places
 
 
@@ -99,7 +106,7 @@ def run_plan(
         resume: command that continues the plan, for messages; None: `resume=RUN`.
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
-    from xp.cli.panel import screen
+    from xp.cli.progress import screen
     from xp.launchers.choice import make_launcher
     from xp.planning.data_rows import row_lines
     from xp.runs.kept import attempt_of, finished
@@ -139,7 +146,7 @@ def run_plan(
 def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
     """Prints the paths of a failed run's files, and writes its report unless the user stopped it."""
     from xp.cli.display import console
-    from xp.cli.places import places_of_failed
+    from xp.cli.report import places_of_failed
 
     is_in_a_hurry = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     places = places_of_failed(run) if _is_own(run, one.attempt) and not is_in_a_hurry else ()
@@ -156,3 +163,97 @@ def _is_own(run: Path, number: int) -> bool:
         return False
     own = (os.getpid(), platform.node())
     return len(attempts) >= number and (attempts[-1].supervisor, attempts[-1].host) == own
+
+
+def plans_of(asked: Namespace) -> Sequence[Plan]:
+    """Plans a run, a resumed run, or a sweep.
+
+    Raises:
+        XpError: the spec is refused; the message says why and how to fix it.
+    """
+    for line in unread_variables(os.environ):
+        print(f"xp: note: {line}", file=sys.stderr)
+    given, overrides = split_off(("resume",), asked.overrides)
+    if "resume" in given and not asked.multirun:
+        resumed = spec_to_resume(given["resume"], overrides)
+        return [plan_again(resumed)]
+    if asked.multirun:
+        return plans_of_sweep(asked)[0]
+    spec = compose(asked.overrides, asked.config_dir)
+    return [build_plan(spec, new_run_id(spec))]
+
+
+def plans_of_sweep(asked: Namespace) -> tuple[SweepPlans, list[str]]:
+    """Plans of a sweep's points that must still run, and the runs of the other points."""
+    if split_off(("resume",), asked.overrides)[0]:
+        raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
+    points = points_of(asked)
+    return open_plans([point.spec for point in points], again=asked.again, names=[point.name for point in points])
+
+
+def plan_again(resumed: Resumed) -> Plan:
+    """Plans a run's next attempt."""
+    return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
+
+
+def points_of(asked: Namespace) -> list[Point]:
+    """The points of a sweep, or the only point of a command line without one."""
+    if asked.multirun:
+        return compose_sweep(asked.overrides, asked.config_dir)
+    return [Point((), compose(asked.overrides, asked.config_dir))]
+
+
+def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = ()) -> tuple[SweepPlans, list[str]]:
+    """Plans of the points that must still run, and the runs of the other points.
+
+    All points are planned before the first one runs, so that a sweep with illegal points starts nothing.
+
+    Args:
+        specs: specs of all points.
+        again: whether finished points run again.
+        names: names of the points, for messages; empty: there are none.
+    """
+    from xp.cli.display import console
+    from xp.runs.sweep import open_points
+
+    todo, left = open_points(specs, again=again)
+    for entry in left:
+        console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
+    points: list[tuple[RunSpec, str, int]] = []
+    faults: dict[str, list[str]] = {}
+    codes: list[ExitCode] = []
+    for point in todo:
+        points.append((point.spec, point.run_id or new_run_id(point.spec), point.attempt))
+        try:
+            build_plan(*points[-1])
+        except XpError as error:
+            codes.append(error.code)
+            for line in str(error).splitlines():
+                faults.setdefault(line, []).append(names[point.number] if names else "")
+    if faults:
+        raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
+    return SweepPlans(points, [names[point.number] for point in todo] if names else ()), [
+        entry.run_id for entry in left
+    ]
+
+
+def check_checkpoint(spec: RunSpec, run: Path, step: int) -> None:
+    """Checks that a run has a model of a rollout step, if the outputs are on this machine.
+
+    Raises:
+        XpError: (RUN_DIR) there is none; the message has the steps with one.
+    """
+    from xp.episode.metrics_file import last_step
+    from xp.launchers.choice import make_launcher
+
+    outputs = run.parents[1]
+    if not make_launcher(spec.launcher, outputs).is_here:
+        return
+    places = RunPaths(run=f"runs/{run.name}", attempt=1, tasks="")
+    checkpoint = backend_of(spec).checkpoint
+    if (place := outputs / checkpoint(spec, places, step)).is_dir():
+        return
+    steps = range(1, 1 + (last_step(run / "metrics.jsonl") or 0))
+    there = [str(one) for one in steps if (outputs / checkpoint(spec, places, one)).is_dir()]
+    known = f"the run has one of the steps {', '.join(there)}" if there else "the run has none"
+    raise XpError(f"checkpoint={step}: there is no model at {place}; {known}", ExitCode.RUN_DIR)

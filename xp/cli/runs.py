@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.sparkline import bar
+from xp.cli.display import live_console
+from xp.cli.progress import RunProgress, bar, clock, progress_of, sparkline
 from xp.cli.table import Column, show_table
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
+from xp.evaluation.verdict import diagnose
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
@@ -23,7 +26,9 @@ from xp.lib.terminal import is_read, shown
 from xp.runs import detached
 from xp.runs.commands import resume_command
 from xp.runs.held_out import NAMES, evaluation_files, held_out
+from xp.runs.named import named_runs, run_directory
 from xp.runs.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
+from xp.runs.resume import spec_to_resume
 from xp.runs.run_directory import cancel as stop_supervisor
 
 RUNS: Final = (
@@ -46,6 +51,56 @@ PATIENCE_S = 30.0
 """Seconds that a cancelled run's jobs may take to end; after that the command reports them and returns."""
 
 
+def runs_command(asked: Namespace) -> int:
+    """Runs by their records: list, show one or its recipe, follow its log, stop it, continue it, trust it, compare."""
+    from xp.cli.compare import compare
+
+    if asked.action == "compare":
+        if asked.paired:
+            from xp.cli.evaluation import show_paired
+
+            return show_paired(asked)
+        if asked.margin is not None:
+            raise XpError("--margin is of paired comparisons; add --paired")
+        form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
+        compare(asked.outputs, asked.names, form)
+    elif asked.action == "watch":
+        from xp.cli.runs import watch
+
+        watch(asked.outputs, asked.names)
+    elif asked.action == "resume":
+        where = () if "/" in asked.run else (f"outputs={asked.outputs}",)
+        from xp.cli.run_plans import plan_again, run_plans
+
+        return run_plans([plan_again(spec_to_resume(asked.run, [*asked.overrides, *where]))])
+    elif asked.action == "episode":
+        from xp.cli.episode import show_episode
+
+        return show_episode(asked)
+    elif asked.action == "list":
+        show_all(asked.outputs, as_json=asked.json)
+    else:
+        run = run_directory(asked.outputs, asked.run)
+        match asked.action:
+            case "recipe":
+                print(recipe(run, asked.config_dir), end="")
+            case "show":
+                show(run, as_json=asked.json)
+            case "diagnose":
+                from xp.cli.runs import show_diagnosis
+
+                return show_diagnosis(run, as_json=asked.json)
+            case "logs":
+                logs(run.parent.parent, run)
+            case "fetch":
+                print(fetch(run, with_checkpoints=asked.checkpoints))
+            case "cancel":
+                print(cancel(run))
+            case "trust":
+                print(trust(run))
+    return ExitCode.OK
+
+
 def show_all(outputs: Path, *, as_json: bool = False) -> None:
     """Prints every run below the outputs root, oldest first."""
     files = sorted((outputs / "runs").glob("*/run.json"), key=_begun)
@@ -57,8 +112,13 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
         rows = [row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row for row in rows]
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
-        for line in _evaluations(outputs, [file.parent.name for file in files]):
-            print(line)
+        from xp.evaluation.records import line_of, summaries
+
+        found = summaries(outputs)
+        for file in files:
+            own = [one for one in found if one.summary is not None and one.summary["run"] == file.parent.name]
+            print(*(f"evaluation {shown(line_of(one))}\n" for one in own), sep="", end="")
+        print(*(f"evaluation {shown(line_of(one))}\n" for one in found if one.fault), sep="", end="")
 
 
 def _begun(file: Path) -> tuple[str, str]:
@@ -75,17 +135,6 @@ def evaluations_of(run: Path) -> list[str]:
 
     found = summaries(run.parent.parent)
     return [f"evaluation {line_of(one)}" for one in found if one.summary is not None and one.summary["run"] == run.name]
-
-
-def _evaluations(outputs: Path, runs: Sequence[str]) -> list[str]:
-    """Lines of the evaluations of these runs in their order, then of those that cannot be read."""
-    from xp.evaluation.records import line_of, summaries
-
-    found = summaries(outputs)
-    order = {run: place for place, run in enumerate(runs)}
-    own = [one for one in found if one.summary is not None and one.summary["run"] in order]
-    own.sort(key=lambda one: order[one.summary["run"]] if one.summary else 0)
-    return [f"evaluation {shown(line_of(one))}" for one in (*own, *(one for one in found if one.fault))]
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -145,8 +194,8 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
 def _show_progress(run: Path, record: RunRecord) -> None:
     """Prints a run's curves, last problem, and the paths of its episodes and report."""
     from xp.cli.display import console
-    from xp.cli.places import episodes_line, report_line
     from xp.cli.progress import curves, last_problem, progress_of
+    from xp.cli.report import episodes_line, report_line
 
     found, problem, episodes = progress_of(run, record), last_problem(run, record), episodes_line(run)
     places = [episodes, report_line(run)] if episodes else []
@@ -291,3 +340,116 @@ def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
         return {}
     total = record.num_steps
     return {"steps": f"{step}/{total}", "progress": step / total} if total else {"steps": str(step)}
+
+
+def show_diagnosis(run: Path, *, as_json: bool) -> int:
+    """Print the verdict on a run; returns its exit code."""
+    found = diagnose(run.parent.parent, run, detached.current(run))
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+        return found.code
+    print(shown(f"{found.run}: {found.verdict.value}: {found.reason}"))
+    for one in found.symptoms:
+        print(shown(f"  {one.severity.value:<6} {one.rule}, step {one.step}: {one.found}."))
+        print(shown(f"         {one.cause}"))
+        print(shown(f"         {one.change}"))
+    if not found.symptoms:
+        print("  no symptom was found")
+    return found.code
+
+
+WATCH_S: Final = 1.0
+CURVE_WIDTH: Final = 20
+WATCH_HEAD: Final = ("run", "status", "progress", "step", "reward", "", "left")
+WATCH_COLUMNS: Final = ("run", "status", "progress", "step", "reward", "seconds left")
+Row = tuple[str, ...]
+
+
+def watch(outputs: Path, names: Sequence[str], look_s: float = WATCH_S) -> None:
+    """Shows runs until none of them is running.
+
+    Args:
+        outputs: the outputs root.
+        names: names of runs, beginnings of names, or patterns; none: all running ones.
+        look_s: seconds between two reads.
+    """
+    chosen = named_runs(outputs, names, takes_several=True)
+    if not names:
+        chosen = [run for run in chosen if _watched_row(run)[1] == RunStatus.RUNNING.value]
+    if not chosen:
+        print(f"no run is in progress below {outputs / 'runs'}")
+        return
+    out = live_console()
+    if not out.is_terminal:
+        _print_changes(chosen, look_s)
+        return
+    from rich.live import Live
+
+    with Live(
+        _watch_table(chosen), console=out, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    ) as live:
+        while is_read() and any(_watched_row(run)[1] == RunStatus.RUNNING.value for run in chosen):
+            live.update(_watch_table(chosen), refresh=True)
+            time.sleep(look_s)
+        live.update(_watch_table(chosen), refresh=True)
+
+
+def _print_changes(chosen: Sequence[Path], look_s: float) -> None:
+    """Prints a header, and one line for each change of a run, cells separated by tabs."""
+    before: dict[Path, Row] = {}
+    print("\t".join(WATCH_COLUMNS), flush=True)
+    while True:
+        rows = {run: _watched_row(run, _plain_cells) for run in chosen}
+        for run, row in rows.items():
+            told = row[:-1]  # without the time left, which always changes
+            if before.get(run) != told:
+                before[run] = told
+                print("\t".join(row), flush=True)
+        if not is_read() or all(row[1] != RunStatus.RUNNING.value for row in rows.values()):
+            return
+        time.sleep(look_s)
+
+
+def _watch_table(chosen: Sequence[Path]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in WATCH_HEAD:
+        table.add_column(name, no_wrap=True)
+    for run in chosen:
+        table.add_row(*(Text(cell) for cell in _watched_row(run)))
+    return table
+
+
+def _plain_cells(found: RunProgress | None) -> Row:
+    if found is None:
+        return ("-", "-", "-", "-")
+    rewards = [value for _, value in found.rewards]
+    return (
+        "-" if found.share is None else f"{found.share:.2f}",
+        f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
+        f"{rewards[-1]:.3f}" if rewards else "-",
+        "-" if found.seconds_left is None else f"{found.seconds_left:.0f}",
+    )
+
+
+def _cells(found: RunProgress | None) -> Row:
+    if found is None:
+        return ("", "", "", "", "")
+    rewards = [value for _, value in found.rewards]
+    return (
+        "" if found.share is None else bar(found.share),
+        f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
+        f"{rewards[-1]:.3f}" if rewards else "",
+        sparkline(rewards, CURVE_WIDTH),
+        "" if found.seconds_left is None else clock(found.seconds_left),
+    )
+
+
+def _watched_row(run: Path, cells: Callable[[RunProgress | None], Row] = _cells) -> Row:
+    try:
+        record = detached.current(run)
+        return (run.name, status(run, record), *cells(progress_of(run, record)))
+    except XpError as error:
+        return (run.name, " ".join(shown(f"unreadable: {error}").split()), *["-"] * len(cells(None)))

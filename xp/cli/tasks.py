@@ -34,7 +34,7 @@ def tasks_command(asked: Namespace) -> int:
     """Runs one command on the store below the outputs root; raises XpError."""
     store = asked.outputs / STORE
     if asked.action == "profile":
-        from xp.cli.profile import profile_command
+        from xp.cli.evaluation import profile_command
 
         return profile_command(asked)
     if asked.action == "list":

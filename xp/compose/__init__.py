@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from xp.compose.alternatives import give_way, other_of, with_value
 from xp.compose.groups import GROUPS, ROOT, options
-from xp.compose.origins import Origin, origin_of
+from xp.compose.origins import Origin, give_way, origin_of, other_of, with_value
 from xp.compose.points import (
     Point,
     compose,

@@ -7,7 +7,6 @@ YAML 1.1 has readings that nobody means (`1:30` is 90, `010` is 8) and tags that
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +14,14 @@ from typing import Any
 
 import yaml
 
-MAX_BYTES = 200_000
+from xp.errors import ExitCode, XpError
+from xp.lib.reading import text_of
+
 MAX_DEPTH = 32
 
 INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z_][\w-]*(\.[\w-]+)*\}")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INSTANTIATED = re.compile(r"_(target|recursive|partial|convert|args)_")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
@@ -70,11 +72,15 @@ class UserFile:
 def read_file(file: Path) -> UserFile:
     """Reads a file and finds all faults that need no composition; never raises for the file's content."""
     found = UserFile()
-    text = _text(file, found)
-    if text is None or not _is_well_formed(file, text, found):
+    try:
+        text = text_of(file, ExitCode.CONFIG).removeprefix("\ufeff")
+    except XpError as error:
+        found.faults.append(FileFault(str(file), str(error).removeprefix(f"{file} ")))
+        return found
+    if not _is_well_formed(file, text, found):
         return found
     try:
-        node = yaml.compose(text, Loader=_LOADER)
+        node = yaml.compose(text, Loader=LOADER)
     except yaml.MarkedYAMLError as error:
         found.faults.append(_syntax_fault(file, text, error))
         return found
@@ -95,33 +101,11 @@ def interpolation_fault(text: str) -> str | None:
     return None
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _text(file: Path, found: UserFile) -> str | None:
-    try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            found.faults.append(FileFault(str(file), "is not a regular file"))
-            return None
-        if status.st_size > MAX_BYTES:
-            size = f"{status.st_size / 1e6:.1f} MB" if status.st_size > 1e6 else f"{status.st_size / 1e3:.0f} kB"
-            found.faults.append(FileFault(str(file), f"is {size}; a configuration is at most {MAX_BYTES // 1000} kB"))
-            return None
-        return file.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        found.faults.append(FileFault(f"{file}:{line}", "is not UTF-8; save it as UTF-8 text"))
-    except OSError as error:
-        found.faults.append(FileFault(str(file), f"cannot be read: {error.strerror}"))
-    return None
-
-
 def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
     """One pass over the events, before anything is built of them: syntax, tags, depth, number of documents."""
     depth = documents = 0
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
+        for event in yaml.parse(text, Loader=LOADER):
             place = _place(file, event.start_mark)
             if (tag := getattr(event, "tag", None)) is not None:
                 found.faults.append(FileFault(place, f"the tag {tag} is not supported; write a plain value"))
@@ -137,16 +121,8 @@ def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
         found.faults.append(_syntax_fault(file, text, error))
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        found.faults.append(
-            FileFault(f"{file}:{line}", f"contains the control character {ord_of(error):#04x}; remove it")
-        )
+        found.faults.append(FileFault(f"{file}:{line}", "contains a control character; remove it"))
     return not found.faults
-
-
-def ord_of(error: yaml.reader.ReaderError) -> int:
-    """The character that YAML does not read."""
-    character = error.character
-    return ord(character) if isinstance(character, str) else int(character)
 
 
 def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> FileFault:
@@ -165,18 +141,12 @@ def _place(file: Path, mark: Any) -> str:
     return f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
 
 
-def _children(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node, yaml.SequenceNode):
-        yield from node.value
-    elif isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            yield from pair
-
-
-def _all_nodes(node: yaml.Node) -> Iterator[yaml.Node]:
-    yield node
-    for child in _children(node):
-        yield from _all_nodes(child)
+def _scalars(node: Any) -> Iterator[yaml.ScalarNode]:
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+        return
+    for child in node if isinstance(node, tuple) else node.value:
+        yield from _scalars(child)
 
 
 @dataclass
@@ -212,9 +182,8 @@ class _Walk:
                 self._value(value, below)
 
     def _value(self, node: yaml.Node, path: str) -> None:
-        raw = node.value if isinstance(node, yaml.ScalarNode) else ""
-        is_plain = isinstance(node, yaml.ScalarNode) and not node.style
         mark = node.start_mark
+        raw, is_plain = (node.value, not node.style) if isinstance(node, yaml.ScalarNode) else ("", False)
         self.found.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
         if path.count(".") > MAX_DEPTH:  # an alias within its own anchor
             self._fault(node, f"{short(path)}: is nested more than {MAX_DEPTH} deep")
@@ -231,20 +200,18 @@ class _Walk:
 
     def _defaults(self, node: yaml.Node) -> None:
         """A file's list of other files must not reach Hydra's own groups: its plugins would be imported."""
-        texts = [child for child in _all_nodes(node) if isinstance(child, yaml.ScalarNode)]
-        for text in texts:
+        for text in _scalars(node):
             if re.search(r"(^|[\s/])hydra(/|$)", text.value):
                 self._fault(text, f"defaults: {text.value}: Hydra's own settings are not supported; remove them")
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> None:
-        if not node.style and _SEXAGESIMAL.fullmatch(node.value) and node.tag != _STRING:
+        reason = interpolation_fault(node.value)
+        if not node.style and node.tag != _STRING and _SEXAGESIMAL.fullmatch(node.value):
             reason = f"YAML reads {node.value} as a number in base 60; write seconds as one number, or quote a text"
-            self._fault(node, f"{path}: {reason}", is_fatal=False)
-        elif not node.style and _OCTAL.fullmatch(node.value) and node.tag != _STRING:
+        elif not node.style and node.tag != _STRING and _OCTAL.fullmatch(node.value):
             reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
+        if reason:
             self._fault(node, f"{path}: {reason}", is_fatal=False)
-        elif reason_of := interpolation_fault(node.value):
-            self._fault(node, f"{path}: {reason_of}", is_fatal=False)
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
         self.found.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))

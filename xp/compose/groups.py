@@ -13,8 +13,7 @@ from xp import plugins
 from xp.compose.files import FileFault
 from xp.compose.known_names import option_alias
 from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
-from xp.compose.own_plugins import hide_foreign_plugins
-from xp.compose.sources import OWN_FILES, USER_FILES, register_sources
+from xp.compose.sources import OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
 from xp.compose.values import with_references
 from xp.errors import XpError, nearest
 

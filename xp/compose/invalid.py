@@ -12,13 +12,8 @@ from xp.compose.native_names import hint
 from xp.errors import nearest
 from xp.spec.section import FORMS
 
-LEAST_WITH_EXPONENT = 1e15
-"""Smallest number that is written with an exponent."""
 BRANCH = re.compile(r"(?:dict|list|tuple|function-\w+)\[.*\]|constrained-\w+")
 """Names that pydantic gives the branches of a union, which are no part of a key."""
-BOUNDS = {"greater_than_equal": ("ge", "greater than"), "less_than_equal": ("le", "less than")}
-"""Type of an error -> key of its bound, and the relation."""
-
 
 def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool = False) -> list[Fault]:
     """All of pydantic's findings, one fault a key.
@@ -52,22 +47,13 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         wanted = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
         message = f"should be one of: {wanted}"
     else:
-        message = f"{_form(error) or error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
+        form = FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
+        message = f"{form or error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
         if path == "training.num_steps" and value == 0:
             message += (
                 "; `python -m xp evaluate` plays the model untrained, `python -m xp eval run=RUN@0` that of a run"
             )
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
-
-
-def _form(error: Any) -> str | None:
-    """Describes the text that a pattern wants, or a bound with an exponent; None: another error."""
-    if error["type"] == "string_pattern_mismatch":
-        return FORMS.get(error["ctx"]["pattern"])
-    key, relation = BOUNDS.get(error["type"], (None, ""))
-    bound = None if key is None else error["ctx"][key]
-    is_long = isinstance(bound, float) and abs(bound) >= LEAST_WITH_EXPONENT
-    return f"should be {relation} or equal to {bound:g}" if is_long else None
 
 
 def _native(path: str, value: Any) -> str:
@@ -81,7 +67,7 @@ def _way_out(error: Any, value: Any) -> str:
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):
         return nearest(value, [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")])
-    if kind.startswith("int") and isinstance(value, float) and value.is_integer() and abs(value) < LEAST_WITH_EXPONENT:
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"; write {int(value)}"
     if kind.startswith(("int", "float")) and isinstance(value, str) and _is_number(value):
         return f"; it is text here: write {value} without quotes"

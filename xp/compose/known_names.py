@@ -4,77 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from xp.compose.script_words import RENAMED, SAID
+import yaml
 
-OPTION_ALIASES = {
-    ("env", "generalreasoning/whodunit"): "whodunit",
-    ("env", "generalreasoning/whodunit_mini"): "whodunit_mini",
-    ("env", "generalreasoning/ctf"): "ctf",
-    ("env", "generalreasoning/gsm8k"): "gsm8k",
-    ("env", "math/gsm8k"): "gsm8k",
-    ("env", "generalreasoning/gsm1k"): "gsm1k",
-    ("env", "generalreasoning/open-rl"): "open_rl",
-    ("env", "eigent/seta"): "seta",
-    ("env", "kanishk/endlessterminals"): "endless_terminals",
-    ("env", "echo_env"): "openenv_echo",
-    ("env", "echo-env"): "openenv_echo",
-    ("env", "coding_env"): "openenv_coding",
-    ("env", "coding-env"): "openenv_coding",
-    ("env", "openspiel-env"): "openenv_openspiel",
-    ("env", "atari-env"): "openenv_atari",
-    ("env", "sumo-rl-env"): "openenv_sumo_rl",
-    ("env", "finrl-env"): "openenv_finrl",
-    ("model", "qwen/qwen2.5-1.5b-instruct"): "qwen2.5-1.5b-instruct",
-    ("model", "qwen/qwen2.5-3b-instruct"): "qwen2.5-3b-instruct",
-    ("model", "qwen/qwen2.5-7b-instruct"): "qwen2.5-7b-instruct",
-    ("model", "qwen/qwen3-4b"): "qwen3-4b",
-    ("model", "qwen/qwen3-30b-a3b"): "qwen3-30b-a3b",
-}
-"""Other spellings of an option, in lower case: ids of the catalogs, and names of the tutorials."""
+from xp.compose.files import LOADER
 
-ESTIMATOR_KEYS = (
-    *("advantage_estimator", "adv_estimator", "algorithm.adv_estimator", "policy_loss_type"),
-    *("trainer.algorithm.advantage_estimator", "trainer.algorithm.policy_loss_type", "--advantage-estimator"),
+WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
+    Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
 )
-"""Keys by which trainers select what is an option of xp's group `algorithm`."""
-ALGORITHMS = {
-    "grpo": "grpo",
-    "rloo": "rloo",
-    "gspo": "gspo",
-    "cispo": "cispo",
-    "gae": "ppo",
-    "ppo": "ppo",
-    "reinforce++": "reinforce_pp",
-    "reinforce_plus_plus": "reinforce_pp",
-}
-"""A trainer's word -> the option."""
-STRATEGIES = {
-    "fsdp2": "backend.parallel.strategy=fsdp2",
-    "fsdp": "backend.parallel.strategy=fsdp2",
-    "megatron": "backend.parallel.strategy=megatron",
-}
-BOOLS = {"true": "true", "false": "false", "True": "true", "False": "false", "1": "true", "0": "false"}
-BY_VALUE = (
-    {(key, word): f"algorithm={option}" for key in ESTIMATOR_KEYS for word, option in ALGORITHMS.items()}
-    | {("trainer.strategy", word): meant for word, meant in STRATEGIES.items()}
-    | {("OPENREWARD_UPLOAD_ROLLOUT", word): f"upload_rollouts={meant}" for word, meant in BOOLS.items()}
-    | {(key, "wandb"): "tracking=[wandb]" for key in ("LOGGER", "trainer.logger")}
-    | {(key, "console"): "tracking=[] (console only)" for key in ("LOGGER", "trainer.logger")}
-    | {
-        ("loss_type", "cispo"): "algorithm=cispo",
-        ("importance_sampling_level", "sequence"): "algorithm=gspo, or algorithm.ratio_level=sequence",
-        ("trainer.placement.colocate_all", "true"): "backend.engine.placement=colocated",
-        ("trainer.placement.colocate_all", "false"): "backend.engine.placement=separate",
-        ("--train-backend", "megatron"): "backend.parallel.strategy=megatron",
-    }
-)
-"""Key and value -> what to write, where the value decides."""
-CHOOSES = {
-    **dict.fromkeys(("MODEL", "--model", "trainer.policy.model.path", "--hf-checkpoint"), "model"),
-    **dict.fromkeys(("ENV_NAME", "--env", "--env_name", "environment.env_class"), "env"),
-}
-"""Keys whose value is the name of something that xp has an option for."""
+"""Their words and xp's, as the file has them."""
+RENAMED, SAID, OPTION_ALIASES = WORDS["renamed"], WORDS["said"], WORDS["options"]
+
+
 SCRIPT_VARIABLES = (
     *("OPENREWARD_UPLOAD_ROLLOUT", "OPENREWARD_RUN_NAME", "MODEL", "NUM_GPUS"),
     *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
@@ -104,10 +47,10 @@ def foreign_hint(text: str) -> str | None:
 
 
 def _word(key: str, value: str) -> str | None:
-    if (found := BY_VALUE.get((key, value))) is not None:
-        return found
-    if (group := CHOOSES.get(key)) is not None and (group, value.lower()) in OPTION_ALIASES:
-        return f"{group}={OPTION_ALIASES[group, value.lower()]}"
+    if (found := WORDS["by_value"].get(key, {}).get(value)) is not None:
+        return str(found)
+    if (group := WORDS["chooses"].get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
+        return f"{group}={OPTION_ALIASES[group][value.lower()]}"
     if key in RENAMED:
         return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]
     return SAID.get(key)
@@ -125,4 +68,4 @@ def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
         return wanted
     lowered = str(wanted).lower()
     matches = [name for name in legal if name.lower() == lowered]
-    return matches[0] if matches else OPTION_ALIASES.get((group, lowered))
+    return matches[0] if matches else OPTION_ALIASES.get(group, {}).get(lowered)

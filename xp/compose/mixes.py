@@ -94,9 +94,7 @@ def defaults_of(name: str) -> list[Any]:
 
 def with_mixes_named(defaults: Any) -> Any:
     """A file's defaults list, with a list of environments as the mixture's name: Hydra would merge their files."""
-    if not isinstance(defaults, list):
-        return defaults
-    return [_named(item) for item in defaults]
+    return [_named(item) for item in defaults] if isinstance(defaults, list) else defaults
 
 
 def _named(item: Any) -> Any:

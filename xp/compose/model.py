@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from xp.compose.faults import Fault
-from xp.models.files import HUB_ID, config_of, missing_parts
-from xp.models.network import context_of, mismatches, network_of, not_causal
+from xp.errors import nearest
+from xp.lib.data_files import HUB, path_in
+from xp.models.files import HUB_ID, config_of, local_directory, missing_parts
+from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
 
@@ -127,8 +130,12 @@ def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: A
     elif config is None or not isinstance(model.get("architecture"), dict):
         yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {way_out}")
     elif lines := mismatches(model["architecture"], config):
-        rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-        yield Fault(_KEY, f"{_KEY}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {way_out}")
+        yield _other_network(_KEY, path, name, lines, way_out)
+
+
+def _other_network(key: str, path: str, name: Any, lines: Sequence[str], way_out: str) -> Fault:
+    rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return Fault(key, f"{key}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {way_out}")
 
 
 def _fill(
@@ -154,3 +161,85 @@ def name_of(path: str) -> str:
         parts = [*parts[:-2], f"{parts[-2]}-{parts[-1]}"]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "model").strip("-._").lower()
     return name[:80] or "model"
+
+
+_START: Final = "training.initial_checkpoint"
+
+
+def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
+    """Make the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
+    training, model = container.get("training"), container.get("model")
+    if not isinstance(training, dict) or not isinstance(model, dict):
+        return
+    given = training.get("initial_checkpoint")
+    if not isinstance(given, str) or ADDRESS.match(given):
+        return  # None, or a fault that the schema reports
+    outputs = Path(str(container.get("outputs", "outputs")))
+    place = next((one for one in (Path(given).expanduser(), outputs / given) if one.is_dir()), None)
+    if place is None:
+        yield Fault(_START, f"{_START}={given}: no such directory; give a Hugging Face directory, as runs/ID/model")
+        return
+    training["initial_checkpoint"] = str(place.absolute())
+    config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
+    if config is None:
+        yield Fault(_START, f"{_START}={given}: {_without_config(place)}")
+        return
+    for what in missing_parts(place):
+        yield Fault(_START, f"{_START}={given}: the directory has no {what}; give a whole Hugging Face directory")
+    yield from _network_of_start(given, config, model, outputs)
+
+
+def _without_config(place: Path) -> str:
+    if (place / "adapter_config.json").is_file():
+        return "the directory has adapters; merge them into their model first (peft's merge_and_unload)"
+    return "the directory has no readable config.json; a Megatron checkpoint must be exported first"
+
+
+def _network_of_start(
+    given: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path
+) -> Iterator[Fault]:
+    """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
+    network = model.get("architecture")
+    if not isinstance(network, dict) and isinstance(build := model.get("build"), dict):
+        # Its tokenizer decides the vocabulary, when it is made.
+        network = {key: build[key] for key in KEYS if key in build and key != "vocab_size"}
+        lines = [line for line in mismatches(network, config) if line.split(" ")[0] in network]
+    elif isinstance(network, dict):
+        lines = mismatches(network, config)
+    else:
+        known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
+        why = "cannot be read by xp" if known else "is not on this machine: download the model first"
+        yield Fault(_START, f"{_START}={given}: cannot be compared with the model, whose config.json {why}")
+        return
+    if lines:
+        way_out = f"to train it alone, set model=hf model.path={given}"
+        yield _other_network(_START, given, model.get("name"), lines, way_out)
+
+
+def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:
+    """Makes paths absolute in place, from the working directory; yields a fault for each file that is not there."""
+    env = container.get("env")
+    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
+    for name, member in members.items() if isinstance(members, dict) else ():
+        rows = member.get("rows") if isinstance(member, dict) else None
+        key = "env.rows" if len(members) == 1 else f"env.members.{name}.rows"
+        if isinstance(rows, str):
+            member["rows"] = yield from _absolute(rows, key)
+        elif isinstance(rows, dict):
+            for split, file in rows.items():
+                if isinstance(file, str):
+                    rows[split] = yield from _absolute(file, f"{key}.{split}")
+
+
+def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
+    """Yields the fault of a name of rows; returns the name with an absolute path, if it has a path."""
+    path = path_in(name)
+    if path is None:
+        return name
+    place = Path(path).expanduser().absolute()
+    if not os.path.exists(place):
+        folder = place.parent
+        files = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) and folder.is_dir() else []
+        hub = f"; a data set of the hub is {HUB}{name}" if "." not in name and name.count("/") == 1 else ""
+        yield Fault(key, f"{key}={name}: there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}")
+    return name.replace(path, str(place), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -9,9 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from xp.compose.groups import compose_groups, with_plugins
 from xp.compose.known_names import foreign_hint
-from xp.compose.reference import reference_spec
+from xp.compose.values import resolve_values
 from xp.planning.backend import backend_of
+from xp.spec import RunSpec
 
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
 _CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
@@ -93,3 +96,26 @@ def _sample(known: Mapping[str, Any]) -> Any:
         one = _SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
         one = "{}" if kind == "loads" else str(one) if "origin" in known else one
     return [one] * known["nargs"] if isinstance(known.get("nargs"), int) else one
+
+
+def reference_spec(options: Mapping[str, str], values: Mapping[str, Any]) -> RunSpec:
+    """The spec of some options of xp's, with some values set.
+
+    Args:
+        options: group -> option. A model's option must have an architecture.
+        values: key path -> value.
+
+    Raises:
+        ValueError: a value is not legal.
+    """
+    composed = compose_groups(tuple(options.items()), with_plugins(()))
+    container = copy.deepcopy(composed.container)
+    for path, value in values.items():
+        *sections, last = path.split(".")
+        node: Any = container
+        for section in sections:
+            node = node[section]
+        node[last] = value
+    resolve_values(container)
+    container["env"] = {"members": {composed.env_name: container["env"]}}
+    return RunSpec.model_validate_json(json.dumps(container))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ TRACKING = "tracking"
 """The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
 """Keys for which `a,b` is a list where no sweep is asked for: trackers, and what a provider's package writes so."""
+
+
 MAX_POINTS = 10_000
 """Largest number of points of a sweep. More is probably a typing mistake."""
 
@@ -124,7 +127,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             faults.append(f"{line}: cannot be swept; for all of them in each run, write {key}=[{values}]")
             continue
         if not is_sweep and LISTS.match(key) and override.is_choice_sweep():
-            choices.append([parser.parse_override(_listed(line))])
+            choices.append([parser.parse_override(f"{key}=[{line.partition('=')[2]}]")])
             continue
         if not is_sweep:
             faults.append(f"{line}: several values make a sweep; add -m; a list is written [a,b]")
@@ -141,10 +144,7 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}")
         else:
             choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
-    num_points = 1
-    for texts_of_one in choices:
-        num_points *= len(texts_of_one)
-    if num_points > MAX_POINTS:
+    if math.prod(map(len, choices)) > MAX_POINTS:
         faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
         choices = [one[:1] for one in choices]
     return choices, faults
@@ -157,12 +157,6 @@ def _no_value(override: Override) -> str:
     if is_group(override) and isinstance(override.value(), Glob):
         return f"no option matches; options of {override.key_or_group} are {', '.join(options(override.key_or_group))}"
     return "holds no value"
-
-
-def _listed(line: str) -> str:
-    """`key=a,b` as `key=[a,b]`."""
-    key, _, values = line.partition("=")
-    return f"{key}=[{values}]"
 
 
 def _texts(override: Override) -> Iterator[str]:
@@ -184,8 +178,7 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
     path = override.key_or_group
     value = override.value()
     if "${" in str(value):
-        reason = f"{value!r}: interpolation is not supported on the command line; write the value"
-        yield Fault(path, f"{path}: {reason}")
+        yield Fault(path, f"{path}: {value!r}: interpolation is not supported on the command line; write the value")
         return
     node: Any = container
     parts, typed = path.split("."), override.input_line or path
@@ -193,20 +186,17 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
         if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
             node[part] = {}
         if not isinstance(node, dict) or part not in node:
-            yield Fault(
-                path,
-                _unknown(container, path, ".".join(parts[:depth]), node, hint(typed)),
-            )
+            yield _unknown(container, path, ".".join(parts[:depth]), node, typed)
             return
         node = node[part]
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
-        yield Fault(path, _unknown(container, path, ".".join(parts[:-1]), node, hint(typed)))
+        yield _unknown(container, path, ".".join(parts[:-1]), node, typed)
     elif isinstance(value, dict) and isinstance(node.get(last), dict):
         node[last] = {**node[last], **value}
     else:
         node[last] = value
 
 
-def _unknown(container: dict[str, Any], path: str, parent: str, node: Any, known: str | None) -> str:
-    return explain_unknown_key(path, parent, node, known, GROUPS, all_paths(container))
+def _unknown(container: dict[str, Any], path: str, parent: str, node: Any, typed: str) -> Fault:
+    return Fault(path, explain_unknown_key(path, parent, node, hint(typed), GROUPS, all_paths(container)))

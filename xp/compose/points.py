@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.alternatives import give_way, settle_files, with_value
-from xp.compose.checkpoint import complete_checkpoint
 from xp.compose.faults import Fault
 from xp.compose.groups import Composed, compose_groups, with_plugins
 from xp.compose.invalid import explain_invalid
 from xp.compose.mixes import env_name
-from xp.compose.model import complete_model
-from xp.compose.origins import file_marks
+from xp.compose.model import complete_checkpoint, complete_model, complete_rows
+from xp.compose.origins import file_marks, give_way, settle_files, with_value
 from xp.compose.overrides import apply, choices_of, is_group, parse
-from xp.compose.rows import complete_rows
 from xp.compose.values import resolve_values
 from xp.errors import ExitCode, XpError
 
@@ -130,7 +127,7 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
         name = " ".join(o.input_line or "" for o in chosen if o.key_or_group in swept)
         found = _point(chosen, with_plugins(config_dirs))
         if isinstance(found, Point):
-            points.append(replace(_sharing(found, points[-1].spec) if points else found, name=name))
+            points.append(replace(found, name=name))
         else:
             for fault in dict.fromkeys(found):
                 illegal.setdefault(fault, []).append(name)
@@ -157,20 +154,13 @@ def _places(names: Sequence[str], num_points: int) -> str:
     return f" (sweep {'point' if len(names) == 1 else 'points'} {', '.join(names[:MAX_NAMES])}{more})"
 
 
-def _sharing(point: Point, before: RunSpec) -> Point:
-    """The same point; a section that equals the one of the point before is held once, since sweeps may be long."""
-    own, other = dict(point.spec), dict(before)
-    same = {name: other[name] for name, section in own.items() if section == other[name]}
-    return Point(point.overrides, point.spec.model_copy(update=same))
-
-
 def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:
     """One point, or everything that is wrong with it."""
     groups = tuple((o.key_or_group, str(o.value())) for o in chosen if is_group(o))
     composed = compose_groups(groups, config_dirs)
     container = copy.deepcopy(composed.container)
     settle_files(container, composed.chosen, config_dirs)
-    values = [o for o in chosen if not is_group(o) and _section(o) not in composed.undecided]
+    values = [o for o in chosen if not is_group(o) and o.key_or_group.partition(".")[0] not in composed.undecided]
     faults = [fault for o in values for fault in apply(container, o)]
     give_way(container, with_value([(o.key_or_group, o.value()) for o in values]))
     faults += resolve_values(container)
@@ -212,16 +202,8 @@ def _yaml_reading(fault: Fault, raw: str | None) -> str:
     return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"
 
 
-def _section(override: Override) -> str:
-    return override.key_or_group.partition(".")[0]
-
-
-def _is_at_or_below(path: str, above: str) -> bool:
-    return path == above or path.startswith(f"{above}.")
-
-
 def _are_related(one: str, other: str) -> bool:
-    return _is_at_or_below(one, other) or _is_at_or_below(other, one)
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _raise(faults: Sequence[str]) -> None:

@@ -14,8 +14,6 @@ KEPT_MISSING = "????"
 """Marker for `???`, which Hydra would drop."""
 KEPT_REFERENCE = "$\0{"
 """Marker for `${`, which Hydra would expand where one file replaces another one's value."""
-MAX_GUESSES = 40
-"""Faults of references that get a nearest key; finding one compares all keys."""
 
 
 def resolve_values(container: dict[str, Any]) -> list[Fault]:
@@ -38,7 +36,7 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
         elif reason := interpolation_fault(text):
             faults.append(Fault(path, f"{path}: {reason}"))
         else:
-            value, fault = _resolved(config, raw, path, with_guess=len(faults) < MAX_GUESSES)
+            value, fault = _resolved(config, raw, path)
             holder[key] = value
             faults += [Fault(path, f"{path}: {short(text)!r} {fault}")] if fault else []
     return faults
@@ -68,14 +66,13 @@ def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
             yield below, node, key
 
 
-def _resolved(config: Any, raw: dict[str, Any], path: str, *, with_guess: bool) -> tuple[Any, str]:
+def _resolved(config: Any, raw: dict[str, Any], path: str) -> tuple[Any, str]:
     """The value of a reference, or why there is none.
 
     Args:
         config: the configuration as OmegaConf has it.
         raw: the same as plain data.
         path: of the text with the reference.
-        with_guess: whether a reference to nothing is answered by the nearest key.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -92,22 +89,14 @@ def _resolved(config: Any, raw: dict[str, Any], path: str, *, with_guess: bool) 
     except RecursionError:
         return None, "is a circular reference"
     except (OmegaConfBaseException, KeyError) as error:
-        if "recursion" in str(error).lower() or _is_circle(path, raw):
+        if "recursion" in str(error).lower():
             return None, "is a circular reference"
         wanted = _target(path, raw)
-        guess = nearest(wanted, all_paths(raw)) if wanted and with_guess else ""
+        paths = all_paths(raw)
+        if wanted in paths:
+            return None, "is a circular reference, or refers to a key that does not resolve"
+        guess = nearest(wanted, paths) if wanted else ""
         return None, f"points at nothing{guess}" if wanted else f"does not resolve: {str(error).splitlines()[0]}"
-
-
-def _is_circle(path: str, raw: dict[str, Any]) -> bool:
-    seen: set[str] = set()
-    while path and path not in seen:
-        seen.add(path)
-        try:
-            path = _target(path, raw)
-        except (KeyError, IndexError, TypeError, ValueError):
-            return False
-    return bool(path)
 
 
 def _target(path: str, raw: dict[str, Any]) -> str:

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
-from xp.evaluation.replies import CUT, MOST_DEPTH, count, is_deep, is_failure, is_said, is_too_long, said_text
 from xp.evaluation.settings import Endpoint
 from xp.lib.exchange import post
 from xp.lib.text import counted, valid_text, valid_value
@@ -186,8 +185,10 @@ class Api:
         return False
 
     def _send(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
+        if getattr(self._local, "connection", None) is None:
+            self._local.connection = self._connect()
         reply = post(
-            self._connection(),
+            self._local.connection,
             f"{urlsplit(self.url).path}/chat/completions",
             body,
             self._headers,
@@ -197,12 +198,6 @@ class Api:
         if reply.is_last:
             self._drop()
         return reply.status, reply.headers, reply.body
-
-    def _connection(self) -> http.client.HTTPConnection:
-        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = self._local.connection = self._connect()
-        return found
 
     def _connect(self) -> http.client.HTTPConnection:
         parts, timeout = urlsplit(self.url), self._endpoint.timeout_s
@@ -230,20 +225,14 @@ class Api:
             raise TooLong(told)
         if status in (401, 403):
             key = self._endpoint.key
+            source = f"it is read from {key}" if key else "give model.key=VARIABLE, the variable that holds one"
             raise XpError(
-                f"{self.url} refuses the key ({status}): {told}\n"
-                + (
-                    f"it is read from {key}"
-                    if key
-                    else "give model.key=VARIABLE, the name of the variable that holds one"
-                ),
+                f"{self.url} refuses the key ({status}): {told}\n{source}",
                 ExitCode.SECRET,
             )
-        way_out = (
-            "; redirects are not followed, since the key stays with the origin that was given" if status < 400 else ""
-        )
-        if status == 404:
-            way_out = "; is model.url right up to /v1, and does it serve model.name?"
+        way_out = {404: "; is model.url right up to /v1, and does it serve model.name?"}.get(status, "")
+        if status < 400:
+            way_out = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError
         raise kind(f"{self.url}, model {self.name}: HTTP {status}: {told}{way_out}", ExitCode.ENVIRONMENT)
 
@@ -265,8 +254,6 @@ class Api:
             message = choice["message"]
             if not isinstance(message, dict):
                 raise TypeError("a message that is no object")
-            if is_deep(message):
-                raise ValueError(f"a message nested more than {MOST_DEPTH} levels deep")
             message = {**message, "content": said_text(message.get("content"))}
             if choice.get("finish_reason") == "content_filter" and not is_said(message):
                 raise ValueError("the answer was filtered")
@@ -277,10 +264,63 @@ class Api:
                 ExitCode.ENVIRONMENT,
             ) from None
         usage = value.get("usage")
-        usage = usage if isinstance(usage, dict) else {}
+        counts = usage if isinstance(usage, dict) else {}
+        read, written = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
         return Answer(
             valid_value(message),
-            count(usage.get("prompt_tokens")),
-            count(usage.get("completion_tokens")),
+            read if isinstance(read, int) else None,
+            written if isinstance(written, int) else None,
             is_cut=choice.get("finish_reason") == CUT,
         )
+
+
+TEXT_PARTS: Final = ("text", "output_text")
+"""Types of the parts of a content that are text."""
+SILENT_PARTS: Final = ("reasoning", "reasoning_text", "summary_text", "thinking", "redacted_thinking", "refusal")
+"""Types of the parts of a content that may be all of it, in a message without text."""
+CUT: Final = "length"
+"""Finish reason of a message that a token limit cut."""
+FAILED: Final = ("error", "abort")
+"""Finish reasons of a model that failed: OpenRouter's, and those of vLLM and SGLang."""
+
+
+def is_failure(reply: bytes) -> bool:
+    """Returns whether a gateway reports a failure of the model in a reply with status 200, as OpenRouter does."""
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        value = json.loads(reply)
+        if value.get("error"):
+            return True
+        choice = value["choices"][0]
+        return bool(choice.get("error")) or choice.get("finish_reason") in FAILED
+    return False
+
+
+def is_said(message: Mapping[str, Any]) -> bool:
+    """Returns whether a message has any text or tool call."""
+    return any(message.get(name) for name in ("content", "tool_calls", "refusal"))
+
+
+def said_text(content: Any) -> str | None:
+    """The text of a message's `content`: a string, null, or a list of parts whose texts are joined.
+
+    Parts of other types (reasoning, thinking, an image) are left out.
+
+    Raises:
+        TypeError, LookupError: the content is none of these, or only has parts of unknown types.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise TypeError(f"a content that is {type(content).__name__}, not a string, null or a list of parts")
+    texts = [part["text"] for part in content if part["type"] in TEXT_PARTS]
+    unknown = [part["type"] for part in content if part["type"] not in (*TEXT_PARTS, *SILENT_PARTS)]
+    if unknown and not texts:
+        raise TypeError(f"a content without text, with a part of type {unknown[0]!r:.60}")
+    return "".join(texts)
+
+
+def is_too_long(reply: bytes) -> bool:
+    """Returns whether a reply means a too long dialogue: OpenAI sends a code; vLLM, SGLang, llama.cpp, Ollama only
+    text."""
+    text = reply.decode("utf-8", "replace").lower()
+    return any(mark in text for mark in ("context_length_exceeded", "context length", "context size", "context window"))

@@ -17,7 +17,7 @@ from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.local import LocalModel
 from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board
-from xp.evaluation.records import Number
+from xp.evaluation.records import JUDGES, Number, recorded_usage
 from xp.evaluation.settings import ToolCalls
 from xp.tasks.row import TaskRow
 
@@ -27,10 +27,6 @@ STOPPING_S: Final = 30.0
 """Seconds that running episodes may take to end after a fault."""
 MORE: Final = 4
 """One additional episode per this many requests, so that the endpoint is busy while some wait for environments."""
-
-
-JUDGES: Final = "judges_cost_usd"
-"""Key of an episode's usage: cost of its judges in US dollars, if their prices are known."""
 
 
 @dataclass
@@ -114,26 +110,14 @@ class EvaluationStage:
         return self.health.ended(one.outcome)
 
 
-def usage_of_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`usage_of` for a recorded episode."""
-    own = record["tokens"]
-    judges = {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
-    if "usage" in record["extra"] or own is None:
-        return {**record["extra"].get("usage", {}), **judges}
-    return {"prompt_tokens": own["prompt"] + own["observed"], "completion_tokens": own["generated"], **judges}
+def usage_of(one: Trajectory) -> Mapping[str, Any]:
+    """`recorded_usage` of an episode that was just played."""
+    tokens = None if one.tokens is None else vars(one.tokens)
+    return recorded_usage({"outcome": vars(one.outcome), "tokens": tokens, "extra": one.extra})
 
 
 Spend = Callable[[Mapping[str, Any]], str | None]
 """Function of an episode's usage; returns a description of the reached limit, after which no episode begins."""
-
-
-def usage_of(one: Trajectory) -> Mapping[str, Any]:
-    """Input and output tokens of an episode, by the endpoint's count or the tokenizer's, and the cost of its judges."""
-    judges = {JUDGES: one.outcome.judges.get("cost_usd", 0.0)}
-    if "usage" in one.extra or one.tokens is None:
-        return {**one.extra.get("usage", {}), **judges}
-    read = one.tokens.prompt + one.tokens.observed
-    return {"prompt_tokens": read, "completion_tokens": one.tokens.generated, **judges}
 
 
 def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:

@@ -15,7 +15,7 @@ from xp.planning.stages.model import start_place
 from xp.runs.named import run_directory
 from xp.spec import RunSpec
 
-_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
     "backend.engine.memory_fraction",
     "env.",
@@ -55,7 +55,8 @@ def entries(asked: Asked) -> list[Entry]:
 
 
 def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
-    words = [*_env_words(env), *asked.overrides]
+    of_env = env_words(env) if env else []
+    words = [*of_env, *asked.overrides]
     for model in asked.models:
         if model == ENDPOINT:
             spec = compose(words, asked.config_dirs)
@@ -67,7 +68,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
             continue
         is_own = is_option(model, asked.config_dirs)
         chosen = [f"model={model}"] if is_own else _hugging_face(model, asked.config_dirs)
-        spec = compose([*words[: len(_env_words(env))], *chosen, *asked.overrides], asked.config_dirs)
+        spec = compose([*of_env, *chosen, *asked.overrides], asked.config_dirs)
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
@@ -112,7 +113,7 @@ def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
     words = [word for word in asked.overrides if not word.startswith("outputs=")]
     if env is not None:
         own = [word for word in words if word.startswith("env.")]
-        container["env"] = compose([*_env_words(env), *own], asked.config_dirs).env.model_dump(mode="json")
+        container["env"] = compose([*env_words(env), *own], asked.config_dirs).env.model_dump(mode="json")
         words = [word for word in words if word not in own]
     values = {_in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()}
     faults = [fault for key, value in values.items() if (fault := _set(container, key, value))]
@@ -146,19 +147,14 @@ def _in_mix(key: str, env: Mapping[str, Any]) -> str:
 
 def _steps(directory: Path) -> str:
     """Existing checkpoints, for a message."""
-    found = sorted((path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()), key=_by_number)
+    names = [path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()]
+    found = sorted(names, key=lambda name: (len(name), name))  # checkpoint-9 is before checkpoint-13
     return f"; its checkpoints: {', '.join(found)}" if found else "; did the run get that far?"
 
 
-def _by_number(name: str) -> list[tuple[bool, int, str]]:
-    """Sorting key: digits in a name count as a number, so that checkpoint-9 is before checkpoint-13."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"([0-9]+)", name)]
-
-
-def _env_words(env: str | None) -> list[str]:
-    if env is None:
-        return []
-    if _CLASS.fullmatch(env):
+def env_words(env: str) -> list[str]:
+    """Overrides for an environment by its option, class, address or catalog's name."""
+    if CLASS.fullmatch(env):
         return ["env=openreward", f"env.serve='{env}'"]
     return ["env=openreward", f"env.target='{env}'"] if "/" in env else [f"env={env}"]
 

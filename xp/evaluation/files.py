@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.evaluation.tables import Result, latex, markdown
 from xp.lib.atomic import replacing, write_atomically
@@ -12,7 +14,7 @@ from xp.lib.atomic import replacing, write_atomically
 
 def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
     """Writes all files, each atomically."""
-    from xp.evaluation.inspect_log import inspect_log
+    from xp.evaluation.files import inspect_log
 
     write_parquet(place / "episodes.parquet", result, records)
     write_atomically(place / "table.md", markdown([result]))
@@ -71,3 +73,98 @@ def _row(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": record["elapsed_s"],
         "void_reason": outcome["void_reason"],
     }
+
+
+VERSION: Final = 2
+SCORER: Final = "reward"
+STATUS: Final = {"finished": "success", "stopped": "cancelled"}
+
+
+def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
+    """The log as JSON, for `inspect view` and `inspect_ai.log.read_eval_log`."""
+    found, model = result["summary"], result["model"]["name"]
+    tasks = sorted({_task(record) for record in records})
+    log = {
+        "version": VERSION,
+        "status": STATUS[result["status"]],
+        "eval": {
+            "eval_id": result["id"],
+            "run_id": result["run"] or result["id"],
+            "task_id": result["id"],
+            "created": _time(result["started"]),
+            "task": result["env"],
+            "dataset": {"name": result["env"], "samples": len(tasks), "sample_ids": tasks},
+            "model": f"xp/{model}",
+            "config": {"epochs": found["num_episodes"] // max(1, found["num_tasks"])},
+            "packages": {"xp": result["xp"]},
+            "metadata": {"task_set": result["task_set"], "playing": result["playing"]},
+        },
+        "plan": {"name": "xp", "steps": [{"solver": "xp.episode"}]},
+        "results": {
+            "total_samples": result["num_asked"],
+            "completed_samples": result["num_played"],
+            "scores": [
+                {
+                    "name": SCORER,
+                    "scorer": SCORER,
+                    "scored_samples": found["num_episodes"] - found["num_void"],
+                    "unscored_samples": found["num_void"],
+                    "metrics": {name: {"name": name, "value": value} for name, value in _metrics(found)},
+                }
+            ],
+        },
+        "stats": {"started_at": _time(result["started"]), "completed_at": _time(result["ended"])},
+        "samples": [_sample(record, model) for record in records],
+    }
+    return json.dumps(log, ensure_ascii=True) + "\n"
+
+
+def _metrics(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    values = {"void": found["num_void"]}
+    for name in ("reward", "passes"):
+        if found[name] is not None:
+            figures = {"mean": "value", "stderr": "stderr", "low": "low", "high": "high"}
+            values |= {f"{name}_{ours}": found[name][key] for ours, key in figures.items()}
+    return [(name, value) for name, value in values.items() if value is not None]
+
+
+def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
+    outcome, messages = record["outcome"], [_message(one) for one in record["messages"]]
+    turns = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
+    own = turns[len(turns) - outcome["num_turns"] :]  # The prompt may have earlier turns.
+    sample: dict[str, Any] = {
+        "id": _task(record),
+        "epoch": record["sample"] + 1,
+        "input": messages[: own[0] if own else len(messages)],
+        "target": "",
+        "messages": messages,
+        "output": {"model": f"xp/{model}", "choices": [{"message": messages[one]} for one in own[-1:]]},
+        "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
+        "started_at": _time(record["started_at"]),
+        "completed_at": _time(record["started_at"] + record["elapsed_s"]),
+        "total_time": record["elapsed_s"],
+    }
+    if outcome["reward"] is None:
+        reason = outcome["void_reason"] or "void"
+        sample["error"] = {"message": reason, "traceback": reason, "traceback_ansi": reason}
+    else:
+        sample["scores"] = {SCORER: {"value": outcome["reward"], "explanation": outcome["status"]}}
+    return sample
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    found = {"role": message["role"], "content": message["content"]}
+    if "tool_calls" in message:
+        calls = [{"id": call["id"], "type": "function", **call["function"]} for call in message["tool_calls"]]
+        found["tool_calls"] = [{"function": call.pop("name"), **call} for call in calls]
+    if message["role"] == "tool":
+        found |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}
+    return found
+
+
+def _task(record: Mapping[str, Any]) -> str:
+    return f"{record['env']}/{record['split']}/{record['index']}"
+
+
+def _time(seconds: float | None) -> str:
+    return datetime.fromtimestamp(seconds or 0, UTC).isoformat()

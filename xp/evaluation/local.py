@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,52 +111,47 @@ def _transformers(
     dtype = getattr(torch, spec.model.dtype.value)
     with _loading(directory, "weights"):
         model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
-    is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
+    is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
     yield lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
 
 
 @contextmanager
-def _vllm(
-    directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, python: str | None, place: Path
+def _served(
+    engine: Engine,
+    directory: str,
+    spec: RunSpec,
+    chat: ChatTokens,
+    sampling: EngineSampling,
+    python: str | None,
+    place: Path,
 ) -> Iterator[OpenEngine]:
+    from xp.engines import server, sglang
     from xp.engines.completions import ServerWriter
     from xp.engines.conversation import WritingEngine
-    from xp.engines.server import running, split_devices
 
-    server, log = evaluation_server(spec), place / "vllm.log"
-    devices, _ = split_devices(server.num_accelerators, 0)
-    with running(server, directory, devices, log, _python_with(Engine.VLLM, python)) as served:
-
-        def writer() -> ServerWriter:
-            return ServerWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
-
-        is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
-        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)
-
-
-@contextmanager
-def _sglang(
-    directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, python: str | None, place: Path
-) -> Iterator[OpenEngine]:
-    from xp.engines.conversation import WritingEngine
-    from xp.engines.server import split_devices
-    from xp.engines.sglang import SGLangWriter, running
-
-    log, is_on_cpu = place / "sglang.log", spec.hardware.accelerator == "cpu"
-    devices, _ = split_devices(0 if is_on_cpu else spec.hardware.accelerators_per_node, 0)
-    with running(sglang_arguments(spec), directory, devices, log, _python_with(Engine.SGLANG, python)) as served:
-
-        def writer() -> SGLangWriter:
-            return SGLangWriter(served.url, sampling, chat.end_ids, str(log), key=served.key)
-
-        is_stop, seed = chat.holds_one_of(sampling.stop), _seed(sampling)
-        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)
+    program, log = _python_with(engine, python), place / f"{engine.value}.log"
+    writer: type[ServerWriter] | type[sglang.SGLangWriter]
+    if engine is Engine.VLLM:
+        settings = evaluation_server(spec)
+        devices, _ = server.split_devices(settings.num_accelerators, 0)
+        running, writer = server.running(settings, directory, devices, log, program), ServerWriter
+    else:
+        is_on_cpu = spec.hardware.accelerator == "cpu"
+        devices, _ = server.split_devices(0 if is_on_cpu else spec.hardware.accelerators_per_node, 0)
+        running = sglang.running(sglang_arguments(spec), directory, devices, log, program)
+        writer = sglang.SGLangWriter
+    is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
+    with running as served:
+        yield lambda opening: WritingEngine(
+            writer(served.url, sampling, chat.end_ids, str(log), key=served.key),
+            opening, chat.end_ids, sampling, seed, is_stop,
+        )  # fmt: skip
 
 
 ENGINES: Final[Mapping[Engine, Callable[..., AbstractContextManager[OpenEngine]]]] = {
     Engine.TRANSFORMERS: _transformers,
-    Engine.VLLM: _vllm,
-    Engine.SGLANG: _sglang,
+    Engine.VLLM: partial(_served, Engine.VLLM),
+    Engine.SGLANG: partial(_served, Engine.SGLANG),
 }
 
 
@@ -190,26 +186,18 @@ def check_engine(how: Eval) -> None:
 def _python_with(engine: Engine, python: str | None) -> str:
     """The interpreter with the engine; raises XpError(RUNTIME) if it lacks the engine."""
     program = sys.executable if python is None else str(Path(python).expanduser().absolute())
-    if not is_installed(engine.value, program):
+    lacks_it = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({engine.value!r}) is None)"
+    try:
+        is_installed = subprocess.run([program, "-c", lacks_it], cwd="/", check=False).returncode == 0
+    except OSError:
+        is_installed = False
+    if not is_installed:
         name = engine.spelling
         raise XpError(
             f"eval.engine={engine.value}: {program} has no {name}; give eval.python=PATH of a Python that has it",
             ExitCode.RUNTIME,
         )
     return program
-
-
-def _seed(sampling: EngineSampling) -> str:
-    return f"{sampling.seed}/eval"
-
-
-def is_installed(package: str, python: str) -> bool:
-    """Returns whether another interpreter can import a package."""
-    asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    try:
-        return subprocess.run([python, "-c", asked], cwd="/", check=False).returncode == 0
-    except OSError:
-        return False
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:

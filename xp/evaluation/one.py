@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from xp.episode.trajectory import TrajectoryWriter
 from xp.errors import XpError
 from xp.evaluation import records
 from xp.evaluation.api import Api
-from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local, usage_of_record
+from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
 from xp.evaluation.local import LocalModel, check_engine, local_model
@@ -30,12 +29,11 @@ from xp.evaluation.tracked import track
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.planning.data_rows import row_lines
-from xp.planning.stages.episode import chat_of, episode_config, episode_secrets
+from xp.planning.stages.episode import chat_of, episode_config, episode_environ
 from xp.planning.stages.evaluation import rounds
 from xp.planning.stages.prepare import prepare_config
 from xp.runs.run_directory import check_writable
 from xp.secrets.redaction import resolve
-from xp.spec import RunSpec
 from xp.tasks.load import within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
@@ -57,7 +55,7 @@ class EvaluationRun:
     def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
         self._entry, self._settings, self._allowance = entry, settings, allowance
         self._outputs = Path(entry.spec.outputs)
-        self._environ = _environ(entry.spec)
+        self._environ = episode_environ(entry.spec)
         self._tracker_keys = check_trackers(entry.spec.tracking)
         self.requested = self._requested(request_key(prepare_config(entry.spec)))
         self._place: Path | None = None
@@ -142,7 +140,7 @@ class EvaluationRun:
         """Plays missing episodes; returns the reason of an early stop, else None."""
         found = records.played(place)
         for record in found.values():
-            self._spend(usage_of_record(record))
+            self._spend(records.recorded_usage(record))
         missing = [one for one in todo if (one[0].task_id, one[1]) not in found]
         if not missing:
             return None
@@ -218,10 +216,3 @@ def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
         others = ", ".join(one.value for one in Tasks if one is not tasks)
         raise XpError(f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}")
     return found
-
-
-def _environ(spec: RunSpec) -> dict[str, str]:
-    """This process's variables, and the environments' secrets under their names in an episode."""
-    wanted = episode_secrets(spec)
-    values = resolve(sorted(set(wanted.values())))
-    return {**os.environ, **{name: values[variable] for name, variable in wanted.items()}}

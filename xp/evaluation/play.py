@@ -17,7 +17,6 @@ from xp.episode.tool_calls import ParsedCall, parse_call, with_calls
 from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.evaluation.api import Answer, DialogueFails, TooLong
-from xp.evaluation.replies import is_deep
 from xp.evaluation.settings import ToolCalls
 from xp.lib.text import valid_text
 from xp.tasks.row import TaskRow
@@ -195,7 +194,7 @@ def _arguments(value: Any) -> Any:
         parsed = json.loads(value) if value.strip() else {}
     except (ValueError, RecursionError):
         return value
-    return parsed if isinstance(parsed, dict) and not is_deep(parsed) else value
+    return parsed if isinstance(parsed, dict) else value
 
 
 def _text(arguments: Any) -> str:

@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
+from xp.evaluation.statistics import Summary
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.lib.names import is_name
@@ -30,7 +33,8 @@ MODEL: Final = "model"
 """Directory of a whole model that was merged from adapters."""
 LOCK: Final = ".lock"
 SCHEMA_VERSION: Final = 1
-MAX_AGAIN: Final = 1000
+JUDGES: Final = "judges_cost_usd"
+"""Key of an episode's usage: cost of its judges in US dollars, if their prices are known."""
 
 Number = tuple[str, int]
 """A task's id and the number of its sample."""
@@ -61,13 +65,11 @@ def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
     """Directory of this evaluation: an existing one, finished or not; a new one with `again`."""
     name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
     first = outputs / ROOM / name
-    places = [first, *(first.with_name(f"{name}-{number}") for number in range(2, MAX_AGAIN))]
-    taken = [place for place in places if (place / REQUEST).exists()]
-    if not taken or not again:
-        return taken[-1] if taken else first
-    newest = taken[-1]
+    place, number = first, 1
+    while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
+        place, number = following, number + 1
     # An interrupted evaluation is resumed, also by a command with `again`.
-    return newest if not (newest / SUMMARY).exists() else next(place for place in places if place not in taken)
+    return following if again and (place / SUMMARY).exists() else place
 
 
 @contextmanager
@@ -132,6 +134,14 @@ def played(place: Path) -> dict[Number, Mapping[str, Any]]:
     return found
 
 
+def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Input and output tokens of an episode, by the endpoint's count or the tokenizer's, and the cost of its judges."""
+    counts, judges = record["tokens"], {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
+    if "usage" in record["extra"] or counts is None:
+        return {**record["extra"].get("usage", {}), **judges}
+    return {"prompt_tokens": counts["prompt"] + counts["observed"], "completion_tokens": counts["generated"], **judges}
+
+
 def rewards_of(records: Mapping[Number, Mapping[str, Any]], asked: Sequence[Number]) -> dict[str, list[float | None]]:
     """Task -> rewards of its played episodes, in the order of samples."""
     found: dict[str, list[float | None]] = {}
@@ -189,17 +199,53 @@ def line_of(one: ListedEvaluation) -> str:
     return f"{place.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
 
 
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Usage:
+    cost_usd: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    judges: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Task:
+    hash: str
+    rewards: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The keys of an eval.json that lists and tables show; pydantic checks them."""
+
+    id: str
+    env: str
+    status: str
+    model: _Named
+    run: str | None
+    num_asked: int
+    num_played: int
+    summary: Summary
+    environments: Mapping[str, Summary]
+    usage: _Usage
+    tasks: Mapping[str, _Task]
+
+
 def read_summary(file: Path) -> Mapping[str, Any]:
     """The content of an eval.json; raises XpError(RUN_DIR) for another file."""
-    from xp.evaluation.summary_check import check_summary
-
     value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
     if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
         raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
     try:
-        check_summary(value)
-    except ValueError as error:
-        raise XpError(f"{file} is not a summary of an evaluation: {error}", ExitCode.RUN_DIR) from None
+        TypeAdapter(_Content).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise XpError(f"{file} is not a summary of an evaluation: {fault}", ExitCode.RUN_DIR) from None
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from xp import __version__
 from xp.episode.clusters import reward_limits
 from xp.episode.metrics import void_reasons
-from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, rewards_of
+from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, recorded_usage, rewards_of
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
 from xp.planning.stages.episode import episode_config
 from xp.spec import RunSpec
@@ -76,10 +76,10 @@ def summary_of(
 
 def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]) -> dict[str, Any]:
     """Tokens over all episodes, and their price if it is known; None if an endpoint does not count tokens."""
-    counts = [_tokens(record) for record in records]
-    if not counts or any(one is None for one in counts):
+    counts = [recorded_usage(record) for record in records]
+    if not counts or any("prompt_tokens" not in one for one in counts):
         return {"prompt_tokens": None, "completion_tokens": None, "cost_usd": None}
-    read, written = (sum(one[place] for one in counts if one is not None) for place in (0, 1))
+    read, written = (sum(one[name] for one in counts) for name in ("prompt_tokens", "completion_tokens"))
     price_in, price_out = prices
     cost = None if price_in is None or price_out is None else (read * price_in + written * price_out) / 1e6
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
@@ -89,14 +89,6 @@ def judges_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Usage of judge models over all episodes that they scored; without the cost if one episode's is unknown."""
     used = [own for record in records if (own := record["outcome"].get("judges"))]
     return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
-
-
-def _tokens(record: Mapping[str, Any]) -> tuple[int, int] | None:
-    counted = record["extra"].get("usage")
-    if counted is not None:
-        return (counted["prompt_tokens"], counted["completion_tokens"]) if "prompt_tokens" in counted else None
-    own = record["tokens"]
-    return None if own is None else (own["prompt"] + own["observed"], own["generated"])
 
 
 def _figures(

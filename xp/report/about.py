@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Any, Final
 from xp.compose import from_container
 from xp.errors import XpError
 from xp.planning.memory import memory_lines
-from xp.report.foreign import page_name
+from xp.report.foreign import as_dict, page_name
 from xp.runs.record import RunRecord, RunStatus, is_held
 
 KILLED: Final = "killed"
@@ -25,8 +25,8 @@ def status_of(run: Path, record: RunRecord) -> str:
 
 def title_of(spec: Mapping[str, Any]) -> str:
     """One line about the run."""
-    parts = ["+".join(_dict(_dict(spec.get("env")).get("members")))]
-    parts += [str(_dict(spec.get(name)).get("name")) for name in ("model", "algorithm", "backend", "hardware")]
+    parts = ["+".join(as_dict(as_dict(spec.get("env")).get("members")))]
+    parts += [str(as_dict(spec.get(name)).get("name")) for name in ("model", "algorithm", "backend", "hardware")]
     return page_name(" · ".join([*parts, f"seed {spec.get('seed')}"]))
 
 
@@ -73,19 +73,28 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
         record: the run's record.
         train: the training's curves.
     """
-    training, values = _dict(spec.get("training")), _dict(train.get("values"))
-    steps = train.get("step", [])
+    training, values = as_dict(spec.get("training")), as_dict(train.get("values"))
+    members = as_dict(as_dict(spec.get("env")).get("members"))
+    limits = {name: f"at most {as_dict(one).get('max_turns')}" for name, one in members.items()}
+    turns = next(iter(limits.values())) if len(set(limits.values())) == 1 else None
+    turns = turns or ", ".join(f"{page_name(name)} {limit}" for name, limit in limits.items())
+    episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
+    written = f"at most {training.get('max_response_tokens')}"
     rows = [
-        ("rollout steps", _planned_steps(training, record), str(len(steps))),
-        ("episodes a step", _product(training, "prompts_per_step", "group_size"), _mean(values, "episodes/num")),
-        ("tokens written in an episode", _limit(training, "max_response_tokens"), _mean(values, "episodes/tokens")),
-        ("turns of an episode", _most_turns(spec), _mean(values, "environment/turns")),
+        ("rollout steps", _text(record.num_steps or training.get("num_steps")), str(len(train.get("step", [])))),
+        ("episodes a step", episodes, _mean(values, "episodes/num")),
+        (
+            "tokens written in an episode",
+            written,
+            _mean(values, "episodes/tokens"),
+        ),
+        ("turns of an episode", turns or "-", _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
-    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in sorted(values) if _is_part(name)]
-    rows += [
-        (f"seconds of {stage['stage']}", "not planned", _text(stage["seconds"])) for stage in _last(stages(record))
-    ]
+    parts = [name for name in sorted(values) if name.startswith("time/") and name.endswith("_s")]
+    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in parts if name != "time/step_s"]
+    last = {stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"] is not None}
+    rows += [(f"seconds of {name}", "not planned", _text(seconds)) for name, seconds in last.items()]
     return [*rows, *_memory(spec, values)]
 
 
@@ -100,40 +109,9 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
     yield "memory", planned, "\n".join(measured) or "not recorded by this backend"
 
 
-def _planned_steps(training: Mapping[str, Any], record: RunRecord) -> str:
-    return _text(record.num_steps or training.get("num_steps"))
-
-
-def _last(all_stages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Last attempt of each stage that ran."""
-    found = {stage["stage"]: stage for stage in all_stages if stage["seconds"] is not None}
-    return list(found.values())
-
-
-def _is_part(name: str) -> bool:
-    return name.startswith("time/") and name.endswith("_s") and name != "time/step_s"
-
-
 def _mean(values: Mapping[str, Any], name: str) -> str:
     column = [one for one in values.get(name, ()) if one is not None]
     return f"{fmean(column):.4g} in the mean" if column else "not recorded"
-
-
-def _product(section: Mapping[str, Any], one: str, other: str) -> str:
-    factors = section.get(one), section.get(other)
-    return f"{factors[0]} x {factors[1]}" if all(isinstance(factor, int) for factor in factors) else "-"
-
-
-def _limit(section: Mapping[str, Any], key: str) -> str:
-    return f"at most {section[key]}" if section.get(key) is not None else "no limit"
-
-
-def _most_turns(spec: Mapping[str, Any]) -> str:
-    members = _dict(_dict(spec.get("env")).get("members"))
-    limits = {name: _dict(one).get("max_turns") for name, one in members.items()}
-    if len(set(limits.values())) == 1:
-        return f"at most {next(iter(limits.values()))}"
-    return ", ".join(f"{page_name(name)} at most {most}" for name, most in limits.items()) or "-"
 
 
 def _text(value: Any) -> str:
@@ -148,7 +126,3 @@ def _seconds(started: str | None, ended: str | None) -> float | None:
         return round((end - datetime.fromisoformat(started)).total_seconds(), 1)
     except (ValueError, TypeError):
         return None
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -8,13 +8,12 @@ from functools import cache
 from typing import Any, Final
 
 from xp.compose import compose, options
+from xp.compose.recipe import options_of
 from xp.errors import XpError
 from xp.lib.names import is_name
 from xp.report.foreign import page_name, page_text
 
 MISSING: Final = "(absent)"
-CHOSEN: Final = ("model", "algorithm", "backend", "hardware", "launcher")
-"""Sections whose `name` is the name of their option."""
 MAX_VALUE: Final = 2_000
 
 
@@ -49,21 +48,11 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         found = _composed((f"recipes={name}",))
         if found is not None:
             return f"the recipe {name}", found
-    chosen = _options_of(spec)
-    if (found := _composed(chosen)) is not None:
-        return f"the defaults with {' '.join(chosen)}", found
+    chosen = tuple(f"{group}={option}" for group, option in options_of(spec, ()).items())
+    for words in (chosen, tuple(word for word in chosen if not word.startswith("env="))):
+        if (found := _composed(words)) is not None:
+            return f"the defaults with {' '.join(words)}", found
     return "the defaults", _composed(()) or {}
-
-
-def _options_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """`group=option` of every section with the name of an existing option."""
-    members = list(_dict(_dict(spec.get("env")).get("members")))
-    words = [f"env={'+'.join(members)}"] if members and all(one in options("env") for one in members) else []
-    for group in CHOSEN:
-        name = _dict(spec.get(group)).get("name")
-        if isinstance(name, str) and name in options(group):
-            words.append(f"{group}={name}")
-    return tuple(words)
 
 
 @cache
@@ -73,7 +62,3 @@ def _composed(words: tuple[str, ...]) -> Mapping[str, Any] | None:
     except XpError:
         return None
     return found
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -16,8 +16,6 @@ from xp.report.foreign import page_name
 STAGES: Final = ("train", "evaluate_during", "evaluate")
 HEAD: Final = ("step", "time", "stage", "attempt", "schema_version", "format")
 """Keys of a line that are not metrics."""
-MOST_METRICS: Final = 2_000
-"""Largest number of metrics of a stage that a page shows."""
 
 
 def curves(run: Path) -> dict[str, dict[str, Any]]:
@@ -51,7 +49,7 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
 
 
 def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    names = sorted({name for line in lines for name in line if name not in HEAD})[:MOST_METRICS]
+    names = sorted({name for line in lines for name in line if name not in HEAD})
     return {
         "step": [line["step"] for line in lines],
         "time": [_number(line.get("time")) for line in lines],

@@ -13,90 +13,69 @@ MAX_INLINE: Final = 120
 
 
 def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict[str, Any]:
-    """The record for a page; missing fields and fields of a wrong type are omitted.
+    """The record for a page.
 
     Args:
         record: a line of a file of trajectories.
         most: largest number of characters of one message; None: all.
     """
-    messages = [_message(one, most) for one in _list(record.get("messages"))]
+    messages, outcome = [_message(one, most) for one in record["messages"]], record["outcome"]
     for turn, place in enumerate(own_turns(record)):
         messages[place]["turn"] = turn
-    outcome = _dict(record.get("outcome"))
-    void = outcome.get("void_reason")
+    void = outcome["void_reason"]
     return {
         "messages": messages,
-        "calls": [_call(one, _list(record.get("messages")), most) for one in _list(record.get("tool_calls"))],
-        "step_rewards": [_number(one) for one in _list(outcome.get("step_rewards"))],
-        "void_reason": None if void is None else page_text(str(void), most).text,
-        "metrics": {page_name(name): _number(value) for name, value in _dict(outcome.get("metrics")).items()},
-        "env_s": [_number(one) for one in _list(record.get("env_s"))],
-        "open_s": _number(record.get("open_s")),
-        "started_at": _number(record.get("started_at")),
-        "tokens": {page_name(name): _number(value) for name, value in _dict(record.get("tokens")).items()},
-        "extra": _written(record.get("extra"), most) if record.get("extra") else "",
+        "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
+        "step_rewards": outcome["step_rewards"],
+        "void_reason": None if void is None else page_text(void, most).text,
+        "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
+        **{name: record[name] for name in ("env_s", "open_s", "started_at")},
+        "tokens": record["tokens"] or {},
+        "extra": _written(record["extra"], most) if record["extra"] else "",
     }
 
 
 def own_turns(record: Mapping[str, Any]) -> list[int]:
     """Positions of the policy's own messages; the first messages may include others of the role assistant."""
-    messages, turns = _list(record.get("messages")), _number(_dict(record.get("outcome")).get("num_turns"))
-    places = [place for place, one in enumerate(messages) if _dict(one).get("role") == "assistant"]
-    return places[-int(turns) :] if turns else []
+    places = [place for place, one in enumerate(record["messages"]) if one["role"] == "assistant"]
+    turns = record["outcome"]["num_turns"]
+    return places[-turns:] if turns else []
 
 
 def said_in(record: Mapping[str, Any]) -> str:
     """Text of all messages of an episode, for a search."""
-    said = [str(_dict(one).get("content", "")) for one in _list(record.get("messages"))]
-    return "\n".join([*said, str(_dict(record.get("outcome")).get("void_reason") or "")])
+    texts = [str(one["content"]) for one in record["messages"]]
+    return "\n".join([*texts, record["outcome"]["void_reason"] or ""])
 
 
-def _message(value: Any, most: int | None) -> dict[str, Any]:
-    message = _dict(value)
-    content = message.get("content", "")
+def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
+    content = message["content"]
     parts = [content if isinstance(content, str) else json.dumps(content)]
-    for call in _list(message.get("tool_calls")):
-        function = _dict(_dict(call).get("function"))
-        parts.append(f"call {function.get('name', '?')} {json.dumps(function.get('arguments'), ensure_ascii=False)}")
-    shown = page_text("\n".join(filter(None, parts)), most)
-    found = {"role": page_name(message.get("role", "")), "content": shown.text}
-    return found | ({"left_out": shown.left_out} if shown.left_out else {})
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        parts.append(f"call {function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}")
+    text = page_text("\n".join(filter(None, parts)), most)
+    found = {"role": page_name(message["role"]), "content": text.text}
+    return found | ({"left_out": text.left_out} if text.left_out else {})
 
 
-def _call(value: Any, messages: Sequence[Any], most: int | None) -> dict[str, Any]:
-    call = _dict(value)
-    found: dict[str, Any] = {"turn": _number(call.get("turn")), "message": _number(call.get("message"))}
+def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
     if "malformed" in call:
         found["malformed"] = page_text(str(call["malformed"]), most).text
     elif call.get("answer"):
         found["answer"] = True
     else:
         found |= {"name": page_name(call.get("name", "")), "arguments": _written(call.get("arguments"), most)}
-    if isinstance(result := call.get("result"), dict):
-        text = str(result.get("text", ""))
+    if (result := call.get("result")) is not None:
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
-        found["result"] = {"reward": _number(result.get("reward")), **flags}
-        said = call.get("message")
-        is_said = isinstance(said, int) and 0 <= said < len(messages) and _dict(messages[said]).get("content") == text
-        if not is_said:
-            found["result"]["text"] = page_text(text, most).text
+        found["result"] = {"reward": result["reward"], **flags}
+        place = call.get("message")
+        if place is None or messages[place]["content"] != result["text"]:
+            found["result"]["text"] = page_text(result["text"], most).text
     return found
 
 
 def _written(value: Any, most: int | None) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return page_text(text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most).text
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> float | int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if abs(value) < 1e300 else None

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from xp.episode.trajectory import SCHEMA_VERSION
 from xp.errors import ExitCode, XpError
-from xp.lib.reading import check_below, is_count, is_finite
+from xp.lib.reading import check_below, is_finite
 from xp.lib.reading import opened as opened_file
 from xp.runs.tool_use import ToolCount
 
@@ -142,17 +142,17 @@ def _row(record: Any, attempt: int) -> EpisodeRow | None:
         return EpisodeRow(
             attempt=attempt,
             phase=phase,
-            step=_count(record["step"]) + (phase == TRAIN),
+            step=int(record["step"]) + (phase == TRAIN),
             env=str(record["env"]),
             split=str(record["split"]),
-            task_index=_count(record["index"]),
-            sample=_count(record["sample"]),
+            task_index=int(record["index"]),
+            sample=int(record["sample"]),
             reward=None if outcome["reward"] is None else _finite(outcome["reward"]),
             status=str(outcome["status"]),
-            turns=_count(outcome["num_turns"]),
-            calls=_count(outcome["num_tool_calls"]),
-            malformed=_count(outcome["num_malformed"]),
-            generated=None if tokens is None else _count(tokens["generated"]),
+            turns=int(outcome["num_turns"]),
+            calls=int(outcome["num_tool_calls"]),
+            malformed=int(outcome["num_malformed"]),
+            generated=None if tokens is None else int(tokens["generated"]),
             seconds=_finite(record["elapsed_s"]),
         )
     except (ValueError, TypeError, KeyError, OverflowError):
@@ -163,10 +163,3 @@ def _finite(value: Any) -> float:
     if not is_finite(value):
         raise ValueError("not a finite number")
     return float(value)
-
-
-def _count(value: Any) -> int:
-    number = int(value) if is_finite(value) else -1
-    if not is_count(number):
-        raise ValueError("not a count")
-    return number

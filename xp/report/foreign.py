@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from xp.lib.terminal import shown
 
@@ -37,3 +37,8 @@ def page_text(text: str, most: int | None = MAX_CHARACTERS) -> PageText:
 def page_name(value: object) -> str:
     """A short text, on one line."""
     return shown(str(value)[:MAX_NAME]).replace("\n", " ")
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """The value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from xp.diagnosis.history import ToolUse
-from xp.diagnosis.symptom import Symptom
 from xp.errors import XpError
 from xp.evaluation.paired import Paired
 from xp.evaluation.paired import verdict as said
@@ -34,14 +32,6 @@ def results(run: Path) -> dict[str, Any]:
     return {name: asdict(one) for name, one in found.items()}
 
 
-def compared(outputs: Path, names: Sequence[str]) -> tuple[list[Paired], str]:
-    """Compares runs by name; returns the comparisons, and a reason if there are none."""
-    try:
-        return compare_all(outputs, names, margin()), ""
-    except (XpError, KeyError, TypeError, ValueError) as error:
-        return [], page_name(error)
-
-
 def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = None) -> dict[str, Any]:
     """The verdict of `runs diagnose` with its symptoms and its comparison.
 
@@ -55,12 +45,15 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
         found = diagnose(run.parent.parent, run, record, tools)
     except XpError as error:
         return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
-    pairs, _ = compared(run.parent.parent, [run.name])
+    try:
+        pairs = compare_all(run.parent.parent, [run.name], margin())
+    except (XpError, KeyError, TypeError, ValueError):
+        pairs = []
     reason = f"the run is {status}" if record.status is RunStatus.RUNNING else found.reason
     page = {
         "word": found.verdict,
         "sentence": page_name(reason),
-        "symptoms": [page_name(_line(one)) for one in found.symptoms],
+        "symptoms": [page_name(f"{one.rule}: {one.text()}") for one in found.symptoms],
     }
     if not pairs:
         return page
@@ -68,10 +61,6 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
     pair = replace(pairs[0], first="before training", second="after training")
     pair = replace(pair, verdict=said(pair))
     return page | {"sentence": page_name(pair.verdict), "paired": paired(pair)}
-
-
-def _line(symptom: Symptom) -> str:
-    return f"{symptom.rule}: {symptom.text()}"
 
 
 def paired(pair: Paired) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -16,7 +16,6 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from xp.errors import ExitCode, XpError
-from xp.lib.asgi_key import App, Receive, Scope, Send
 from xp.lib.loopback import HOST
 from xp.report.comparison import comparison
 from xp.report.data import RunPage, frame, page_of, title_of_page
@@ -33,12 +32,6 @@ HEADERS: Final = {
 }
 MAX_IN_PAGE: Final = 200_000
 """Largest number of characters of one message, unless the page requests the whole message."""
-MAX_FOUND: Final = 5_000
-"""Largest number of episodes in the result of a search."""
-REFUSALS: Final = {
-    421: b"the Host header must name this server's own loopback address and port\n",
-    403: b"this server answers no page of another origin\n",
-}
 
 
 class View:
@@ -55,30 +48,28 @@ class View:
         self._pages = [page_of(run) for run in runs]
         self._lock = Lock()
 
-    def app(self) -> App:
-        """The ASGI application, with checks of Host and Origin."""
-        routes = [Route("/", self._guarded(self.front))]
-        for name, answer in (
-            ("run", self.one_run),
-            ("episode", self.episode),
-            ("tokens", self.tokens),
-            ("search", self.search),
-        ):
-            routes.append(Route(f"/api/{name}", self._guarded(answer)))
-        return OwnOrigin(Starlette(routes=routes))
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        answers = {"run": self.one_run, "episode": self.episode, "tokens": self.tokens, "search": self.search}
+        routes = {"/": self.front} | {f"/api/{name}": answer for name, answer in answers.items()}
+        return Starlette(routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()])
 
     def front(self, request: Request) -> Response:
         """The page, without the episodes' texts."""
         del request
         with self._lock:
-            runs = [self._data(one, 0) for one in self._pages]
+            for one in self._pages:
+                one.refresh()
+            runs = [one.data() for one in self._pages]
         data = frame(runs, comparison(self._runs, [one.spec for one in self._pages]), live=True)
         return HTMLResponse(page(title_of_page(self._runs), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
         """Current data of a run, with the episodes from `rows_from` on."""
         with self._lock:
-            return JSONResponse(self._data(self._page(request), _whole(request, "rows_from")))
+            one = self._page(request)
+            one.refresh()
+            return JSONResponse(one.data(_whole(request, "rows_from")))
 
     def episode(self, request: Request) -> Response:
         """Messages and calls of one episode; with `whole=1` no message is cut."""
@@ -100,17 +91,8 @@ class View:
         """Numbers of the episodes with a text."""
         wanted = request.query_params.get("text", "").lower()
         index = self._page(request).index
-        found: list[int] = []
-        for number in range(len(index.rows)):
-            if wanted in said_in(index.record(number)).lower():
-                found.append(number)
-            if len(found) >= MAX_FOUND:
-                break
-        return JSONResponse({"rows": found})
-
-    def _data(self, one: RunPage, rows_from: int) -> dict[str, Any]:
-        one.refresh()
-        return one.data(rows_from)
+        numbers = range(len(index.rows))
+        return JSONResponse({"rows": [one for one in numbers if wanted in said_in(index.record(one)).lower()]})
 
     def _page(self, request: Request) -> RunPage:
         number = _whole(request, "run")
@@ -125,12 +107,21 @@ class View:
         return index.record(number), index.file_of(number)
 
     def _guarded(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        """Requires the token, as a cookie or, the first time, in the address; converts faults to messages."""
+        """Requires this server's Host and Origin, and the token, as a cookie or, the first time, in the address.
+
+        A page in a browser of this machine can reach loopback ports, also under a name of its own that resolves to
+        127.0.0.1 (DNS rebinding); its requests then have that name as Host.
+        """
 
         def guarded(request: Request) -> Response:
-            own = f"{COOKIE}_{request.url.port}"
-            if self._is_token(request.query_params.get("token", "")) and request.url.path == "/":
-                found: Response = RedirectResponse("/", 303)
+            own, port = f"{COOKIE}_{request.url.port}", request.scope["server"][1]
+            hosts, headers = [f"{HOST}:{port}", f"localhost:{port}"], request.headers
+            if headers.get("host", "").lower() not in hosts:
+                found: Response = PlainTextResponse("the Host header must be this server's own address and port\n", 421)
+            elif headers.get("origin", "").lower() not in ("", *(f"http://{host}" for host in hosts)):
+                found = PlainTextResponse("this server answers no page of another origin\n", 403)
+            elif self._is_token(request.query_params.get("token", "")) and request.url.path == "/":
+                found = RedirectResponse("/", 303)
                 found.set_cookie(own, self._token, httponly=True, samesite="strict")
             elif not self._is_token(request.cookies.get(own, "")):
                 found = PlainTextResponse("open the address that `python -m xp view` printed, with its token\n", 401)
@@ -148,50 +139,6 @@ class View:
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
-
-
-class OwnOrigin:
-    """ASGI middleware that refuses a foreign Host, and an Origin that is not one of the server's own pages.
-
-    A page in a browser of this machine can reach loopback ports, also under a name of its own that resolves to
-    127.0.0.1 (DNS rebinding); its requests then have that name as Host.
-    """
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = None if scope["type"] == "lifespan" else refusal(scope.get("server"), scope["headers"])
-        if status is None:
-            await self._app(scope, receive, send)
-            return
-        headers = [(b"content-type", b"text/plain")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": REFUSALS[status]})
-
-
-def refusal(server: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """HTTP status that refuses a request, or None.
-
-    Args:
-        server: local address and port of the connection.
-        headers: headers of the request, names in lower case.
-    """
-    own, found = _own_names(server), list(headers)
-    hosts = [value.lower() for name, value in found if name == b"host"]
-    if len(hosts) != 1 or hosts[0] not in own:
-        return 421
-    origins = {value.lower() for name, value in found if name == b"origin"}
-    return 403 if origins - {b"http://" + name for name in own} else None
-
-
-def _own_names(server: tuple[str, int] | None) -> set[bytes]:
-    """Legal Host headers of a server: the connection's local address, and localhost."""
-    if not server:
-        return set()
-    address, port = server
-    written = f"[{address}]" if ":" in address else address
-    return {f"{name}:{port}".encode() for name in (written, "localhost")}
 
 
 def serve(runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:

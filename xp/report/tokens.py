@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +20,6 @@ from xp.report.foreign import page_text
 from xp.runs.record import is_ours
 from xp.spec.recorded import recorded_spec
 
-MAX_TOKENS: Final = 100_000
-"""Largest number of tokens of an episode that a page shows."""
-MAX_CHARACTERS: Final = 500_000
-"""Largest number of characters of an episode to tokenize; some tokenizers need minutes for a word of megabytes."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -54,20 +49,12 @@ class TokenReader:
             record: record of the episode.
             file: its file; the tools are beside it.
         """
-        size = sum(len(str(message.get("content"))) for message in record["messages"])
-        if size > MAX_CHARACTERS:
-            return no_tokens(f"The episode has {size:,} characters; tokens are shown up to {MAX_CHARACTERS:,}.")
         digest = str(record.get(TOOLS) or "")
         named = file.parent / TOOLS / f"{digest}.json"
         tools = text_of(named, ExitCode.RUN_DIR, below=file.parent) if _DIGEST.fullmatch(digest) else "[]"
         try:
-            pieces = list(islice(_pieces(self._chat, record, tools), MAX_TOKENS))
-        except (
-            TypeError,
-            ValueError,
-            LookupError,
-            XpError,
-        ) as error:  # for example a lone surrogate, which tokenizers refuse
+            pieces = list(_pieces(self._chat, record, tools))
+        except (TypeError, ValueError, LookupError, XpError) as error:  # as a lone surrogate, which tokenizers refuse
             return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}

@@ -73,11 +73,8 @@ def as_json(value: Any) -> str:
 
 
 def _digests(names: Sequence[str]) -> str:
-    return " ".join(f"'sha256-{_digest(_part(name))}'" for name in names)
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    digests = (hashlib.sha256(_part(name).encode()).digest() for name in names)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
 @cache

@@ -20,7 +20,6 @@ from xp.spec.section import (
     Section,
     WideSeed,
     check_no_secret_below,
-    check_numbers_below,
 )
 
 
@@ -150,11 +149,6 @@ class Model(Section):
     @classmethod
     def _no_secret_in_names(cls, text: Any) -> Any:
         return check_no_secret_below(text)
-
-    @field_validator("chat_template", mode="after")
-    @classmethod
-    def _numbers_of_the_template(cls, arguments: Any) -> Any:
-        return check_numbers_below(arguments)
 
     @model_validator(mode="after")
     def _no_secret(self) -> Model:

@@ -147,11 +147,7 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
 
 
 def user_in_url(value: Any) -> str | None:
-    """The path of the first text below a value with a URL that has a user or a password; None: there is none.
-
-    Args:
-        value: mappings, lists and texts.
-    """
+    """The path of the first text below a value with a URL that has a user or a password; None: there is none."""
     return _first_text(value, lambda text: bool(USER_IN_URL.search(text)))
 
 
@@ -170,31 +166,18 @@ def check_no_secret_below(value: Any) -> Any:
     return value
 
 
-def check_numbers_below(value: Any) -> Any:
-    """Raise ValueError, with the path, where a number below the value is not finite or beyond `LARGEST`."""
-    if (place := _first(value, lambda one: isinstance(one, int | float) and not abs(one) <= LARGEST)) is not None:
-        raise ValueError(f"{place}{place and ': '}should be a finite number from -{LARGEST:g} to {LARGEST:g}")
-    return value
-
-
-def _first_text(value: Any, is_wanted: Callable[[str], bool]) -> str | None:
-    return _first(value, lambda one: isinstance(one, str) and is_wanted(one))
-
-
-def _first(value: Any, is_wanted: Callable[[Any], bool]) -> str | None:
-    """The path of the first value, or key, below a value that is wanted; None: there is none."""
-    todo = [("", value)]
-    while todo:
-        place, one = todo.pop()
-        if is_wanted(one):
+def _first_text(value: Any, is_wanted: Callable[[str], bool], place: str = "") -> str | None:
+    """The path of the first text or key below mappings and lists that is wanted; None: there is none."""
+    if isinstance(value, str):
+        return place if is_wanted(value) else None
+    if isinstance(value, Mapping):
+        if any(isinstance(key, str) and is_wanted(key) for key in value):
             return place
-        if isinstance(one, Mapping):
-            if any(map(is_wanted, one)):
-                return place
-            todo += [(f"{place}.{key}" if place else str(key), child) for key, child in one.items()]
-        elif isinstance(one, (list, tuple)):
-            todo += [(f"{place}.{number}" if place else str(number), child) for number, child in enumerate(one)]
-    return None
+        children = list(value.items())
+    else:
+        children = list(enumerate(value)) if isinstance(value, (list, tuple)) else []
+    paths = (_first_text(one, is_wanted, f"{place}.{key}" if place else str(key)) for key, one in children)
+    return next((path for path in paths if path is not None), None)
 
 
 class Section(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn, dialect_of
@@ -9,6 +10,7 @@ from xp.envs.target import module_of
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import is_data
 from xp.plugins import Kind, in_job, shipped
+from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.tasks.request import is_found
@@ -117,3 +119,10 @@ def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
 def needs_catalog_key(member: EnvMember) -> bool:
     """Returns whether the environment is in the OpenReward catalog, which needs an account."""
     return member.provider == "openreward" and member.target is not None and "://" not in member.target
+
+
+def episode_environ(spec: RunSpec) -> dict[str, str]:
+    """This process's variables, and the declared secrets under their names in an episode."""
+    secrets = episode_secrets(spec)
+    values = resolve(sorted(set(secrets.values())))
+    return {**os.environ, **{name: values[variable] for name, variable in secrets.items()}}
