@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema

@@ -90,7 +90,7 @@ def test_a_verdict_follows_the_paired_test(outputs: Path) -> None:
 def test_a_spec_is_shown_against_the_options_that_it_chose(outputs: Path) -> None:
     _, data, _ = report([outputs / "runs/slow"], "none")
     run = data["runs"][0]
-    assert run["base"].startswith("the defaults with env=whodunit_mini model=tiny")
+    assert run["base"].startswith("the defaults with hardware=cpu env=whodunit_mini model=tiny")
     changed = {key: own for key, _, own in run["differences"]}
     assert changed == {"training.learning_rate": "1e-05", "training.num_steps": "4", "outputs": str(outputs)}
 
@@ -122,7 +122,7 @@ def test_earlier_calls_of_a_prompt_are_shown() -> None:
             {"role": "tool", "content": "sunny"},
         ]
     )
-    record = {**episode("eval", 0, 0, 0, 1.0).to_json_dict(), "messages": prompt}
+    record = {**json.loads(episode("eval", 0, 0, 0, 1.0).to_line()), "messages": prompt}
     assert [one["content"] for one in detail(record)["messages"]] == [
         "Rome?", 'call weather {"city": "Rome"}', "sunny",
     ]  # fmt: skip

@@ -77,7 +77,7 @@ def options_of(spec: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[s
             continue
         members = section.get("members") or {}
         names = list(members)
-        only = members[names[0]] if len(names) == 1 else None
+        only = members[names[0]] if len(names) == 1 and names[0] not in legal else None
         if isinstance(only, dict) and env_name(general := general_option(only), only, {}) == names[0]:
             names = [general]
         found |= {group: mix_name(names)} if names and all(name in legal for name in names) else {}
