@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xp.episode.evaluation import evaluation_result
-from xp.episode.metrics import Played, check_health, episode_metrics, void_reasons
+from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -55,10 +55,6 @@ def test_a_task_that_a_step_has_twice_is_two_groups() -> None:
     assert metrics["reward/avg_pass_at_2"] == pytest.approx(2 / 3)
 
 
-def test_a_pass_at_1_is_that_of_one_episode_however_often_a_task_is_played() -> None:
-    assert episode_metrics([played("t", 0.0), played("t", 1.0)], 1, 1.0)["reward/avg_pass_at_1"] == 0.5
-
-
 def test_a_mix_has_the_same_metrics_per_environment() -> None:
     metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1, 1.0)
     assert metrics["a/reward/avg_raw_reward"] == 1.0
@@ -73,24 +69,7 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
     assert caught.value.code is ExitCode.UNHEALTHY
 
 
-def test_the_reasons_of_void_episodes_are_one_for_each_type_of_fault() -> None:
-    assert void_reasons(["B: 2", None, "A: 1", "A: 2", "D: 1", "C: 1"]) == "A: 1; B: 2; C: 1"
-
-
-def test_a_step_of_nothing_but_void_has_no_reward() -> None:
-    assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1, 1.0)
-
-
 @pytest.mark.scorecard(57)
-def test_a_line_after_a_torn_one_begins_afresh(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "stage": "train"}\n{"step": 2, "sta')
-    MetricsFile(path, "train", 2).write(2, {"loss": 0.5})
-    MetricsFile(path, "train", 2).write(3, {"loss": 0.25})
-    assert [line["step"] for line in read_metrics(path, "train")] == [1, 2, 3]
-    assert len(path.read_text().splitlines()) == 4
-
-
 def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)
@@ -118,18 +97,6 @@ def test_a_training_that_goes_on_without_its_earlier_lines_says_so_and_has_the_f
     assert last_step(path) == 3
     (said,) = capsys.readouterr().err.splitlines()
     assert "the metrics of steps 1 to 3 are lost" in said
-
-
-def test_the_last_step_is_found_behind_many_long_evaluations(tmp_path: Path) -> None:
-    """`evaluate run=RUN` adds a line for each model, with the metrics of each environment of a mixture."""
-    path = tmp_path / "metrics.jsonl"
-    MetricsFile(path, "train", 1).write(30, {"reward_fn/x": 1.0})
-    for attempt in range(2, 40):
-        MetricsFile(path, "evaluate", attempt).write(0, {f"reward_fn/{number}": 1.0 for number in range(2_000)})
-    assert path.stat().st_size > 1_000_000
-    assert last_step(path) == 30
-    MetricsFile(path, "train", 40).continue_after(30)
-    assert [line["reward_fn/x"] for line in read_metrics(path, "train")] == [1.0]
 
 
 def test_a_training_that_goes_on_with_its_lines_or_begins_adds_none(

@@ -131,7 +131,7 @@ def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
 
 def test_a_search_leaves_the_warnings_of_xp_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Hydra may silence every logger that is there."""
-    logger, level = logging.getLogger("xp.envs.server_watch"), logging.getLogger().level
+    logger, level = logging.getLogger("xp.envs.local_server"), logging.getLogger().level
 
     def objective(_: RunSpec) -> float:
         logger.warning("the server has ended")

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, Final
 
-from xp.episode.metric import Metric
-from xp.episode.metric_names import find
-from xp.episode.metric_table import METRICS
+from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import XpError, nearest
 from xp.spec import BackendName
 
