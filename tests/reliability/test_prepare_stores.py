@@ -109,7 +109,7 @@ def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(tmp_path: P
 @pytest.mark.scorecard(5)
 def test_a_damaged_shard_is_fetched_again_and_the_others_are_not(tmp_path: Path) -> None:
     runs = new_runs(tmp_path)
-    runs.finish(fault="prepare:shard:kill:3")
+    runs.finish(fault="shard:kill:3")
     shards = sorted(runs.path.with_name(f"{runs.path.name}.work").glob("shard-*.jsonl"))
     shards[1].write_bytes(shards[1].read_bytes()[:-20])
     runs.world.forget()
