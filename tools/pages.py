@@ -10,8 +10,7 @@ from tools.parity.measure import section
 from xp.cli.explain import Field, comment_of, fields_of, shown, source_of
 from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
 from xp.compose import compose, origin_of
-from xp.episode.metric import Metric
-from xp.episode.metric_table import METRICS
+from xp.episode.metric_table import METRICS, Metric
 from xp.planning.backend import Support
 from xp.spec import BackendName
 
@@ -33,7 +32,7 @@ HEADER = (
 METRICS_HEAD: Final = """\
 # Metrics
 
-Made by `make docs` from the table that the code uses (`xp/episode/metric_table.py`).
+Made by `make docs` from the table that the code uses (`xp/episode/metrics.toml`).
 `python -m xp explain METRIC` answers for one metric on the command line, `python -m xp explain metrics` lists all.
 
 A run writes them to `metrics.jsonl` ([format](records.md)), one line per rollout step, and mirrors them to the

@@ -24,8 +24,8 @@ from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.envs.config import OnNoToolCall
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.errors import XpError
 from xp.lib import loopback
 

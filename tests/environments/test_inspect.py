@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,23 +127,6 @@ def test_a_dialogue_with_several_scores_agrees() -> None:
 def test_a_sample_whose_turns_run_out_is_scored_as_it_is() -> None:
     scripts: list[tuple[int, Script]] = [(0, ["a cat", "a dog"])]
     assert rewards(task_of("dialogue", max_turns=2, score="guessed.brief"), scripts) == [0.2]
-
-
-def test_many_samples_are_played_at_the_same_time() -> None:
-    config = task_of("sums", max_sessions=32)
-    provider = load_provider(config, os.environ)
-
-    def play(number: int) -> float | None:
-        task = Task("x", "all", number % 4)
-        episode = Episode(task, lambda: provider.open(task), config)
-        episode.step(written(("add", {"x": number, "y": 0})))
-        episode.step("4")
-        return episode.settle().reward
-
-    with ThreadPoolExecutor(32) as pool:
-        found = list(pool.map(play, range(64)))
-    provider.close()
-    assert found == [float(number % 4 == 2) for number in range(64)]
 
 
 def test_a_judge_has_a_role_and_its_price_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,42 +83,14 @@ class Silent(Exception):
         raise ValueError
 
 
-def raises_silently(answer: str, row: Mapping[str, Any]) -> float:
-    del answer, row
-    raise Silent
-
-
-def _only_here(text: str) -> str:
-    """A text of a class that no other process has."""
-    module = types.ModuleType("only_in_this_process")
-    kind = type("Text", (str,), {"__module__": module.__name__, "__reduce__": lambda self: (kind, (str(self),))})
-    module.Text = kind  # type: ignore[attr-defined]
-    sys.modules[module.__name__] = module
-    return kind(text)
-
-
 def unsendable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return {"train": [{"prompt": "a", "check": lambda text: text}]}
-
-
-def unreadable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    return {"train": [{"prompt": "a", "check": _only_here("b")}]}
 
 
 def starts(answer: str, row: Mapping[str, Any]) -> float:
     """The id of a process that it leaves behind."""
     del answer, row
     return float(subprocess.Popen(["sleep", "600"]).pid)
-
-
-def forks_and_ends(answer: str, row: Mapping[str, Any]) -> float:
-    """Leaves a copy of its process, which holds the connection; with the answer `far`, in another session."""
-    del row
-    if os.fork() == 0:
-        if answer == "far":
-            os.setsid()
-        time.sleep(60)
-    os._exit(3)
 
 
 TOGETHER = 9
@@ -155,9 +125,6 @@ def says_nan(answer: str, row: Mapping[str, Any]) -> float:
     return float("nan")
 
 
-NOT_A_GRADER = 3
-
-
 class Higher:
     """In the manner of SkyRL-Gym's BaseTextEnv: guess the number, with a hint after each guess."""
 
@@ -175,20 +142,6 @@ class Higher:
         hint = "higher" if guess < self._secret else "lower"
         observations = [] if is_right else [{"role": "user", "content": hint}]
         return {"observations": observations, "reward": float(is_right), "done": is_right, "metadata": {}}
-
-
-class Strange(Higher):
-    """Begins with a message whose text is of a class of its own."""
-
-    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
-        return [{"role": "user", "content": _only_here("Guess.")}, *prompt], {}
-
-
-class Unsayable(Higher):
-    """Begins with a message that has no text."""
-
-    def init(self, prompt: list[dict[str, str]]) -> tuple[list[Any], dict[str, Any]]:
-        return [*prompt, {"role": "user", "content": lambda: "Guess."}], {}
 
 
 def skyrl_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:

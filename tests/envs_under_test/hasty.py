@@ -7,12 +7,6 @@ from types import SimpleNamespace
 
 from openreward.environments import server
 
-from tests.envs_under_test.counter import Counter
-
 FASTER = 100
 
 server.time = SimpleNamespace(**vars(time) | {"monotonic": lambda: FASTER * time.monotonic()})
-
-
-class Hasty(Counter):
-    """The same environment."""

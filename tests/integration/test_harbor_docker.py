@@ -11,7 +11,6 @@ import pytest
 
 from tests.fake_session import call
 from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
-from xp.contrib.harbor.task_folder import BrokenTask, read_task
 from xp.envs.base import Task
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
@@ -98,13 +97,6 @@ def test_variables_of_a_task_change_no_program_of_this_machine(tmp_path: Path, c
     assert read == [f"tcp://elsewhere {text}\n{foreign}\n"]
     assert not (tmp_path / "ran").exists()
     assert "tcp://elsewhere" not in (container / "calls").read_text()
-
-
-@pytest.mark.parametrize("name", ["A B", "A=B", "1A", "A;id", ""])
-def test_a_variable_is_named_as_the_shell_names_them(name: str, tmp_path: Path) -> None:
-    write_task(tmp_path / "tasks/a", config=f'{CONFIG}[verifier.env]\n"{name}" = "x"\n')
-    with pytest.raises(BrokenTask, match="is no name of a variable"):
-        read_task(tmp_path / "tasks/a")
 
 
 def test_an_image_that_cannot_be_built_makes_the_episode_void(tmp_path: Path, container: Path) -> None:

@@ -17,7 +17,6 @@ import pytest
 from tests.envs_under_test.openenv_image import make_image
 from tests.fake_session import with_limits
 from tests.integration.test_openenv import counter, task
-from xp.envs.base import EnvFault, SessionLost
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
@@ -94,19 +93,6 @@ def test_a_container_that_crashes_makes_the_episode_void_and_says_so_at_the_end(
     found.close()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert f"the container of {IMAGE} ended by itself with code 1" in capfd.readouterr().err
-
-
-def test_a_container_that_is_stopped_from_outside_ends_the_session(image: str) -> None:
-    found = OpenEnvProvider(in_container(image), os.environ)
-    session = found.open(task())
-    assert session.call("step", {"amount": 1}).reward == 1.0
-    docker("kill", *containers())
-    with pytest.raises(EnvFault):
-        session.call("step", {"amount": 1})
-    with pytest.raises(SessionLost):
-        session.call("step", {"amount": 1})
-    session.close()
-    found.close()
 
 
 def test_an_image_whose_server_does_not_start_is_reported_at_once_with_what_it_said() -> None:

@@ -18,7 +18,7 @@ from tests.envs_under_test.counter import Gathering
 from tests.launching import is_alive
 from tests.ors_server import COUNTER, rules
 from tests.reliability.test_sessions import wait_for
-from xp.envs import server_watch
+from xp.envs import local_server
 from xp.envs.base import EnvFault
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.openreward import OpenRewardProvider
@@ -51,18 +51,6 @@ def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str, t
     assert caught.value.code is ExitCode.ENVIRONMENT
     assert serve in str(caught.value)
     assert str(tmp_path / "log") in str(caught.value)
-
-
-def test_its_output_goes_to_the_file_that_was_asked_for_and_is_quiet_while_all_is_well(tmp_path: Path) -> None:
-    log = tmp_path / "logs" / "server.log"
-    provider = OpenRewardProvider(rules(serve=COUNTER), {**os.environ, "XP_SERVE_LOG": str(log)})
-    session = provider.open(provider.tasks("train", [1])[0])
-    session.call("inc", {})
-    assert log.read_text() == ""
-    with pytest.raises(EnvFault):
-        session.call("crash", {})
-    assert "the tool broke" in log.read_text()
-    provider.close()
 
 
 def test_tools_that_block_their_thread_run_in_all_sessions_at_the_same_time() -> None:
@@ -98,18 +86,10 @@ def test_it_has_the_memory_that_the_limits_say_and_a_call_that_wants_more_is_a_f
     provider.close()
 
 
-def test_a_process_that_it_starts_has_that_much_memory_too() -> None:
-    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ)
-    session = provider.open(provider.tasks("train", [1])[0])
-    assert session.call("feed", {"amount": 0.05}).text == "50000000"
-    assert session.call("feed", {"amount": 2.0}).text == "MemoryError"
-    provider.close()
-
-
 def test_a_server_that_was_killed_is_replaced_at_its_address_and_costs_the_open_episodes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_watch, "PING_S", 0.2)
+    monkeypatch.setattr(local_server, "PING_S", 0.2)
     provider = OpenRewardProvider(rules(serve=COUNTER, create_timeout_s=600.0), os.environ)
     task = provider.tasks("train", [1])[0]
     assert provider.server is not None
@@ -128,7 +108,7 @@ def test_a_server_that_was_killed_is_replaced_at_its_address_and_costs_the_open_
 def test_a_server_that_is_stuck_in_a_call_is_replaced_once_the_calls_time_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_watch, "PING_S", 0.2)
+    monkeypatch.setattr(local_server, "PING_S", 0.2)
     stuck = rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=10.0, create_timeout_s=600.0)
     provider = OpenRewardProvider(stuck, os.environ)
     task = provider.tasks("train", [1])[0]

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -87,15 +87,6 @@ def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path
     assert {"inc", "submit"} <= {tool["function"]["name"] for tool in json.loads(row.tools)}
 
 
-def test_a_set_is_recognised_without_a_server(tmp_path: Path) -> None:
-    prepared = stage(tmp_path, num_train=20)
-    assert prepared.finish()[0] == 0
-    for _ in range(3):
-        code, said = prepared.finish()
-        assert (code, "recognised" in said) == (0, True)
-    assert prepared.effects() == {"init": 40, "teardown": 40}
-
-
 def test_an_address_where_nothing_listens_is_one_clear_message(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -118,13 +109,6 @@ def test_an_environment_that_cannot_be_served_is_one_clear_message(tmp_path: Pat
     assert code in (ExitCode.ENVIRONMENT, ExitCode.CONFIG), said
     assert message in said
     assert "Traceback" not in said
-
-
-def test_an_unknown_split_is_refused_with_the_legal_ones(tmp_path: Path) -> None:
-    wrong = stage(tmp_path)
-    member = replace(wrong.config.members["count"], train=Selection(("training",)))
-    code, said = replace(wrong, config=replace(wrong.config, members={"count": member})).finish()
-    assert (code, "the environment has: train, test" in said) == (ExitCode.CONFIG, True), said
 
 
 @pytest.mark.reliability

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +17,17 @@ from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import read_trajectories, trajectory
+from xp.episode.trajectory import trajectory
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Selection
 from xp.tasks.load import load_tasks
 from xp.tasks.prepare import prepare
-from xp.tasks.row import TaskRow, read_rows
+from xp.tasks.row import TaskRow
 from xp.worker.played import live_prompt
 
 pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test"
 SENTENCE = "the environment's prompt is not the prepared one"
-FAILING = f"the environment is failing (PromptDiffers: {SENTENCE}: message 1, content: expected "
 SYSTEM = "Call one of: {tool_names}."
 
 
@@ -94,13 +90,6 @@ def test_an_episode_with_another_prompt_than_the_prepared_one_is_void_and_a_live
         assert list(record.messages[: len(row.messages)]) == list(episode.opening) != list(row.messages)
 
 
-def test_a_prompt_that_depends_on_its_task_alone_is_the_prepared_one_in_every_process(tmp_path: Path) -> None:
-    """The system prompt names the tools, and the tasks are prepared from their descriptions, not from their numbers."""
-    env = served("Steady")
-    rows = prepared(env, tmp_path)
-    assert {episode.settle().status for episode in episodes(env, rows)} == {EpisodeStatus.STOPPED}
-
-
 def test_a_stage_ends_with_the_sentence_one_example_and_the_way_out(tmp_path: Path) -> None:
     env = served("Drawn")
     rows = prepared(env, tmp_path)
@@ -152,31 +141,3 @@ def test_the_length_of_a_live_prompt_is_checked_when_its_session_is_open(
         else:
             assert ids is None
             assert reason in str(episode.settle().void_reason)
-
-
-def test_a_training_on_shuffled_options_ends_with_the_sentence_and_trains_where_prompts_are_live(
-    tmp_path: Path,
-) -> None:
-    def train(*words: str) -> subprocess.CompletedProcess[str]:
-        small = [
-            "training.num_steps=1",
-            "training.prompts_per_step=2",
-            "training.group_size=2",
-            "training.micro_batch_size=4",
-            "env.held_out=null",
-        ]
-        command = ["-m", "xp", "env=openreward", f"env.serve={MODULE}.drawn:Shuffled", *small, f"outputs={tmp_path}"]
-        return subprocess.run([sys.executable, *command, *words], capture_output=True, text=True, check=False)
-
-    refused = train()
-    assert refused.returncode == ExitCode.UNHEALTHY, refused.stdout + refused.stderr
-    assert f"4 of 4 episodes are void, more than training.max_void_fraction=0.2: {FAILING}" in refused.stderr
-    assert "set env.prompt=live" in refused.stderr
-    shutil.rmtree(tmp_path / "runs")
-    trained = train("env.prompt=live")
-    assert trained.returncode == ExitCode.OK, trained.stdout + trained.stderr
-    (file,) = (tmp_path / "runs").glob("*/attempt_1/train/trajectories/train*.jsonl")
-    played = {one["messages"][0]["content"] for one in read_trajectories(file).records}
-    (table,) = (tmp_path / "tasks").glob("*/tasks.parquet")
-    assert len(played) == 2
-    assert not played & {row.messages[0]["content"] for row in read_rows(table)}

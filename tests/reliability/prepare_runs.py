@@ -33,11 +33,11 @@ class Runs:
 
     def start(self, fault: str | None = None, preexec: object = None) -> subprocess.Popen[str]:
         write_atomically(self.root / "config.json", self.config.to_json())
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)} | ({} if fault is None else {"XP_FAULT": fault})
+        program = ("xp.tasks.prepare",) if fault is None else ("tests.reliability.prepare_fault", fault)
         return subprocess.Popen(
-            [sys.executable, "-m", "xp.tasks.prepare", "config.json"],
+            [sys.executable, "-m", *program, "config.json"],
             cwd=self.root,
-            env=environ,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

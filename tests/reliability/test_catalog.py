@@ -55,13 +55,6 @@ def test_the_environment_gets_the_key_as_the_sdk_hands_it_over(world: World) -> 
     assert secrets["api_key"]["allowed_domains"]
 
 
-def test_a_server_that_lists_no_environments_is_asked_by_a_redirect_that_is_not_followed(world: World) -> None:
-    world.proxy.inject("/list_environments", faults.status(404), times=99)
-    provider = catalog(world)
-    assert provider.splits() == ("train", "test")
-    assert all(exchange.path.startswith("/counter/") for exchange in world.proxy.requests("/splits")[1:])
-
-
 @pytest.mark.parametrize(("target", "variant"), [("Org/Other", None), ("Org/Two", None), ("Org/Any", "Two")])
 def test_of_several_environments_the_one_of_the_targets_name_is_meant(
     world: World, target: str, variant: str | None

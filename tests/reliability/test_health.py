@@ -13,7 +13,7 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
@@ -64,13 +64,6 @@ def test_20_too_many_void_episodes_stop_the_run_with_its_own_exit_code(world: Wo
         log.episodes(outcomes(world, 10, 3), 1.0)
     assert caught.value.code is ExitCode.UNHEALTHY
     log.finish()
-
-
-@pytest.mark.scorecard(20)
-def test_20_void_episodes_are_metered_and_are_in_no_mean(world: World) -> None:
-    metrics = episode_metrics(outcomes(world, 10, 4), 2, 1.0)
-    assert metrics["episodes/void"] == 0.4
-    assert metrics["reward/avg_raw_reward"] == 1.5
 
 
 @pytest.mark.scorecard(20)

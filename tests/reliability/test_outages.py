@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,9 @@ from tests.reliability.test_sessions import wait_for
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
-from xp.envs.ors_http import SAID_AFTER
+from xp.envs.transport import SAID_AFTER
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
-from xp.tasks.load import load_tasks
-from xp.tasks.prepare import prepare
 
 pytestmark = pytest.mark.scorecard(45)
 
@@ -78,19 +74,6 @@ def test_14_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, 
     check_each_ran_once(world, play(world, 4))
 
 
-@pytest.mark.scorecard(14)
-@pytest.mark.parametrize("path", ["/create_session", "/create", "/messages"])
-def test_14_a_burst_that_meets_each_step_of_the_opening_leaks_no_session(world: World, path: str) -> None:
-    world.proxy.inject(path, faults.status(503, executed=True), times=3)
-    check_each_ran_once(world, play(world, 1))
-
-
-@pytest.mark.scorecard(14)
-def test_14_refused_connections_while_sessions_open_cost_time_and_no_episode(world: World) -> None:
-    world.proxy.refuse_for(1.5)
-    check_each_ran_once(world, play(world, 4))
-
-
 def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int], None]:
     everybody = threading.Barrier(4, action=lambda: world.proxy.refuse_for(seconds))
 
@@ -104,62 +87,6 @@ def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int
 @pytest.mark.scorecard(14)
 def test_14_a_deploy_in_mid_run_costs_time_and_no_episode(world: World) -> None:
     check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 1.5)))
-
-
-@pytest.mark.slow
-@pytest.mark.scorecard(14)
-@pytest.mark.parametrize("fault", [faults.status(503), faults.status(503, {"Retry-After": "3600"})])
-def test_14_ten_seconds_of_503_at_opening_give_no_void_episode(world: World, fault: Fault) -> None:
-    world.proxy.outage(10.0, fault)
-    check_each_ran_once(world, play(world, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.scorecard(14)
-def test_14_a_minute_of_refused_connections_in_mid_run_costs_time_and_no_episode(world: World) -> None:
-    check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 60.0)))
-
-
-@pytest.mark.scorecard(14)
-@pytest.mark.parametrize("name", BURSTS)
-def test_14_a_burst_while_questions_are_asked_costs_time_and_no_run(world: World, name: str) -> None:
-    """Two attempts are over long before the burst; with the usual five, one of six seconds ended the run."""
-    world.proxy.outage(1.5, BURSTS[name])
-    assert world.provider(max_attempts=2).num_tasks("train") > 0
-
-
-@pytest.mark.scorecard(14)
-def test_14_connections_that_a_known_server_refuses_cost_time_and_no_run(world: World) -> None:
-    provider = world.provider(max_attempts=2)
-    splits = provider.splits()
-    world.proxy.refuse_for(1.5)
-    assert provider.num_tasks(splits[0]) > 0
-
-
-@pytest.mark.scorecard(14)
-def test_14_a_stage_that_begins_during_an_outage_waits_for_its_end(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The preparation, and the beginning of a training or of an evaluation, which compares the tasks."""
-    monkeypatch.setenv("OPENREWARD_API_KEY", "any")
-    env = world.config(max_attempts=2)
-    member = MemberConfig(env, Selection(("train",), num_tasks=4), HeldOut("train", num_tasks=2), 1.0)
-    config = PrepareConfig({env.name: member}, 0.0, 8)
-    world.proxy.outage(1.5, faults.status(503))
-    made = prepare(config, os.environ, tmp_path)
-    (tmp_path / "prepare.json").write_text(config.to_json())
-    world.proxy.outage(1.5, faults.status(503))
-    assert len(load_tasks(made.path, tmp_path, "train")) == 4
-    world.proxy.refuse_for(1.5)
-    assert len(load_tasks(made.path, tmp_path, "held_out")) == 2
-    assert wait_for(lambda: not world.effects.still_open())
-
-
-@pytest.mark.slow
-@pytest.mark.scorecard(14)
-def test_14_ten_seconds_of_503_at_the_first_question_end_no_run(world: World) -> None:
-    world.proxy.outage(10.0, faults.status(503))
-    assert world.provider().num_tasks("train") > 0
 
 
 def test_a_question_to_a_server_that_is_not_there_is_answered_soon(world: World) -> None:
@@ -183,14 +110,6 @@ def test_an_outage_is_said_once(world: World, caplog: pytest.LogCaptureFixture) 
     play(world, 2)
     said = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
     assert len(said) == 1, said
-
-
-def test_an_episode_pauses_before_it_begins_again(world: World) -> None:
-    world.proxy.inject("/call", faults.reset(executed=True))
-    episode = world.episode(retries_per_episode=1)
-    began = time.monotonic()
-    assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
-    assert time.monotonic() - began >= 0.125
 
 
 OPENENV = "tests.envs_under_test.openenv_counter"

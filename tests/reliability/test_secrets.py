@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -255,12 +254,3 @@ def test_35_nothing_but_the_configured_host_is_spoken_to_and_the_sdk_is_not_even
     assert places
     assert all("'127.0.0.1'" in place for place in places), places
     assert has_sdk == "False"
-
-
-@pytest.mark.scorecard(35)
-def test_35_the_server_is_told_not_to_look_for_updates(tmp_path: Path) -> None:
-    with LocalServer(COUNTER, log=tmp_path / "server.log") as server:
-        assert psutil.Process(server.pid).environ()["OPENREWARD_DISABLE_UPDATE_CHECK"] == "1"
-        assert [
-            connection.raddr for connection in psutil.Process(server.pid).net_connections() if connection.raddr
-        ] == []

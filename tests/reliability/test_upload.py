@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,10 +16,8 @@ from tests.reliability.conftest import World
 from tests.unit.test_episode_trajectory import a_record
 from xp.compose import compose
 from xp.envs.target import api_target
-from xp.episode import upload
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.recorder import Recorder
-from xp.episode.upload import Uploaded, Uploader, batches, rollout_events
+from xp.episode.upload import Recorder, Uploaded, Uploader, batches, rollout_events
 from xp.errors import XpError
 from xp.planning.stages.episode import episode_config
 
@@ -57,30 +54,6 @@ def test_a_refusal_is_tried_again(world: World, uploader: Uploader) -> None:
     assert uploader.close(250) == Uploaded(1, 0)
 
 
-def test_what_is_lost_is_counted_and_said_once(
-    world: World, uploader: Uploader, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.proxy.inject("/v1/rollouts", faults.status(400), times=99)
-    for _ in range(3):
-        uploader.put(a_record())
-    assert uploader.close(250) == Uploaded(0, 3)
-    assert len(caplog.records) == 1
-
-
-def test_an_api_that_hangs_holds_up_neither_the_rollout_nor_the_end(
-    world: World, uploader: Uploader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload, "MAX_WAITING", 10)
-    world.proxy.inject("/v1/rollouts", faults.silent(executed=False), times=99)
-    record = a_record()
-    began = time.monotonic()
-    for _ in range(50):
-        uploader.put(record)
-    assert uploader.close(0.3) == Uploaded(0, 50)
-    # No request is answered: fifty that were waited for would take fifty times the client's time limit.
-    assert time.monotonic() - began < 300
-
-
 def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:
     record = replace(a_record(), messages=[{"role": "user", "content": "x" * 9000}] * 400)
     cut = list(batches(rollout_events(record, "run", None)))
@@ -115,7 +88,7 @@ def test_a_stage_takes_the_list_of_its_environments(
     is_listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "http://127.0.0.1:9999"
-    monkeypatch.setattr("xp.episode.recorder.Uploader", lambda api, *_: SimpleNamespace(api=api))
+    monkeypatch.setattr("xp.episode.upload.Uploader", lambda api, *_: SimpleNamespace(api=api))
     origins = f"env.allowed_origins=[{url if is_listed else ''}]"
     mix = EnvironmentMixture.__new__(EnvironmentMixture)
     mix._config = episode_config(compose(["env=multiply", origins]))

@@ -30,8 +30,8 @@ from xp.compose import compose
 from xp.envs.base import EnvUnavailable, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.planning.backend import RunPaths
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import PATIENCE_S

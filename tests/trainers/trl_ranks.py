@@ -29,8 +29,8 @@ from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
 from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.episode.metrics_file import MetricsFile
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.errors import XpError
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from tests.chat_templates import tokenizer_of
-from tests.fake_session import RULES, TASK, FakeSession
+from tests.fake_session import RULES
 from tests.tiny import tokenizer_and_model
-from xp.envs.base import Message, ToolResult, ToolSpec
-from xp.envs.config import Dialect, EpisodeConfig, ToolCallsPerTurn
+from xp.envs.base import Message, ToolSpec
+from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.auto_dialect import detect, resolve, resolved
 from xp.episode.dialects import SYNTAX
-from xp.episode.episode import Episode
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
-from xp.episode.tool_calls import MAX_CALLS, Malformed, ToolCall
+from xp.episode.tool_calls import Malformed, ToolCall
 from xp.errors import XpError
 
 SCHEMA = {
@@ -174,19 +173,6 @@ def test_gpt_oss_thinks_calls_and_answers_on_channels() -> None:
     assert SYNTAX[Dialect.HARMONY].plain(answer) == "Ada."
 
 
-def test_python_in_an_argument_is_never_run() -> None:
-    text = '[look(text=\'__import__("os").system("false")\', count=1 if True else 2)]'
-    assert isinstance(read(Dialect.PYTHONIC, text)[0], Malformed)
-
-
-def test_several_calls_stand_in_one_turn() -> None:
-    two = '{"name": "go", "parameters": {}}; {"name": "b", "parameters": {}}'
-    assert len(read(Dialect.LLAMA_JSON, two, (GO,))) == 2
-    assert len(read(Dialect.PYTHONIC, "[go(), b(x=1)]", (GO,))) == 2
-    assert len(read(Dialect.GLM, "<tool_call>a</tool_call><tool_call>b</tool_call>")) == 2
-    assert len(read(Dialect.PYTHONIC, f"[{'go(), ' * 500}]", (GO,))) == MAX_CALLS + 1
-
-
 @pytest.mark.parametrize(
     ("template", "ends", "opening"),
     [
@@ -229,25 +215,3 @@ def test_auto_is_resolved_once_and_stands_in_the_stage(tmp_path: Path) -> None:
     resolve(tmp_path, ChatTokens(tokenizer_with("glm4moe")))
     assert json.loads((tmp_path / "dialect.json").read_text())["dialect"] == "glm"
     assert resolved(config, tmp_path).members["one"].dialect is Dialect.GLM
-
-
-def test_a_harmony_answer_without_a_call_is_the_final_channels_text() -> None:
-    session = FakeSession(lambda name, _: ToolResult(name, 0.0), lambda _: ToolResult("right", 1.0, finished=True))
-    episode = Episode(TASK, lambda: session, replace(RULES, dialect=Dialect.HARMONY))
-    episode.step("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Ada")
-    assert session.answers == ["Ada"]
-
-
-def test_a_result_has_its_tools_name_and_the_id_of_its_call() -> None:
-    rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
-    episode = Episode(TASK, lambda: FakeSession(lambda name, _: ToolResult(name, 0.0)), rules)
-    look = '<tool_call>{"name": "look"}</tool_call>'
-    answers = [
-        message for text in (look, f"{look}<tool_call>oops</tool_call>") for message in episode.step(text).messages
-    ]
-    names = [(one["role"], one["name"], one["tool_call_id"]) for one in answers]
-    assert names == [("tool", "look", "call00000"), ("tool", "look", "call00001"), ("tool", "tool", "call00002")]
-    action = Episode(
-        TASK, lambda: FakeSession(lambda name, _: ToolResult(name)), replace(RULES, dialect=Dialect.ACTION)
-    )
-    assert [set(message) for message in action.step("<action>north</action>").messages] == [{"role", "content"}]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.test_dialects import ARGUMENTS, read
+from tests.unit.test_dialects import read
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import Malformed, ToolCall
@@ -21,9 +20,6 @@ HOSTILE = [
     '{"name":', '{"name": "a", ', "[a(", "[a(x=", "[a(x=[", "[a(x='", "[a(x={'k': ", "<|message|>", "<|start|>",
     " to=functions.a<|message|>", "<|channel|>", "\\", "'", "{", "[", "<think>", "1", "-",
 ]  # fmt: skip
-
-
-BEGINNINGS = ("", "<tool_call><function=a>", "[a(x=", '{"name": "a", "parameters": ', "to=functions.a<|message|>")
 
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))
@@ -56,21 +52,7 @@ PIECES = [*HOSTILE, *ENDINGS, "look", "\\ud800", "1e999"]
 
 
 @settings(max_examples=200, deadline=None)
+@pytest.mark.scorecard(21)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=12), max_size=10).map("".join))
 def test_no_dialect_raises_whatever_the_text(text: str) -> None:
     check_anything(text)
-
-
-@pytest.mark.reliability
-@pytest.mark.scorecard(21)
-def test_no_dialect_raises_in_ten_thousand_malformed_calls() -> None:
-    draw = random.Random(1)
-    calls = [syntax.write("look", arguments) for syntax in SYNTAX.values() for arguments in (ARGUMENTS, {})]
-    for _ in range(10_000):
-        text = draw.choice(calls)
-        for _ in range(draw.randint(1, 4)):
-            begin, end = sorted(draw.randint(0, len(text)) for _ in "12")
-            twice, odd = text[begin:end] * 2, chr(draw.randrange(0x11000))
-            middle = draw.choice([draw.choice(PIECES), draw.choice(calls), twice, odd, ""])
-            text = text[:begin] + middle + text[end if draw.random() < 0.5 else begin :]
-        check_anything(text)

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from xp.envs.base import ProtocolError, ResponseLost, SessionLost, UnsafeOrigin
-from xp.envs.openenv_socket import Socket, client_of, connect
+from xp.envs.base import ResponseLost, SessionLost, UnsafeOrigin
+from xp.envs.openenv import Socket, client_of, connect
 from xp.envs.target import Target
 from xp.testing.jobs import PATIENCE_S
 
@@ -71,23 +71,6 @@ def test_a_redirect_of_the_handshake_is_not_followed(status: int) -> None:
     assert asyncio.run(play()) == []
 
 
-def test_a_redirect_to_the_server_itself_is_not_followed_either() -> None:
-    async def play() -> list[str]:
-        asked: list[str] = []
-
-        async def redirecting(request: web.Request) -> web.StreamResponse:
-            asked.append(request.path)
-            return web.Response(status=307, headers={"Location": "/again"})
-
-        async with served(redirecting) as url:
-            with pytest.raises(ProtocolError, match="not followed"):
-                async with session(url):
-                    pass
-        return asked
-
-    assert asyncio.run(play()) == ["/ws"]
-
-
 def speaking(frames: Callable[[web.WebSocketResponse], Awaitable[None]], ended: asyncio.Event) -> Handler:
     """A server that answers the first request and then sends `frames`; sets `ended` with the session."""
 
@@ -107,23 +90,6 @@ def speaking(frames: Callable[[web.WebSocketResponse], Awaitable[None]], ended: 
         return socket
 
     return handle
-
-
-@pytest.mark.parametrize("is_text", [True, False])
-def test_a_frame_that_no_request_waits_for_ends_the_session(is_text: bool) -> None:
-    async def speak(socket: web.WebSocketResponse) -> None:
-        await (socket.send_str("x") if is_text else socket.send_bytes(b"x"))
-
-    async def play() -> None:
-        ended = asyncio.Event()
-        async with served(speaking(speak, ended)) as url, session(url) as own:
-            assert (await own.ask("reset", {}, in_time()))[0] == "observation"
-            async with asyncio.timeout(PATIENCE_S):
-                await ended.wait()
-            with pytest.raises(SessionLost, match="without being asked"):
-                await own.ask("step", {}, in_time())
-
-    asyncio.run(play())
 
 
 def test_a_connection_that_ends_between_two_requests_loses_the_session_at_once() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xp.envs.sse import Event, EventReader
+from xp.envs.transport import Event, EventReader
 
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=30)
 

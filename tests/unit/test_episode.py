@@ -11,8 +11,7 @@ from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from xp.envs.base import ToolCrashed, ToolResult, ToolSpec
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.episode.shaping import Shape
+from xp.episode.outcome import EpisodeStatus
 
 
 def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
@@ -94,19 +93,6 @@ def test_settling_twice_scores_and_closes_once() -> None:
     assert session.num_closed == 1
 
 
-def test_settling_an_ongoing_episode_means_that_it_was_truncated() -> None:
-    episode = episode_of(FakeSession(steady))
-    episode.step(call("move"))
-    outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 0.5)
-
-
-def test_an_episode_that_ended_by_itself_is_not_truncated_by_settling() -> None:
-    episode = episode_of(FakeSession(steady))
-    episode.step(call("win"))
-    assert episode.settle().status is EpisodeStatus.FINISHED
-
-
 def test_an_episode_that_never_took_a_step_opens_no_session() -> None:
     sessions = Sessions()
     outcome = Episode(TASK, sessions, RULES).settle()
@@ -168,28 +154,6 @@ def test_an_answer_with_a_lone_surrogate_can_still_be_sent() -> None:
     session = FakeSession(steady, grade=lambda _: ToolResult("graded", 0.0, True))
     episode_of(session).step("\ud800")
     assert session.answers == ["\ufffd"]
-
-
-def test_a_lone_surrogate_of_an_environment_is_replaced_in_results_and_reasons() -> None:
-    def respond(name: str, done: int) -> ToolResult | Exception:
-        return ToolResult("cut \ud83d", is_call_error=name == "bad") if done < 2 else ToolCrashed("lost \ud83d")
-
-    episode = episode_of(FakeSession(respond))
-    for name in ("move", "bad"):
-        (message,) = episode.step(call(name)).messages
-        assert message["content"] == "cut \ufffd"
-    assert episode.turns[0].results[0].text == "cut \ufffd"
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    assert episode.settle().void_reason == "ToolCrashed: lost \ufffd"
-
-
-def test_a_lone_surrogate_in_a_reward_functions_fault_is_replaced() -> None:
-    def fails(_: EpisodeResult) -> float:
-        raise ValueError("cut \ud83d")
-
-    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, [Shape("my_rewards:fails", fails, None)])
-    episode.step(call("win"))
-    assert episode.settle().void_reason == "reward_fn my_rewards:fails: ValueError: cut \ufffd"
 
 
 def test_a_malformed_call_is_told_to_the_model() -> None:

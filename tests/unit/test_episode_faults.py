@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import re
-import threading
 import time
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
@@ -111,22 +109,6 @@ def test_a_fault_of_opening_is_held_until_it_is_asked_for() -> None:
     assert episode.settle().status is EpisodeStatus.VOID
 
 
-def test_a_session_opened_ahead_in_another_thread_is_the_one_that_is_used() -> None:
-    session = FakeSession(steady)
-
-    def slowly() -> FakeSession:
-        time.sleep(0.05)
-        return session
-
-    episode = Episode(TASK, slowly, RULES)
-    thread = threading.Thread(target=episode.start)
-    thread.start()
-    episode.step(call("win"))
-    thread.join()
-    assert episode.settle().reward == 1.0
-    assert episode.open_s >= 0.05
-
-
 def test_an_episode_over_its_time_is_void() -> None:
     episode = episode_of(FakeSession(steady), with_limits(RULES, episode_timeout_s=0.05))
     episode.step(call("move"))
@@ -164,14 +146,6 @@ def test_a_result_of_a_users_own_provider_that_is_no_number_voids(result: ToolRe
     episode = episode_of(FakeSession(lambda *_: result), with_limits(RULES, retries_per_episode=0))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert re.search(says, episode.settle().void_reason or "")
-
-
-def test_numbers_of_every_kind_are_rewards() -> None:
-    for reward in (True, 1, Fraction(1)):
-        result = ToolResult("ok", reward, finished=True)  # type: ignore[arg-type]
-        episode = episode_of(FakeSession(lambda *_, result=result: result))
-        episode.step(call("move"))
-        assert episode.settle().reward == 1.0
 
 
 class Begins(FakeSession):
@@ -251,10 +225,3 @@ def test_a_live_prompt_that_cannot_be_played_makes_its_episode_void(
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert str(outcome.void_reason).startswith(reason)
     assert session.num_closed == 1
-
-
-def test_a_live_session_that_cannot_be_opened_has_no_prompt() -> None:
-    rules = with_limits(LIVE, retries_per_episode=0)
-    episode = Episode(TASK, Sessions(SessionLost("who?")), rules, prepared=PREPARED)
-    assert live_prompt(episode, "[]", ChatTokens(tokenizer_and_model()[0]), 99) is None
-    assert episode.settle().void_reason == "SessionLost: who?"

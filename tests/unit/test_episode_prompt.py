@@ -22,10 +22,6 @@ def test_a_tool_becomes_the_schema_that_chat_templates_take() -> None:
     }
 
 
-def test_a_tool_without_arguments_has_an_empty_object_schema() -> None:
-    assert tool_schema(ToolSpec("a", "", {}))["function"]["parameters"] == {"type": "object", "properties": {}}
-
-
 def test_without_a_template_the_environments_messages_stand_alone() -> None:
     assert opening_messages(None, [USER], [TOOL]) == [USER]
 
@@ -71,12 +67,6 @@ def test_the_first_difference_of_two_dialogues_is_told_in_a_few_printable_words(
     expected: Sequence[Mapping[str, Any]], actual: Sequence[Mapping[str, Any]], words: str | None
 ) -> None:
     assert first_difference(expected, actual) == words
-
-
-def test_keys_that_no_message_has_are_left_out() -> None:
-    own: Any = {**USER, "metadata": {"cost": 1}}
-    for template in (None, "Be brief."):
-        assert opening_messages(template, [own], [])[-1] == USER
 
 
 def test_tools_are_requested_for_a_system_prompt_that_names_them_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost
-from xp.envs.retry import Refused, RetryRule, retried, retry_after_s
+from xp.envs.retry import Refused, RetryRule, retry_after_s
 
 ONCE, AGAIN = RetryRule(3), RetryRule(3, (Refused, ResponseLost))
 
@@ -17,11 +17,6 @@ def test_what_may_have_executed_is_not_repeated(fault: ResponseLost) -> None:
 
 def test_a_lost_answer_is_asked_for_again_where_that_is_safe() -> None:
     assert AGAIN.wait_s(ResponseLost("x"), 1, 60.0) is not None
-
-
-def test_the_tries_are_counted() -> None:
-    assert ONCE.wait_s(Refused("busy"), 2, 60.0) is not None
-    assert ONCE.wait_s(Refused("busy"), 3, 60.0) is None
 
 
 def test_a_backend_that_is_starting_is_waited_for_until_the_deadline() -> None:
@@ -64,19 +59,6 @@ def test_the_wait_grows_and_is_spread() -> None:
 
     assert waits(0.5) == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert all(low < high for low, high in zip(waits(0.0), waits(0.9), strict=True))
-
-
-@pytest.mark.parametrize(("within_s", "attempts"), [(0.0, 1), (3600.0, 3)])
-def test_an_action_that_has_waited_itself_is_not_repeated_after_the_time_for_it(within_s: float, attempts: int) -> None:
-    made = []
-
-    def act() -> None:
-        made.append(1)
-        raise Refused("busy")
-
-    with pytest.raises(Refused):
-        retried(act, RetryRule(3, base_s=0.001, within_s=within_s))
-    assert len(made) == attempts
 
 
 @pytest.mark.scorecard(14)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,18 +107,6 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"schema_version": 99}) + "\n")
     with pytest.raises(ValueError, match=r"0\.jsonl:1: trajectory schema 99"):
         read_trajectories(file)
-
-
-def test_writers_in_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
-    record = a_record()
-    with TrajectoryWriter(tmp_path / "0.jsonl") as writer:
-        threads = [threading.Thread(target=lambda: [writer.write(record) for _ in range(50)]) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    found = read_trajectories(tmp_path / "0.jsonl")
-    assert (len(found.records), found.num_torn) == (400, 0)
 
 
 def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
-from xp.envs.image_server import _is_healthy
+from xp.envs.docker import _is_healthy
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener
 from xp.testing.jobs import PATIENCE_S
@@ -74,4 +74,4 @@ def test_every_opener_of_xp_follows_no_redirect() -> None:
     """`_from_hub` asks the hub without a key, and the hub redirects to where its files are."""
     words = ("urlopen(", "build_opener(", "follow_redirects=True", "allow_redirects=True")
     files = {file.relative_to(XP).as_posix() for file in XP.rglob("*.py") if any(w in file.read_text() for w in words)}
-    assert files == {"exchange.py", "models/files.py"}
+    assert files == {"lib/exchange.py", "models/files.py"}

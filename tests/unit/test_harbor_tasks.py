@@ -9,7 +9,6 @@ import pytest
 
 from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.compose import compose
-from xp.contrib.harbor.task_folder import read_task
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
@@ -90,13 +89,6 @@ def test_a_declared_secret_goes_to_the_task_that_names_it_and_no_other_variable(
     assert session._resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}) == {"KEY": "of-the-judge", "X": "y"}  # type: ignore[attr-defined]
 
 
-def test_memory_is_read_in_both_of_harbors_forms(tmp_path: Path) -> None:
-    assert read_task(write_task(tmp_path / "a")).memory_mb == 2048
-    old = CONFIG.replace("memory_mb = 2048", 'memory = "1G"\nallow_internet = false')
-    task = read_task(write_task(tmp_path / "b", config=old))
-    assert (task.memory_mb, task.has_network) == (1024, False)
-
-
 def words(folder: Path, *more: str) -> list[str]:
     return ["env=harbor", f"env.target={folder}", *more]
 
@@ -114,11 +106,6 @@ def words(folder: Path, *more: str) -> list[str]:
 def test_a_wrong_field_is_refused_with_the_way_out(tmp_path: Path, more: list[str], said: str) -> None:
     with pytest.raises(XpError, match=said):
         compose(words(tmp_path, *more))
-
-
-def test_a_sandbox_belongs_to_harbor_alone() -> None:
-    with pytest.raises(XpError, match="sandbox belongs to provider=harbor"):
-        compose(["env=whodunit_mini", "env.sandbox=none"])
 
 
 def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path: Path) -> None:

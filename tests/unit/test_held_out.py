@@ -21,8 +21,8 @@ from xp.planning.plan import build_again, build_evaluation, build_model_evaluati
 from xp.planning.splits import held_out_lines
 from xp.planning.stages.prepare import prepare_config, task_set_place
 from xp.runs.held_out import read_held_out, read_rewards
+from xp.tasks.evaluated import Rounds
 from xp.tasks.prepare import prepare
-from xp.tasks.rounds import Rounds
 from xp.worker.evaluate import evaluate_models
 from xp.worker.stage import EvaluateConfig
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -16,16 +15,13 @@ import jsonschema
 import mcp.types
 import openreward.toolsets
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel, Field, JsonValue, create_model
 
-from tests.unit.test_tool_calls import JSON
 from xp.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
-from xp.episode.json_schema import MAX_PARTS, properties, required
+from xp.episode.json_schema import properties, required
 from xp.episode.tool_calls import Malformed, ToolCall
 
 TAGGED = (Dialect.QWEN_XML, Dialect.GLM)
@@ -111,71 +107,6 @@ def test_a_call_is_possible_with_every_value_of_a_type(
         model.model_validate({"it": value})
 
 
-WRITTEN_BY_OTHERS: list[tuple[dict[str, Any], Any]] = [
-    ({"allOf": [{"$ref": "#/definitions/Unit"}], "default": "celsius"}, "1"),  # pydantic 1
-    ({"$ref": "#/definitions/Unit", "description": "A unit."}, "1"),
-    ({"type": "string", "nullable": True}, None),  # OpenAPI 3.0
-    ({"type": ["integer", "null"]}, 3),
-    ({"type": ["string", "null"]}, "3"),
-    ({"oneOf": [{"const": "1"}, {"const": 2}, {"type": "null"}]}, "1"),  # zod
-    ({"oneOf": [{"const": "1"}, {"const": 2}, {"type": "null"}]}, 2),
-    ({"enum": ["1", 2, None, True]}, True),
-    ({"anyOf": [{"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, {"$ref": "#/definitions/a~1b%20c"}]}, [1]),
-    ({"allOf": [{"type": ["string", "integer"]}, {"type": "number"}]}, 3),
-    ({"type": ["object"], "properties": {"a": {}}}, {"a": "1"}),
-    ({"properties": {"a": {}}}, {"a": "1"}),
-    ({"items": {"type": "string"}}, ["1"]),
-    ({"type": "string", "anyOf": [{"format": "date"}, {"format": "time"}]}, "3"),
-]
-
-
-@pytest.mark.parametrize("dialect", TAGGED)
-@pytest.mark.parametrize(("schema", "value"), WRITTEN_BY_OTHERS)
-def test_other_ways_to_write_a_type_are_read(schema: dict[str, Any], value: Any, dialect: Dialect) -> None:
-    definitions = {"Unit": {"type": "string", "enum": ["celsius", "1"]}, "a/b c": {"type": "array"}}
-    tool = tool_of(schema, definitions=definitions)
-    text = SYNTAX[dialect].write("look", {"it": value})
-    assert SYNTAX[dialect].read(text, lambda: (tool,)) == (ToolCall("look", {"it": value}),)
-
-
-@pytest.mark.parametrize("dialect", TAGGED)
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"$ref": "#/$defs/none"}, {"$ref": "https://example.org/a.json"}, {"$ref": 3}, {"$ref": "#/$defs/circle"},
-        {"anyOf": [{"$ref": "#/properties/it"}]}, {"$ref": "#/$defs/left"}, {"type": "varchar"}, True, {}, None,
-        {"anyOf": [{"const": f"v{number}"} for number in range(MAX_PARTS)] + [{"type": "integer"}]},
-        {"allOf": [{"anyOf": [{"minLength": n} for n in range(50)]} for _ in range(50)]},
-        {"allOf": [{"type": "string"}, {"type": "integer"}]},
-    ],
-)  # fmt: skip
-def test_what_cannot_be_read_allows_anything_and_ends(schema: Any, dialect: Dialect) -> None:
-    definitions = {
-        "circle": {"$ref": "#/$defs/circle"},
-        "left": {"anyOf": [{"$ref": "#/$defs/right"}, {"$ref": "#/$defs/right"}]},
-        "right": {"anyOf": [{"$ref": "#/$defs/left"}, {"$ref": "#/$defs/left"}]},
-    }
-    tool = tool_of(schema, **{"$defs": definitions})
-    began = time.process_time()
-    for text, value in (("3", 3), ("a b", "a b"), ('{"a": 1}', {"a": 1})):
-        assert read(tool, dialect, it=text) == (ToolCall("look", {"it": value}),)
-    assert time.process_time() - began < 1.0
-
-
-@pytest.mark.parametrize("dialect", TAGGED)
-def test_the_rule_that_the_model_is_told_is_true(dialect: Dialect) -> None:
-    place = {"$defs": {"Place": Place.model_json_schema()}}
-    for schema, rule in (
-        ({"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}, "JSON of type null or object"),
-        ({"enum": [1, 2]}, "JSON of type integer"),
-    ):
-        (found,) = read(tool_of(schema, **place), dialect, it="many")
-        assert isinstance(found, Malformed)
-        assert rule in found.fault
-    # A wrong name of an enumeration is the environment's to answer; it knows the right ones.
-    assert read(tool_of({"enum": ["a", "b"]}), dialect, it="c") == (ToolCall("look", {"it": "c"}),)
-
-
 @pytest.mark.parametrize("dialect", TAGGED)
 @pytest.mark.parametrize(
     ("schema", "arguments"),
@@ -248,33 +179,3 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
             assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write("look", given)
             jsonschema.validate(call.arguments, schema)
     assert num_same > 400
-
-
-LEAVES = st.sampled_from(
-    [{"type": kind} for kind in ("string", "integer", "number", "boolean", "null", "object", "array")]
-    + [{"type": ["integer", "null"]}, {"enum": ["a", "1", 2]}, {"const": "null"}, {"$ref": "#/$defs/Unit"}, {}]
-)
-SCHEMAS = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, min_size=1, max_size=3).flatmap(
-        lambda parts: st.sampled_from([{"anyOf": parts}, {"oneOf": parts[:1]}, {"allOf": parts}])
-    ),
-    max_leaves=6,
-)
-VALUES = JSON | st.sampled_from(["a", "1", "celsius", "null", "true", "[1]", 2, None])
-
-
-@settings(max_examples=400, deadline=None)
-@given(SCHEMAS, VALUES)
-def test_a_legal_value_is_read_back_or_is_another_legal_one_of_the_same_text(
-    schema: dict[str, Any], value: Any
-) -> None:
-    definitions = {"$defs": {"Unit": {"type": "string", "enum": ["celsius", "1"]}}}
-    tool = tool_of(schema, is_required=True, **definitions)
-    validator = jsonschema.Draft202012Validator(tool.parameters)
-    if validator.is_valid({"it": value}):
-        text = SYNTAX[Dialect.GLM].write("look", {"it": value})
-        (found,) = SYNTAX[Dialect.GLM].read(text, lambda: (tool,))
-        assert isinstance(found, ToolCall)
-        assert SYNTAX[Dialect.GLM].write("look", found.arguments) == text
-        assert validator.is_valid(found.arguments)

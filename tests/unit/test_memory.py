@@ -14,7 +14,7 @@ from xp.planning.memory.estimate import estimate, shape_of
 from xp.planning.memory.fit import headroom
 from xp.planning.plan import build_plan
 from xp.planning.stages.prepare import task_set_place
-from xp.tasks.token_counts import keep_counts, place_of
+from xp.tasks.prompt_lengths import keep_counts, place_of
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")
 SLIME = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b", "backend=slime")

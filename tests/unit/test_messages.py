@@ -15,11 +15,10 @@ from tests.ors_server import rules
 from xp.backends.skyrl.worker import tasks_view as skyrl
 from xp.backends.slime.worker import tasks_view as slime
 from xp.envs import wire
-from xp.envs.base import ProtocolError, Task, ToolResult
+from xp.envs.base import ProtocolError, Task
 from xp.envs.conversation import messages_of
 from xp.envs.graded import GradedProvider
 from xp.envs.messages import chat_messages
-from xp.envs.openenv import opening
 from xp.episode.tokens import ChatTokens
 from xp.evaluation.play import Dialogue
 from xp.evaluation.settings import ToolCalls
@@ -139,15 +138,6 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
     assert '<|tool_response>response:list_rooms{value:<|"|>None.<|"|>}<tool_response|>' in text
 
 
-def test_keys_without_a_value_are_no_part_of_a_task() -> None:
-    given: Any = [{"role": "user", "content": "Hi.", "name": None, "tool_calls": None, "weight": 1}]
-    config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
-    entry = entry_of(
-        Task("a", "train", 0), "h", given, (), MemberConfig(config, Selection(("train",), None, 0), None, 1.0)
-    )
-    assert entry.messages == ({"role": "user", "content": "Hi."},)
-
-
 def test_two_prompts_that_differ_in_their_calls_are_two() -> None:
     one, other = (chat_messages([*GIVEN[:1], asked("look", {"room": room})]) for room in ("hall", "attic"))
     assert ShardEntry(0, "h", tuple(one)).prompt_digest != ShardEntry(0, "h", tuple(other)).prompt_digest
@@ -172,12 +162,6 @@ def test_blocks_of_an_ors_server_become_what_openrewards_own_client_makes_of_the
     value[2]["blocks"][1]["input"] = "hall"
     with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
         wire.messages(value, "GET /messages")
-
-
-def test_an_openenv_observation_leaves_the_calls_of_a_prompt_in_place() -> None:
-    given = [*GIVEN[1:3], {"role": "user", "content": "You see {observation}."}]
-    found = opening({"prompt": given}, ToolResult("a hall"))
-    assert found == [*chat_messages(given)[:2], {"role": "user", "content": "You see a hall."}]
 
 
 def test_a_packages_conversation_keeps_its_calls() -> None:

@@ -15,9 +15,7 @@ import xp
 from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.compose import compose
-from xp.episode.metric import OF_EPISODES, OF_TRAINERS
-from xp.episode.metric_names import check_names, find
-from xp.episode.metric_table import METRICS
+from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, check_names, find
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -110,13 +108,6 @@ def test_explain_answers_for_a_metric_and_for_a_key_beside_it(capsys: pytest.Cap
     out = capsys.readouterr().out
     for part in ("training/clip_fraction\n  unit   share", "policy/loss_metrics/clip_ratio", "training.kl_coef ="):
         assert part in out
-
-
-def test_explain_takes_the_last_part_of_a_metrics_name_and_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "groups_without_variance", "metrics"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("reward/groups_without_variance\n")
-    assert all(f"\n{row.name}  " in out for row in METRICS)
 
 
 def test_a_metric_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xp.episode.evaluation import evaluation_result
-from xp.episode.metrics import Played, check_health, episode_metrics, void_reasons
+from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -48,6 +48,13 @@ def test_groups_without_variance_are_counted() -> None:
     assert episode_metrics(group, 2, 1.0)["reward/groups_without_variance"] == 0.5
 
 
+def test_a_task_that_a_step_has_twice_is_two_groups() -> None:
+    group = [*[played("t", 0.0)] * 2, *[played("u", 1.0)] * 2, played("t", 1.0), played("t", None)]
+    metrics = episode_metrics(group, 2, 1.0)
+    assert metrics["reward/groups_without_variance"] == 1.0
+    assert metrics["reward/avg_pass_at_2"] == pytest.approx(2 / 3)
+
+
 def test_a_mix_has_the_same_metrics_per_environment() -> None:
     metrics = episode_metrics([played("t", 1.0, env="a"), played("u", 0.0, env="b")], 1, 1.0)
     assert metrics["a/reward/avg_raw_reward"] == 1.0
@@ -62,14 +69,7 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
     assert caught.value.code is ExitCode.UNHEALTHY
 
 
-def test_the_reasons_of_void_episodes_are_one_for_each_type_of_fault() -> None:
-    assert void_reasons(["B: 2", None, "A: 1", "A: 2", "D: 1", "C: 1"]) == "A: 1; B: 2; C: 1"
-
-
-def test_a_step_of_nothing_but_void_has_no_reward() -> None:
-    assert "reward/avg_raw_reward" not in episode_metrics([played("t", None)], 1, 1.0)
-
-
+@pytest.mark.scorecard(57)
 def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)

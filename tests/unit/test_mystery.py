@@ -8,25 +8,11 @@ from dataclasses import replace
 import pytest
 
 from xp.builtin.model.scripted_play import Player, play, transcript
-from xp.builtin.mystery import ROOMS, SUSPECTS, WEAPONS, Game, generate_case
-
-
-def riddle(split: str, index: int) -> tuple[object, ...]:
-    case = generate_case(split, index)
-    return case.suspects, case.rooms, case.weapons, case.culprit, case.room
+from xp.builtin.mystery import WEAPONS, Game, generate_case
 
 
 def test_a_case_is_the_same_every_time() -> None:
     assert generate_case("train", 7) == generate_case("train", 7)
-
-
-def test_cases_differ_and_no_split_holds_a_case_of_the_test_split() -> None:
-    train = {riddle("train", index) for index in range(3000)}
-    warm_up = {riddle("warm_up", index) for index in range(3000)}
-    test = {riddle("test", index) for index in range(600)}
-    assert len(train) == len(warm_up) == 3000
-    assert len(test) == 600
-    assert not test & (train | warm_up)
 
 
 def test_the_prompt_does_not_depend_on_the_answer() -> None:
@@ -34,13 +20,6 @@ def test_the_prompt_does_not_depend_on_the_answer() -> None:
     prompts = {replace(case, culprit=who, room=where).prompt for who in case.suspects for where in case.rooms}
     assert len(prompts) == 1
     assert not any(weapon in case.prompt for weapon in WEAPONS)
-
-
-def test_every_name_occurs_as_part_of_an_answer() -> None:
-    cases = [generate_case("train", index) for index in range(500)]
-    assert {case.culprit for case in cases} == set(SUSPECTS)
-    assert {case.weapon for case in cases} == set(WEAPONS)
-    assert {case.room for case in cases} == set(ROOMS)
 
 
 @pytest.mark.parametrize(("num_right", "reward"), [(0, 0.0), (1, 0.2), (2, 0.4), (3, 1.0)])

@@ -15,7 +15,6 @@ from xp.episode.tokens import ChatTokens
 from xp.tasks import prompt_lengths
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.prepare import prepare
-from xp.tasks.row import read_rows, some_rows
 from xp.tasks.store import TaskSet
 
 
@@ -60,13 +59,6 @@ def test_a_large_set_is_counted_in_part_and_the_table_says_so(
     assert ", of 20 of 220 tasks, evenly taken;" in counted.note
 
 
-@pytest.mark.parametrize("every", [1, 2, 7, 1024, 5000])
-def test_every_so_many_rows_are_read(tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.tasks.row.ROWS_PER_GROUP", 16)
-    table = prepare(FakeWorld(tmp_path).config(), {}, tmp_path).table
-    assert list(some_rows(table, every)) == list(read_rows(table))[::every]
-
-
 def test_without_the_model_the_table_counts_characters_and_says_when_tokens_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,17 +75,3 @@ def test_without_transformers_the_table_says_so(tmp_path: Path, model: str, monk
     counted = prompt_lengths.prompt_lengths(task_set, Reader(model, 100, Chat()))
     assert counted.groups == {}
     assert counted.note.startswith("transformers is not installed here")
-
-
-def test_a_set_that_is_recognised_costs_no_tokenizer(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
-    prepare(world.config(), {}, tmp_path)
-    monkeypatch.setattr(prompt_lengths, "prompt_lengths", lambda *_: pytest.fail("the tokenizer was asked for"))
-    prepare(world.config(), {}, tmp_path, reader=Reader(model, 100, Chat()))
-
-
-def test_what_the_stage_reads_survives_json() -> None:
-    reader = Reader("a/b", 400, Chat({"enable_thinking": False}))
-    assert Reader.from_json(reader.to_json()) == reader

@@ -107,12 +107,6 @@ def test_an_episode_is_void_where_the_environment_does_not_tell_the_metadata() -
     assert (one.settle().reward, one.settle().void_reason) == (None, "EnvUnavailable: gone")
 
 
-def test_a_void_episode_is_not_shaped() -> None:
-    one = episode("broken", EnvUnavailable("down"))
-    one.step(call("win"))
-    assert one.settle().void_reason == "EnvUnavailable: down"
-
-
 def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
     one = episode("broken", ToolResult("won", 1.0, finished=True))
     one.step(call("win"))
@@ -155,16 +149,6 @@ def test_several_functions_give_their_weighted_sum_and_each_ones_value_is_a_metr
     assert outcome.metrics == pytest.approx(expected)
     metrics = episode_metrics([Played("e", "t", outcome, 1)], 1, 1.0)
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
-
-
-def test_the_weight_of_a_single_function_counts() -> None:
-    assert of_several(("minus_turns", 0.5)).reward == pytest.approx(0.45)
-
-
-def test_one_of_several_that_raises_makes_the_episode_void_and_is_named() -> None:
-    outcome = of_several(("minus_turns", 1.0), ("broken", 0.0))
-    assert (outcome.status, outcome.reward, dict(outcome.metrics)) == (EpisodeStatus.VOID, None, {})
-    assert (outcome.void_reason or "").startswith("reward_fn tests.unit.test_shaping:broken: ZeroDivisionError")
 
 
 ONE, TWO = WeightedFn("my.rewards:one", 1.0), WeightedFn("theirs:two", 0.25)

@@ -14,8 +14,8 @@ from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
+from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.row import TaskRow
-from xp.tasks.token_counts import count_tokens, fault_of_counts, read_counts
 
 TOOLS = json.dumps([{"type": "function", "function": {"name": "go", "description": "", "parameters": {}}}])
 
@@ -58,35 +58,6 @@ def test_prompts_are_counted_once_for_a_tokenizer(tmp_path: Path) -> None:
     assert calls[-1] == "a/train/0"
 
 
-def test_a_torn_file_of_counts_is_counted_again(tmp_path: Path) -> None:
-    (tmp_path / "set.tokens").mkdir()
-    (tmp_path / "set.tokens" / "t.json").write_text('{"a/train/0": 1')
-    assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
-
-
-def damaged(content: str) -> list[str]:
-    """Contents that are not what was stored: a changed count, a lost one, another digest, another form."""
-    whole = json.loads(content)
-    other = {**whole, "counts": {**whole["counts"], "a/train/0": 905}}
-    fewer = {**whole, "counts": {"a/train/0": 5}}
-    return [json.dumps(one) for one in (other, fewer, {**whole, "sha256": "0"}, {"format": 2}, [], {"a": "x"})]
-
-
-def test_changed_counts_are_told_and_counted_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows, file = [row(0), row(1)], tmp_path / "set.tokens" / "t.json"
-    counts = {"a/train/0": 5, "a/train/1": 5}
-    assert count_tokens(tmp_path / "set", rows, "t", lambda _: 5) == counts
-    stored = file.read_text()
-    assert read_counts(file) == counts
-    for content in damaged(stored):
-        file.write_text(content)
-        assert read_counts(file) is None
-        assert fault_of_counts(file) is not None
-        assert count_tokens(tmp_path / "set", rows, "t", lambda _: 5) == counts
-        assert file.read_text() == stored
-        assert "counted again" in capsys.readouterr().out
-
-
 @dataclass
 class Tokenizer:
     """The parts of a fast tokenizer that determine its digest."""
@@ -109,15 +80,6 @@ def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
     chats = [Chat(), Chat({"enable_thinking": False}), Chat(tools_prompt=ToolsPrompt.SYSTEM)]
     chats.append(Chat(tools_prompt=ToolsPrompt.SYSTEM, dialect=Dialect.ACTION))
     assert len({ChatTokens(one, chat).digest() for one in tokenizers for chat in chats}) == 16
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", '{"a/train/0": -1}', '{"a/train/0": "5"}', '{"a/train/0": true}', "[" * 5000, "\0"]
-)
-def test_counts_that_are_none_are_made_again(tmp_path: Path, text: str) -> None:
-    (tmp_path / "set.tokens").mkdir()
-    (tmp_path / "set.tokens" / "t.json").write_text(text)
-    assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
 
 
 @pytest.mark.scorecard(56)

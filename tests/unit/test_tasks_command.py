@@ -13,7 +13,6 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.inspect import list_sets
 from xp.tasks.prepare import prepare
 from xp.tasks.store import TaskSet
-from xp.tasks.token_counts import count_tokens
 
 
 def main(argv: list[str], outputs: Path) -> int:
@@ -113,42 +112,3 @@ def test_every_directory_that_xp_leaves_is_pruned(tmp_path: Path, task_set: Task
     (tmp_path / "tasks" / f"{task_set.key}{name}").mkdir()
     main(["prune", "--yes"], tmp_path)
     assert list_sets(tmp_path / "tasks") == []
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["show", "ff"], "no task set whose key begins with 'ff'; there are"),
-        (["shwo"], "did you mean show"),
-        ([], "usage"),
-    ],
-)
-def test_a_wrong_command_is_one_clear_message(tmp_path: Path, task_set: TaskSet, argv: list[str], message: str) -> None:
-    assert task_set.path.exists()
-    with pytest.raises(XpError, match=message):
-        main(argv, tmp_path)
-
-
-@pytest.mark.scorecard(58)
-def test_token_counts_beside_a_set_are_known_to_every_command(
-    tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = list(task_set.rows())
-    count_tokens(task_set.path, rows, "tokenizer", lambda _: 5)
-    counts = tmp_path / "tasks" / f"{task_set.key}.tokens"
-    assert counts.is_dir()
-    assert {item.state for item in list_sets(tmp_path / "tasks")} == {"whole", "counts"}
-    assert main(["verify"], tmp_path) == 0
-    assert main(["show", task_set.key], tmp_path) == 0
-    assert main(["prune", "--keep", task_set.key, "--yes"], tmp_path) == 0
-    assert counts.is_dir()
-    stored = (counts / "tokenizer.json").read_text()
-    for damaged in ("[", stored.replace("5,", "905,", 1)):
-        (counts / "tokenizer.json").write_text(damaged)
-        assert main(["verify"], tmp_path) == ExitCode.TASKS
-        assert "token counts" in capsys.readouterr().out
-    (counts / "tokenizer.json").write_text(stored)
-    assert main(["verify"], tmp_path) == 0
-    assert main(["prune", "--yes"], tmp_path) == 0
-    assert not counts.exists()
-    assert not task_set.path.exists()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.unit.test_tasks_selection import TRAIN, Sized, choose, indices
 from xp.envs import wire
 from xp.envs.base import MOST_TASKS, ProtocolError
 from xp.errors import ExitCode, XpError
-from xp.tasks import places
 from xp.tasks.config import HeldOut, Purpose, Selection
 from xp.tasks.held_out import Identity
-from xp.tasks.places import LARGE, Places, drawn
-from xp.tasks.selection import Selected
+from xp.tasks.selection import LARGE, Selected
 
 pytestmark = pytest.mark.scorecard(51)
 
@@ -76,20 +71,6 @@ def test_a_larger_draw_from_a_huge_split_begins_with_the_smaller_one() -> None:
     assert len(set(many)) == 500
 
 
-def test_all_of_a_set_is_drawn_once_without_listing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "LARGE", 10)
-    left_out = {("a", 3), ("b", 0)}
-    chosen = drawn(Places({"a": 30, "b": 12}, left_out), 40, "seed")
-    assert sorted(chosen) == sorted({*(("a", n) for n in range(30)), *(("b", n) for n in range(12))} - left_out)
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9), min_size=1), st.integers(0, 99))
-def test_computed_places_are_those_of_the_list(sizes: dict[str, int], seed: int) -> None:
-    listed = [(split, index) for split, size in sizes.items() for index in range(size)]
-    without = set(random.Random(seed).sample(listed, len(listed) // 2))
-    assert list(Places(sizes, without)) == [place for place in listed if place not in without]
-
-
 @pytest.mark.parametrize(
     ("train", "held_out", "key"),
     [
@@ -114,8 +95,3 @@ def test_an_absurd_count_is_a_fault_of_the_environment(size: Any) -> None:
     assert error.value.code is ExitCode.ENVIRONMENT
     with pytest.raises(ProtocolError, match="a number of tasks"):
         wire.count(size, "/num_tasks")
-
-
-def test_the_largest_legal_count_is_taken() -> None:
-    assert wire.count(MOST_TASKS, "/num_tasks") == MOST_TASKS
-    assert len(of_huge(SHUFFLED, HeldOut("train", fraction=0.2, num_tasks=5), MOST_TASKS).tasks[Purpose.TRAIN]) == 8

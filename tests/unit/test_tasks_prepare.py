@@ -12,7 +12,7 @@ import pytest
 from tests.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
 from xp.tasks.build import judge
-from xp.tasks.config import HeldOut, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, PrepareConfig
 from xp.tasks.prepare import prepare
 from xp.tasks.questions import QUESTION_AGAIN, TASK_AGAIN
 from xp.tasks.selection import SHARD_TASKS
@@ -92,14 +92,6 @@ def test_training_tasks_that_are_all_held_out_are_an_error(tmp_path: Path) -> No
         prepare(world.config(), {}, tmp_path)
 
 
-def test_an_unknown_split_is_refused_with_the_legal_ones_and_leaves_nothing(tmp_path: Path) -> None:
-    world = FakeWorld(tmp_path)
-    with pytest.raises(XpError, match="the environment has: train, test") as caught:
-        prepare(world.config(train=Selection(("trian",))), {}, tmp_path)
-    assert caught.value.code is ExitCode.CONFIG
-    assert [path.name for path in (tmp_path / "tasks").iterdir() if not path.name.startswith(".")] == []
-
-
 def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, down=True)
     with pytest.raises(XpError, match=r"environment fake .* does not answer") as caught:
@@ -123,34 +115,6 @@ def test_failed_tasks_fail_the_stage_by_id_and_reason_and_only_they_are_tried_ag
     task_set = prepare(world.config(), {}, tmp_path)
     assert set(world.opened()) == {"train/3", "train/77"}
     assert task_set.num_tasks("train") == 100
-
-
-@pytest.mark.reliability
-@pytest.mark.scorecard(9)
-def test_permitted_failures_are_listed_in_the_manifest_and_a_stricter_spec_builds_again(tmp_path: Path) -> None:
-    world = FakeWorld(tmp_path, splits={"train": 50, "test": 5}, failing=["train/3"])
-    tolerant = prepare(world.config(allow_missing_fraction=0.05), {}, tmp_path)
-    assert [failure.task_id for failure in tolerant.manifest.failures] == ["fake/train/3"]
-    assert tolerant.manifest.counts["fake"]["train"].failed == 1
-    with pytest.raises(XpError, match="fake/train/3"):
-        prepare(world.config(), {}, tmp_path)
-    assert tolerant.path.exists(), "a set that others may use is not taken away by a failure"
-    world.change(failing=[])
-    strict = prepare(world.config(), {}, tmp_path)
-    assert (strict.path, strict.num_tasks("train")) == (tolerant.path, 50)
-
-
-@pytest.mark.reliability
-@pytest.mark.scorecard(10)
-def test_when_all_tasks_fail_an_older_set_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    world = FakeWorld(tmp_path, splits={"train": 5, "test": 5})
-    older = prepare(world.config(), {}, tmp_path)
-    world.change(failing=[f"{split}/{index}" for split in ("train", "test") for index in range(5)])
-    other = world.config(system_prompt="Another.")
-    with pytest.raises(XpError) as caught:
-        prepare(other, {}, tmp_path)
-    assert caught.value.code is ExitCode.TASKS
-    assert [path.parent for path in (tmp_path / "tasks").glob("*/manifest.json")] == [older.path]
 
 
 def test_another_version_of_the_environment_does_not_continue_its_predecessors_shards(tmp_path: Path) -> None:

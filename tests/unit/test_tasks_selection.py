@@ -50,10 +50,6 @@ def indices(chosen: Selected, purpose: Purpose) -> list[int]:
     return [index for _, index in chosen.tasks.get(purpose, ())]
 
 
-def test_without_a_number_all_of_the_split_is_taken_in_order() -> None:
-    assert select(TRAIN, HeldOut("test")) == (list(range(100)), list(range(20)))
-
-
 def test_a_number_takes_from_the_front_and_a_shuffle_draws_by_its_seed() -> None:
     assert select(Selection(("train",), 3))[0] == [0, 1, 2]
     first, again, other = (select(Selection(("train",), 10, shuffle=True, seed=seed))[0] for seed in (1, 1, 2))
@@ -64,10 +60,6 @@ def test_a_number_takes_from_the_front_and_a_shuffle_draws_by_its_seed() -> None
 def test_a_larger_draw_of_one_seed_holds_the_smaller_one() -> None:
     few, many = (select(Selection(("train",), n, shuffle=True, seed=7))[0] for n in (5, 50))
     assert many[:5] == few
-
-
-def test_indices_are_taken_as_they_stand() -> None:
-    assert select(Selection(("train",), indices=(9, 3, 9)))[0] == [9, 3]
 
 
 @pytest.mark.parametrize(
@@ -102,48 +94,12 @@ def test_one_split_falls_into_two_parts_and_none_is_empty(size: int, fraction: f
     assert held_out
 
 
-@given(st.integers(20, 200), st.integers(1, 10))
-def test_a_number_bounds_the_share(size: int, num_held_out: int) -> None:
-    train, held_out = select(TRAIN, HeldOut("train", num_tasks=num_held_out), size)
-    assert len(held_out) == num_held_out
-    assert not set(train) & set(held_out)
-    few = select(TRAIN, HeldOut("train", fraction=0.2, num_tasks=num_held_out), size)[1]
-    assert len(few) <= num_held_out
-    assert set(few) <= set(held_out)
-
-
 @given(st.integers(30, 200), st.integers(0, 200))
 def test_a_share_is_exact_and_few_tasks_change_sides_when_the_split_grows(size: int, more: int) -> None:
     small, large = (set(select(TRAIN, HeldOut("train", fraction=0.2), n)[1]) for n in (size, size + more))
     assert (len(small), len(large)) == (-(-size // 5), -(-(size + more) // 5))
     remaining = {index for index in large if index < size}
     assert remaining <= small or small <= remaining  # All that change, change to the same side.
-
-
-def test_no_share_is_a_task_too_large_by_a_rounding_error() -> None:
-    assert len(select(TRAIN, HeldOut("train", fraction=0.07), 100)[1]) == 7
-    assert len(select(TRAIN, HeldOut("train", fraction=0.2), 40)[1]) == 8
-
-
-@given(st.permutations([f"task {number}" for number in range(60)]), st.integers(0, 59))
-def test_listed_tasks_are_held_out_in_any_order_and_most_beside_new_ones(order: list[str], cut: int) -> None:
-    def held_out(contents: list[str]) -> set[str]:
-        chosen = choose(TRAIN, HeldOut(fraction=0.2), Sized({"train": len(contents)}, {"train": contents}))
-        assert chosen.record.identity is Identity.CONTENT
-        return {contents[index] for index in indices(chosen, Purpose.HELD_OUT)}
-
-    whole = held_out(order)
-    assert whole == held_out(sorted(order))
-    few = order[: max(cut, 40)]
-    one, other = held_out(few), whole & set(few)
-    assert one <= other or other <= one
-
-
-def test_alike_tasks_are_on_one_side() -> None:
-    contents = [f"task {number % 30}" for number in range(60)]
-    chosen = choose(TRAIN, HeldOut(fraction=0.3), Sized({"train": 60}, {"train": contents}))
-    sides = [{contents[index] for index in indices(chosen, purpose)} for purpose in Purpose]
-    assert not sides[0] & sides[1]
 
 
 def test_several_training_splits_are_one_set_and_a_share_is_of_all_of_them() -> None:

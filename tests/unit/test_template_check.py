@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,13 @@ from xp.compose import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, hold_against_tasks
 from xp.envs.base import Message
-from xp.envs.config import Chat, Dialect, ToolsPrompt
-from xp.episode.dialects import SYNTAX
+from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.tokens import ChatTokens
-from xp.episode.tool_calls import ToolCall
 from xp.errors import ExitCode, XpError
-from xp.lib.codec import decode
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, check_chat, examine, examine_prompts
+from xp.tasks.template_check import PROBE_TOOLS, check_chat, examine, examine_prompts
 
 BY_XP = Chat(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
@@ -40,7 +36,6 @@ SMOLLM2 = (
 
 WITH_TEXT = [name for name, model in MODELS.items() if model.shows is not Shows.NO_TEXT]
 WITH_SYSTEM = [name for name in WITH_TEXT if MODELS[name].shows is not Shows.NO_SYSTEM]
-WITH_TOOLS = [name for name in WITH_TEXT if MODELS[name].shows in (Shows.CALLS, Shows.RESULTS)]
 RESULTS = [
     Message(role="tool", content="A table.", name="look_around", tool_call_id="call00003"),
     Message(role="tool", content="A chair.", name="list_rooms", tool_call_id="call00004"),
@@ -66,33 +61,6 @@ def test_a_turn_ends_with_every_token_that_its_publisher_and_its_template_say(na
     assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(model.ends)
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"),
-    {
-        "phi3_5": {"<|end|>", "<|endoftext|>"},
-        "gemma3": {"<end_of_turn>", "<eos>"},
-        "gemma4_v5": {"<turn|>", "<|tool_response>", "<eos>"},
-        "glm4moe": {"<|user|>", "<|observation|>", "<|endoftext|>"},
-        "gptoss": {"<|return|>", "<|call|>"},
-        "llama3_1": {"<|eot_id|>"},
-        "qwen3": {"<|im_end|>"},
-    }.items(),
-)
-def test_without_a_generation_config_the_template_and_the_tokenizer_say_it(name: str, ends: set[str]) -> None:
-    tokenizer = tokenizer_of(name)
-    assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == ends
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"eos_token_id": null}', '{"eos_token_id": ["x", true, -1, 1e9, 1e30]}']
-)
-def test_a_generation_config_that_names_no_token_ends_nothing(text: str, tmp_path: Path) -> None:
-    tokenizer = tokenizer_of("qwen3")
-    (tmp_path / "generation_config.json").write_text(text)
-    tokenizer.name_or_path = str(tmp_path)
-    assert ChatTokens(tokenizer).end_ids == (tokenizer.eos_token_id,)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_the_verdict_on_a_template_is_its_publishers(name: str) -> None:
     faults, shows = examine(tokens(name)).faults, MODELS[name].shows
@@ -106,47 +74,6 @@ def test_the_verdict_on_a_template_is_its_publishers(name: str) -> None:
         }
         (fault,) = faults
         assert expected[shows] in fault
-
-
-@pytest.mark.parametrize("name", WITH_TOOLS)
-def test_results_have_the_names_of_their_tools_where_the_template_prints_them(name: str) -> None:
-    chat = tokens(name)
-    for results in (RESULTS[:1], RESULTS):
-        reply = chat.rendered_reply(results)
-        places = [reply.index(one["content"]) for one in results]
-        assert places == sorted(places)
-        if MODELS[name].shows is Shows.RESULTS:
-            names = [reply.rindex(one["name"], 0, place) for one, place in zip(results, places, strict=True)]
-            assert all(before < here for before, here in zip([-1, *places], names, strict=False)), reply
-        else:
-            assert not any(one["name"] in reply for one in results)
-        assert "unknown" not in reply
-
-
-@pytest.mark.parametrize("name", WITH_TEXT)
-def test_a_mark_is_neither_graded_nor_doubled_whichever_token_ended_the_turn(name: str, tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(name, tmp_path)
-    chat = ChatTokens(tokenizer)
-    hello = tokenizer("42", add_special_tokens=False)["input_ids"]
-    for said in ([Message(role="user", content="Go on.")], *([RESULTS[:1], RESULTS] if name in WITH_TOOLS else [])):
-        cut = tokenizer.decode(chat.reply(said, last_id=None))
-        assert cut == chat.rendered_reply(said)
-        first = tokenizer.convert_ids_to_tokens(chat.reply(said, last_id=None)[0])
-        for end, text in zip(chat.end_ids, chat.ends.texts, strict=True):
-            assert chat.text([*hello, end]) == "42"
-            reply = tokenizer.decode(chat.reply(said, last_id=end))
-            assert not reply.startswith(text), reply
-            assert cut.endswith(reply)
-            assert (reply == cut) == (bool({first, text} & chat.ends.openings) and text != first)
-
-
-def test_of_gemmas_results_the_first_mark_is_a_part() -> None:
-    """The model may end its call with `<turn|>`; the result would then be without its opening mark."""
-    chat = tokens("gemma4_v5")
-    turn, response = (chat.tokenizer.convert_tokens_to_ids(one) for one in ("<turn|>", "<|tool_response>"))
-    texts = {one: chat.tokenizer.decode(chat.reply(RESULTS[:1], last_id=one)) for one in (turn, response, None)}
-    assert texts[response].startswith("response:look_around{value:")
-    assert texts[turn] == texts[None] == f"<|tool_response>{texts[response]}"
 
 
 @pytest.mark.parametrize("template", [*WITH_SYSTEM, "smollm2"])
@@ -229,31 +156,12 @@ def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> No
     assert examine(tokens("qwen3"), [tool]).faults == ()
 
 
-def test_a_tools_own_text_cannot_change_what_xp_writes() -> None:
-    tool = copy.deepcopy(PROBE_TOOLS[1])
-    tool["function"]["description"] = "{form} {tools} {{ 7 * 7 }}"  # type: ignore[index]
-    text = tokens("smollm2", BY_XP).rendered(OPENING, json.dumps([tool]))
-    assert "{form} {tools} {{ 7 * 7 }}" in text
-
-
-def test_the_written_form_is_read_back_as_a_call() -> None:
-    text = tokens("smollm2", BY_XP).rendered([OPENING[1]], json.dumps(PROBE_TOOLS))
-    form = text.partition("its arguments:\n")[2].partition("\n\n")[0]
-    written = form.replace("<tool>", "look_around").replace("{...}", '{"which_room": "hall"}')
-    assert SYNTAX[Dialect.HERMES].read(written, tuple) == (ToolCall("look_around", {"which_room": "hall"}),)
-
-
 def test_a_text_environment_shows_no_tools() -> None:
     with pytest.raises(XpError, match="an action dialect has no tools"):
         compose(["env=openenv_echo", "model.tools_prompt=system"])
     with pytest.raises(XpError, match=r"writes tools in model.dialect=action"):
         compose(["model.tools_prompt=system", "model.dialect=action", "env.dialect=hermes"])
     assert compose(["model.tools_prompt=system"]).model.tools_prompt is ToolsPrompt.SYSTEM
-
-
-def test_a_chat_survives_its_json() -> None:
-    chat = Chat({"enable_thinking": False}, ToolsPrompt.SYSTEM, Dialect.ACTION)
-    assert decode(Chat, json.dumps(asdict(chat))) == chat
 
 
 @pytest.mark.slow
@@ -286,7 +194,3 @@ def test_a_template_that_does_not_end_is_a_fault_with_the_way_out(
     assert "choose another model" in found.text
     with pytest.raises(XpError, match="may never end"):
         hold_against_tasks([spec])
-
-
-def test_a_report_of_no_faults_says_so() -> None:
-    assert TemplateReport((), True, True, True).on_record() == "a turn more only appends tokens"

@@ -14,8 +14,8 @@ pytest.importorskip("trl")
 from xp.builtin.model.build import Build
 from xp.builtin.model.tiny_model import MANIFEST, TinyModelConfig, _sorted_schemas, main, make_tokenizer, publish
 from xp.builtin.model.tokenizer import SPECIAL, chat_template
-from xp.builtin.model.warm_up import Warmup, learning_rate_factor, render_demonstration
-from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS, generate_case
+from xp.builtin.model.warm_up import Warmup, render_demonstration
+from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_plan
@@ -75,14 +75,6 @@ def test_no_token_reaches_beyond_a_word_or_a_run_of_punctuation(tokenizer: Any) 
         assert token in SPECIAL or not any(a.isalpha() and not b.isalpha() for a, b in pairwise(text))
 
 
-def test_a_prompt_is_short_and_survives_the_round_trip(tokenizer: Any) -> None:
-    messages = [{"role": "user", "content": generate_case("train", 0).prompt}]
-    arguments = {"tools": _sorted_schemas(), "add_generation_prompt": True}
-    ids = tokenizer.apply_chat_template(messages, tokenize=True, **arguments)["input_ids"]
-    assert len(ids) < 320
-    assert tokenizer.decode(ids) == tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
-
-
 def test_the_template_is_the_one_that_trl_knows(tokenizer: Any) -> None:
     from trl.chat_template_utils import supports_tool_calling
 
@@ -100,14 +92,6 @@ def test_the_loss_counts_what_the_assistant_writes_with_the_end_of_its_turn(toke
     assert own == "".join(turns)
     assert weights[0] == 0.0
     assert set(weights) == {0.0, 0.5, 1.0, 2.0}
-
-
-def test_the_learning_rate_rises_and_falls() -> None:
-    build = Build(seed=0, **BUILD | {"warmup_steps": 100, "warmup_ramp_steps": 10})
-    factors = [learning_rate_factor(step, build) for step in range(100)]
-    assert factors[0] == pytest.approx(0.1)
-    assert max(factors) == pytest.approx(1.0, abs=0.03)
-    assert factors[-1] == pytest.approx(0.05, abs=0.01)
 
 
 def test_the_same_build_gives_the_same_bytes_and_the_manifest_names_them(tmp_path: Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xp.episode.call_data import without_thinking
-from xp.episode.tool_calls import MAX_CALLS, Malformed, ToolCall, parse_hermes
+from xp.episode.tool_calls import Malformed, ToolCall, parse_hermes
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
@@ -48,28 +46,8 @@ def test_the_closing_tag_may_be_what_ended_the_turn(end: str) -> None:
     assert parse_hermes('<tool_call>{"name": "a", "arguments": {}}' + end) == (ToolCall("a", {}),)
 
 
-def test_several_calls_come_in_order_and_a_bad_one_keeps_its_place() -> None:
-    text = '<tool_call>{"name":"a"}</tool_call> and <tool_call>oops</tool_call><tool_call>{"name":"b"}'
-    first, second, third = parse_hermes(text)
-    assert (first, third) == (ToolCall("a", {}), ToolCall("b", {}))
-    assert isinstance(second, Malformed)
-
-
-def test_an_unclosed_call_ends_where_the_next_begins() -> None:
-    assert parse_hermes('<tool_call>{"name":"a"}\n<tool_call>{"name":"b"}</tool_call>') == (
-        ToolCall("a", {}),
-        ToolCall("b", {}),
-    )
-
-
 def test_a_doubled_opening_tag_opens_one_call() -> None:
     assert parse_hermes('<tool_call>\n<tool_call>{"name":"a"}</tool_call>') == (ToolCall("a", {}),)
-
-
-def test_a_flood_of_calls_is_cut_off() -> None:
-    found = parse_hermes('<tool_call>{"name":"a"}</tool_call>' * 1000)
-    assert len(found) == MAX_CALLS + 1
-    assert isinstance(found[-1], Malformed)
 
 
 def test_text_without_a_call_is_no_call() -> None:
@@ -82,10 +60,6 @@ def test_a_call_that_was_only_thought_of_is_no_call() -> None:
     assert parse_hermes(thought + '<tool_call>{"name":"yes"}</tool_call>') == (ToolCall("yes", {}),)
     assert parse_hermes('<think>never ends <tool_call>{"name":"no"}</tool_call>') == ()
     assert parse_hermes('opened in the prompt <tool_call>{"name":"no"}</tool_call></think> done') == ()
-
-
-def test_what_stands_outside_of_thoughts_is_kept() -> None:
-    assert without_thinking("a</think>b<think>c</think>d<think>e") == "bd"
 
 
 @pytest.mark.parametrize(
@@ -114,22 +88,6 @@ def test_arguments_written_as_a_json_string_are_read() -> None:
     assert parse_hermes(text) == (ToolCall("a", {"x": 1}),)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call>" * 100_000,
-        "<think>" * 150_000,
-        "<tool_call>" + "x" * 1_000_000,
-        "<tool_call>{" * 80_000,
-        "</think>" * 100_000,
-    ],
-)
-def test_a_megabyte_is_read_in_no_time(text: str) -> None:
-    began = time.process_time()
-    parse_hermes(text)
-    assert time.process_time() - began < 2.0
-
-
 def check_anything(text: str) -> None:
     for found in parse_hermes(text):
         if isinstance(found, ToolCall):
@@ -150,12 +108,3 @@ def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str,
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=True)
     if "tool_call>" not in body and "think>" not in body:
         assert parse_hermes(f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)
-
-
-@pytest.mark.slow
-@pytest.mark.reliability
-@pytest.mark.scorecard(21)
-@settings(max_examples=10_000, deadline=None)
-@given(WRITTEN)
-def test_the_parser_never_raises_in_ten_thousand_cases(text: str) -> None:
-    check_anything(text)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import named_by, small_tokenizer, tokenizer_of
+from tests.chat_templates import small_tokenizer, tokenizer_of
 from tests.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.unit.test_template_check import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
@@ -118,32 +118,6 @@ def test_each_of_two_results_has_the_name_of_its_own_tool(shape: str) -> None:
     assert "list_rooms A chair." in second
 
 
-def test_results_that_are_rendered_one_by_one_come_without_a_second_end() -> None:
-    reply = tokens("one name for all").rendered_reply(RESULTS)
-    assert reply == (
-        "<|stop|><|start|>look_around A table.<|stop|><|start|>list_rooms A chair.<|stop|><|start|>assistant"
-    )
-
-
-def test_a_token_after_the_usual_one_is_not_doubled_either(tmp_path: Path) -> None:
-    """Command R7B writes `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`; its generation_config names the second alone."""
-    template = (
-        "{% for m in messages %}<|START|>{{ m.role }} {{ m.content }}{% if m.role == 'assistant' %}<|END_RESPONSE|>"
-        "{% endif %}<|END_OF_TURN|>{% endfor %}"
-    )
-    tokenizer = small_tokenizer(template, "<|END_OF_TURN|>")
-    named_by(tokenizer, tmp_path, ("<|END_OF_TURN|>",))
-    chat = ChatTokens(tokenizer)
-    replies = {
-        text: tokenizer.decode(chat.reply([Message(role="user", content="Go on.")], last_id=chat.ends.ids[number]))
-        for number, text in enumerate(chat.ends.texts)
-    }
-    assert replies == {
-        "<|END_RESPONSE|>": "<|END_OF_TURN|><|START|>user Go on.<|END_OF_TURN|>",
-        "<|END_OF_TURN|>": "<|START|>user Go on.<|END_OF_TURN|>",
-    }
-
-
 def refusing(what: str) -> ChatTokens:
     """Refuses messages with a word in them."""
     template = (
@@ -170,20 +144,6 @@ def test_a_prompt_that_the_template_refuses_is_named_before_the_first_episode(tm
     with pytest.raises(XpError, match=r"task a/train/3: the model's chat template .*TemplateError: no war") as caught:
         within_limit(tmp_path / "set", [row], refusing("war"), 1000)
     assert caught.value.code is ExitCode.PLAN
-
-
-def test_no_exception_of_a_template_leaves_but_the_one_for_it() -> None:
-    for template in ("{{ 1 / 0 }}", "{{ messages[9].content + 1 }}", "{{ raise_exception('no') }}", "{% for %}"):
-        chat = ChatTokens(small_tokenizer(template, "<|stop|>"))
-        assert chat.end_ids == (chat.tokenizer.eos_token_id,)
-        for ask in (
-            lambda chat=chat: chat.prompt([Message(role="user", content="x")], "[]"),
-            lambda chat=chat: chat.reply(RESULTS, last_id=None),
-            lambda chat=chat: chat.reply_within(100, [Message(role="user", content="x")], last_id=None),
-        ):
-            with pytest.raises(TemplateFault):
-                ask()
-        assert examine(chat).faults
 
 
 def prompt_with_calls() -> list[Message]:

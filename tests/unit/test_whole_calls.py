@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
-import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.fake_session import RULES, TASK, FakeSession
 from tests.unit.test_dialects import read
-from tests.unit.test_tool_calls import JSON
-from xp.envs.base import ToolResult, ToolSpec
+from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
-from xp.episode.dialects import SYNTAX
-from xp.episode.episode import Episode
 from xp.episode.tool_calls import Malformed, ToolCall
 
 TEXTS = {"type": "object", "properties": {name: {"type": "string"} for name in ("text", "path", "query")}}
@@ -58,28 +49,6 @@ def test_a_call_with_other_keys_is_malformed_and_says_which(call: dict[str, Any]
     assert isinstance(found, Malformed)
     assert "arguments" in found.fault or '"name"' in found.fault
     assert len(found.fault) < 250
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'Here is the user: {"name": "Alice"}',
-        '{"name": "Alice", "parameters": {"age": 3}}',
-        '{"name": "look"}',
-        '{"name": "look", "text": "a"}',
-        '{"arguments": {"text": "a"}}',
-        '{"answer": {"name": "look", "arguments": {}}}',
-        '{"name": "Ada", "parameters": {',
-        'The set {"a", "b"} and 3',
-    ],
-)
-def test_an_object_that_calls_no_tool_is_an_answer(text: str) -> None:
-    assert calls(Dialect.LLAMA_JSON, text) == ()
-    session = FakeSession(lambda name, _: ToolResult(name), lambda answer: ToolResult(answer, 1.0, finished=True))
-    session.tools = lambda: tuple(TOOLS)  # type: ignore[method-assign]
-    episode = Episode(TASK, lambda: session, replace(RULES, dialect=Dialect.LLAMA_JSON))
-    episode.step(text)
-    assert (session.calls, session.answers) == ([], [text])
 
 
 def test_a_list_that_calls_no_tool_is_an_answer() -> None:
@@ -230,59 +199,3 @@ def test_a_call_that_cannot_be_read_whole_is_malformed_and_says_why(dialect: Dia
     (found,) = calls(dialect, text)
     assert isinstance(found, Malformed)
     assert 10 < len(found.fault) < 250
-
-
-def test_a_call_beside_one_that_cannot_be_read_keeps_its_place() -> None:
-    message = "<|channel|>commentary to=functions.look"
-    for dialect, text in (
-        (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "look", "parameters": {{'),
-        (Dialect.PYTHONIC, "[look(text='a')] [lok(text=1"),
-        (Dialect.HARMONY, f'{message}<|message|>{{"text": "a"}}<|call|>{message} {{'),
-        (Dialect.QWEN_XML, f"<function=look>{XML_A}</function><function=look><parameter=text>b"),
-    ):
-        first, second = calls(dialect, text)
-        assert first == LOOK
-        assert isinstance(second, Malformed)
-    first, second = calls(Dialect.QWEN_XML, f"<tool_call>I call <function=look>{XML_A}</function></tool_call>")
-    assert isinstance(first, Malformed)
-    assert second == LOOK
-
-
-TAGS = (
-    "<tool_call>",
-    "</tool_call>",
-    "<function=look>",
-    "</function>",
-    "<parameter=text>",
-    "</parameter>",
-    "</arg_value>",
-)
-PARTS = [*TAGS, "<arg_key>text</arg_key>", "<arg_value>", JSON_CALL, "look", "{", "}", "\n", "x", "x"]
-
-
-@pytest.mark.parametrize("dialect", [Dialect.HERMES, Dialect.QWEN_XML, Dialect.GLM])
-def test_every_word_of_a_call_that_is_executed_makes_a_difference(dialect: Dialect) -> None:
-    draw = random.Random(0)
-    num_words = 0
-    for _ in range(4000):
-        body = draw.choices(PARTS, k=draw.randint(1, 6))
-        parts = [SYNTAX[dialect].write("look", {"text": " ".join(body)})] if draw.random() < 0.5 else body
-        text = " ".join(["<tool_call>", *parts, "</tool_call>"])
-        found = calls(dialect, text)
-        if "x" in text and not any(isinstance(call, Malformed) for call in found):
-            num_words += 1
-            for word in re.finditer("x", text):
-                assert calls(dialect, f"{text[: word.start()]}y{text[word.end() :]}") != found, text
-    assert num_words > 100
-
-
-ARGUMENTS = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True), JSON, max_size=4)
-
-
-@settings(max_examples=300, deadline=None)
-@given(ARGUMENTS)
-def test_literals_of_any_kind_are_read_back_from_python(arguments: dict[str, Any]) -> None:
-    text = SYNTAX[Dialect.PYTHONIC].write("look", arguments)
-    (found,) = calls(Dialect.PYTHONIC, text)
-    assert found == ToolCall("look", arguments)
-    assert calls(Dialect.PYTHONIC, text.replace("True", "true").replace("None", "null")) is not None

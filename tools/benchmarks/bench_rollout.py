@@ -124,8 +124,8 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
     from xp.backends.trl.worker.steps import TRLStepLog
     from xp.backends.trl.worker.tasks_view import trl_rows
     from xp.backends.trl.worker.train import settled_reward
-    from xp.episode.recorder import Recorder
     from xp.episode.tokens import ChatTokens
+    from xp.episode.upload import Recorder
 
     found, chat = Timed(), ChatTokens(bench.tokenizer)
 

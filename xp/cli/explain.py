@@ -13,9 +13,7 @@ from xp.cli.parity import refused, rows
 from xp.compose import ROOT, Origin, origin_of, other_of
 from xp.compose.faults import nearest_key
 from xp.compose.native_names import hint as native_hint
-from xp.episode.metric import Metric
-from xp.episode.metric_names import find
-from xp.episode.metric_table import METRICS
+from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import XpError, nearest
 from xp.planning.backend import Meaning
 from xp.spec import BackendName, RunSpec, Section

@@ -5,21 +5,17 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import pickle
 import shutil
-import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from xp.envs import base
-from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost, ToolCrashed
+from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.pythons import executable, path_for
 from xp.errors import ExitCode, XpError
@@ -40,13 +36,10 @@ class ChildProcess:
         program: module that runs a `xp.envs.rpc_server`.
         config: configuration of the environment.
         environ: variables, of which the child gets those in `xp.secrets.environment` and the declared secrets.
-        python: the interpreter; it must have pydantic and the program's imports.
     """
 
-    def __init__(
-        self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str = sys.executable
-    ) -> None:
-        self._program, self._config, self._environ, self._python = program, config, environ, python
+    def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._program, self._config, self._environ = program, config, environ
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -55,8 +48,17 @@ class ChildProcess:
         """The running child; starts it if there is none."""
         with self._lock:
             if self._child is None or not self._child.is_alive():
-                self._child = Child(self._program, self._config, self._environ, self._python)
+                self._child = self._start()
             return self._child
+
+    def _start(self) -> Child:
+        return self._start_by(sys.executable)
+
+    def _start_by(self, python: str) -> Child:
+        """Starts the child with an interpreter, which must have pydantic and the program's imports."""
+        plain, hidden = inherited({**os.environ, **self._environ}, self._config.secrets)
+        env = {**plain, **hidden, "PYTHONPATH": path_for(python)}
+        return Child(self._program, self._config, env, python)
 
     def number(self) -> int:
         """A new number for a conversation."""
@@ -71,18 +73,24 @@ class ChildProcess:
 
 
 class Child:
-    """One child process; it is ended when a request times out."""
+    """One child process; it is ended when a request times out.
 
-    def __init__(self, program: str, config: EnvConfig, environ: Mapping[str, str], python: str) -> None:
+    Args:
+        program: see ChildProcess, as `config`.
+        env: variables of the child.
+        python: the interpreter.
+    """
+
+    def __init__(self, program: str, config: EnvConfig, env: Mapping[str, str], python: str) -> None:
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock, self._ending = threading.Lock(), threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
         self._process = guard.start(
             [executable(python), "-m", program, str(theirs.fileno())],
-            env=_environ(environ, config.secrets, python),
+            env=env,
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
@@ -123,27 +131,29 @@ class Child:
 
     def end(self, why: str, *, now: bool = True) -> None:
         """Ends the process and what it started, now or within guard.GRACE_S; waiting callers get the reason."""
-        self._gone = self._gone or why
+        with self._ending:
+            self._gone = self._gone or why
         if self._owner == os.getpid():
             guard.end(self._process, now=now)
 
     def _read(self) -> None:
         while True:
             try:
-                number, kind, packed = self._connection.recv()
+                number, *answer = self._connection.recv()
             except (EOFError, OSError):
                 break
             except Exception as error:
                 self.end(f"something else than its answers came from it ({type(error).__name__})")
                 break
             if (done := self._waiting.pop(number, None)) is not None:
-                done.set_result(_unpacked(kind, packed))
-        guard.ask(self._process)
+                done.set_result(answer)
+        with self._ending:  # `end` closes the guard's input, whose number another child may have by then.
+            if self._gone is None:
+                guard.ask(self._process)
 
     def _watch(self) -> None:
         """Waits for the process's end and tells the waiting callers."""
         code = self._process.wait()
-        _hang_up(self._connection)  # A process that the guard could not end may still hold the other end.
         self._reader.join()
         with self._lock:
             self._gone = self._gone or f"it ended with code {code}"
@@ -152,20 +162,6 @@ class Child:
             shutil.rmtree(place, ignore_errors=True)  # The killed process could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))
-
-
-def _hang_up(connection: Connection) -> None:
-    """Ends a connection for its reader, after the answers that have arrived."""
-    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
-
-
-def _unpacked(kind: str, packed: bytes) -> tuple[str, Any]:
-    """An answer's kind and value; a value of a class that this process lacks becomes a fault."""
-    try:
-        return kind, pickle.loads(packed)
-    except Exception as error:
-        return "fault", (ProtocolError.__name__, f"its answer cannot be read: {type(error).__name__}: {error}")
 
 
 def _result(kind: str, value: Any, what: str) -> Any:
@@ -181,8 +177,3 @@ def _result(kind: str, value: Any, what: str) -> Any:
             raise ResponseLost(f"{what}: its process is gone: {value}")
         case _:
             raise ToolCrashed(f"{what} {value}")
-
-
-def _environ(environ: Mapping[str, str], secrets: tuple[str, ...], python: str) -> dict[str, str]:
-    plain, hidden = inherited({**os.environ, **environ}, secrets)
-    return {**plain, **hidden, "PYTHONPATH": path_for(python)}

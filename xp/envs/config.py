@@ -103,7 +103,7 @@ class ToolsPrompt(StrEnum):
     """The model's chat template gets the tools, and messages of the role `tool`."""
     SYSTEM = "system"
     """xp writes the tools in the system message and results in user messages, for a template without tools
-    (xp.episode.tools_prompt)."""
+    (xp.episode.prompt)."""
 
 
 @dataclass(frozen=True)

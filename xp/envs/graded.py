@@ -7,7 +7,6 @@ in a separate process (xp.envs.child_process) of limited memory, which is ended 
 from __future__ import annotations
 
 import json
-import math
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,6 @@ from xp.envs.base import (
     EnvFault,
     EnvUnavailable,
     Message,
-    ProtocolError,
-    ResponseLost,
     SessionLost,
     Task,
     ToolResult,
@@ -35,7 +32,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.data_files import is_set
 from xp.lib.digest import text_digest
 
-GRADER: Final = "xp.envs.grader_child"
+GRADER: Final = "xp.envs.graders"
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
 
 
@@ -114,20 +111,10 @@ class GradedSession:
     """
 
     def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits) -> None:
-        self._process, self._row, self._limits = process, row, limits
-        self._is_closed, self._num_answers = False, 0
-        self._begin()
-
-    def _begin(self, is_again: bool = False) -> None:
-        """Opens the conversation; tries again once if the process was ended because of another conversation."""
-        self._child, self._number = self._process.child(), self._process.number()
-        limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
-        try:
-            self._opening: list[Message] = self._child.ask("open", self._number, dict(self._row), limit_s, what)
-        except ResponseLost:
-            if is_again:
-                raise
-            self._begin(is_again=True)
+        self._limits, self._is_closed = limits, False
+        self._child, self._number = process.child(), process.number()
+        limit_s, what = limits.create_timeout_s, "the grader's beginning"
+        self._opening: list[Message] = self._child.ask("open", self._number, dict(row), limit_s, what)
 
     def prompt(self) -> list[Message]:
         return list(self._opening)
@@ -146,25 +133,9 @@ class GradedSession:
 
     def answer(self, text: str) -> ToolResult:
         self._check_open()
-        said = self._take(text)
-        if said.reward is not None and not math.isfinite(said.reward):
-            raise ProtocolError(f"the grader's reward is {said.reward}")
-        return said
-
-    def _take(self, text: str) -> ToolResult:
-        """Returns the grader's result; a conversation that was lost before its first message begins again."""
-        try:
-            return self._ask(text)
-        except ResponseLost:
-            if self._num_answers > 0:
-                raise
-            self._begin()
-            return self._ask(text)
-
-    def _ask(self, text: str) -> ToolResult:
-        said: ToolResult = self._child.ask("take", self._number, text, self._limits.call_timeout_s, "the grader")
-        self._num_answers += 1
-        return said
+        limit_s = self._limits.call_timeout_s
+        result: ToolResult = self._child.ask("take", self._number, text, limit_s, "the grader")
+        return result
 
     def close(self) -> None:
         if not self._is_closed:

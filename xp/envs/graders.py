@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from xp.envs.config import EnvConfig, GraderForm
 from xp.envs.loop import run
 from xp.envs.messages import chat_messages
 from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of
+from xp.envs.rpc_server import serve
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import Row, named_columns, value_at
 
@@ -253,3 +255,32 @@ def _registered(config: EnvConfig, row: Row) -> Any:
 
 def _without_prompt(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != PROMPT}
+
+
+class GraderHandler:
+    """The conversations of one grader; see xp.envs.rpc_server."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        self._config = config
+        self._begin_lock = threading.Lock()
+        self._begin: Begin | None = None
+        self._conversations: dict[int, GraderConversation] = {}
+
+    def open(self, conversation: int, row: Any) -> list[Any]:
+        with self._begin_lock:
+            if self._begin is None:
+                self._begin = conversations_of(self._config)
+        begun = self._begin(row)
+        self._conversations[conversation] = begun
+        return list(begun.opening)
+
+    def take(self, conversation: int, text: str) -> Any:
+        return self._conversations[conversation].take(text)
+
+    def close(self, conversation: int, _: None) -> None:
+        if (known := self._conversations.pop(conversation, None)) is not None:
+            known.close()
+
+
+if __name__ == "__main__":
+    serve(GraderHandler)

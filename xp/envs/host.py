@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -15,7 +14,7 @@ from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
 from xp.envs.child_process import place_kind
 from xp.envs.config import EnvConfig
 from xp.envs.rpc_server import serve
-from xp.lib import private_directory as own_directory
+from xp.lib import private_directory
 from xp.lib.load import load_object
 
 END_S: Final = 4.0
@@ -29,7 +28,7 @@ class HostHandler:
         self._config = config
         self._sessions: dict[int, Session] = {}
         self._provider: Provider | None = None
-        self._place = own_directory.make(place_kind(os.getppid()))
+        self._place = private_directory.make(place_kind(os.getppid()))
         tempfile.tempdir = os.environ["TMPDIR"] = str(self._place)
 
     def start(self, _: int, hosted: str) -> str | None:
@@ -41,17 +40,17 @@ class HostHandler:
         return None
 
     def version(self, _: int, __: None) -> str:
-        return self._held().version()
+        return self._made().version()
 
     def sizes(self, _: int, __: None) -> dict[str, int]:
-        provider = self._held()
+        provider = self._made()
         return {split: provider.num_tasks(split) for split in provider.splits()}
 
-    def specs(self, _: int, wanted: tuple[str, Sequence[int]]) -> list[dict[str, Any]]:
-        return [dict(task.spec) for task in self._held().tasks(*wanted)]
+    def specs(self, _: int, place: tuple[str, Sequence[int]]) -> list[dict[str, Any]]:
+        return [dict(task.spec) for task in self._made().tasks(*place)]
 
     def open(self, number: int, task: tuple[str, int]) -> dict[str, Any]:
-        session = self._sessions[number] = self._held().open(Task(self._config.name, *task))
+        session = self._sessions[number] = self._made().open(Task(self._config.name, *task))
         return {"prompt": session.prompt(), "tools": session.tools(), "takes_answer": session.takes_answer}
 
     def call(self, number: int, call: tuple[str, dict[str, Any]]) -> ToolResult:
@@ -79,13 +78,9 @@ class HostHandler:
         shutting = threading.Thread(target=self.shut, args=(0, None), daemon=True)
         shutting.start()
         shutting.join(END_S)
-        for _ in range(10):  # A thread that still writes may create a file again.
-            shutil.rmtree(self._place, ignore_errors=True)
-            if not os.path.exists(self._place):
-                break
-            time.sleep(0.05)
+        shutil.rmtree(self._place, ignore_errors=True)
 
-    def _held(self) -> Provider:
+    def _made(self) -> Provider:
         if self._provider is None:
             raise SessionLost("the provider is closed")
         return self._provider

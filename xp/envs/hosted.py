@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
@@ -12,7 +10,6 @@ from xp.envs.base import (
     EnvFault,
     EnvUnavailable,
     Message,
-    ProtocolError,
     ResponseLost,
     SessionLost,
     Task,
@@ -71,7 +68,7 @@ class HostedProvider(IndexedProvider):
 
     def close(self) -> None:
         self._is_closed = True
-        self._host.close()
+        self._host.close(now=False)
 
     def _size(self, split: str) -> int:
         assert self._sizes is not None  # `splits` is called first
@@ -125,54 +122,34 @@ class HostedSession:
             raise SessionLost("the session is closed")
         limit_s = self._limits.call_timeout_s + GRACE_S
         result: ToolResult = self._child.ask(verb, self._number, argument, limit_s, what)
-        if result.reward is not None and not math.isfinite(result.reward):
-            raise ProtocolError(f"the reward of {what} is {result.reward}")
         return result
 
 
-class _Host:
-    """The provider's process, with the first interpreter that has the package; started again after its end."""
+class _Host(ChildProcess):
+    """The provider's process, with the first interpreter that has the package."""
 
     def __init__(self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._hosted, self._package, self._name = hosted, package, config.name
-        self._processes = {
-            python: ChildProcess(PROGRAM, config, environ, python) for python in candidates(config.python, environ)
-        }
-        self._lock = threading.Lock()
-        self._ready: Child | None = None
-
-    def number(self) -> int:
-        """A new number for a session; all processes share one sequence."""
-        return next(iter(self._processes.values())).number()
-
-    def child(self) -> Child:
-        """The process, after its provider is made."""
-        with self._lock:
-            if self._ready is None or not self._ready.is_alive():
-                self._ready = self._start()
-            return self._ready
-
-    def close(self) -> None:
-        for process in self._processes.values():
-            process.close(now=False)
+        super().__init__(PROGRAM, config, environ)
+        self._hosted, self._package = hosted, package
 
     def _start(self) -> Child:
         tried = {}
-        for python, process in self._processes.items():
+        where = f"environment {self._config.name}"
+        for python in candidates(self._config.python, self._environ):
             try:
-                child = process.child()
+                child = self._start_by(python)
                 lacks = child.ask("start", 0, self._hosted, START_S, f"the start of {self._package}")
             except OSError as error:
-                raise XpError(f"environment {self._name}: {python}: {error.strerror}", ExitCode.RUNTIME) from error
+                raise XpError(f"{where}: {python}: {error.strerror}", ExitCode.RUNTIME) from error
             except ResponseLost as error:
-                raise XpError(f"environment {self._name}: {python}: {error}", ExitCode.RUNTIME) from error
+                raise XpError(f"{where}: {python}: {error}", ExitCode.RUNTIME) from error
             if lacks is None:
                 return child
-            process.close(now=False)
+            child.end("it lacks the package", now=False)
             tried[python] = lacks
         faults = "; ".join(f"{python} has no module {lacks}" for python, lacks in tried.items())
         raise XpError(
-            f"environment {self._name}: {faults}\n"
+            f"{where}: {faults}\n"
             f"make an environment with it: python -m venv DIR && DIR/bin/pip install '{self._package}', and set"
             " env.python=DIR/bin/python (the whole path)",
             ExitCode.RUNTIME,

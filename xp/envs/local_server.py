@@ -1,4 +1,4 @@
-"""Serves an ORS environment on this machine while a stage needs it."""
+"""Serves an environment class of the user on a port of this machine, for this process only, and watches it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import atexit
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import secrets
 import select
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +20,15 @@ from typing import IO, Any, Final
 
 from xp.envs.pythons import candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
-from xp.envs.server_watch import OwnServerWatch
 from xp.errors import ExitCode, XpError
 from xp.lib import guard
+from xp.lib.exchange import direct_opener
 from xp.secrets.environment import inherited
 
 START_S: Final = 180.0
+PING_S = 5.0
+LOGGER = logging.getLogger(__name__)
+_DIRECT = direct_opener()
 
 
 class LocalServer:
@@ -63,7 +68,7 @@ class LocalServer:
         """Process id of the server; None: there is none."""
         self._owner = os.getpid()
         self._turn = threading.Lock()
-        self._watch: OwnServerWatch | None = None
+        self._is_ending = threading.Event()
 
     def start(self) -> None:
         """Starts the child and waits until it listens.
@@ -75,13 +80,13 @@ class LocalServer:
         self._start(0)
 
     def watch(self, limit_s: float, ping_s: float | None = None) -> None:
-        """Starts a watch of the child, which replaces it if it ends or gives no answer for `limit_s` seconds."""
-        self._watch = OwnServerWatch(self, {"X-API-Key": self.key}, limit_s, ping_s)
-        self._watch.start()
+        """Starts a watch of the child, which replaces it if it ends or gives no answer for `limit_s` seconds.
 
-    def is_alive(self) -> bool:
-        process = self._process
-        return process is not None and process.poll() is None
+        Without replacement, a tool that blocks the server's loop, or a process killed for memory, would make all later
+        episodes void; with it, only the open ones are lost.
+        """
+        interval_s = PING_S if ping_s is None else ping_s
+        threading.Thread(target=self._watch, args=(limit_s, interval_s), name="server-watch", daemon=True).start()
 
     def replace(self) -> None:
         """Kills the child and starts another one on the same port with the same key; its sessions are lost."""
@@ -89,7 +94,7 @@ class LocalServer:
             if self._process is None or self._owner != os.getpid():
                 return
             guard.end(self._process, now=True)
-            if self._watch is None or not self._watch.is_ended:
+            if not self._is_ending.is_set():
                 self._start(int(self.url.rpartition(":")[2]))
 
     def _start(self, port: int) -> None:
@@ -112,8 +117,7 @@ class LocalServer:
 
     def stop(self) -> None:
         """Ends the child; idempotent. A forked process does not end its parent's server."""
-        if self._watch is not None:
-            self._watch.stop()
+        self._is_ending.set()
         if self._owner != os.getpid():
             self._process = None
             return
@@ -149,6 +153,32 @@ class LocalServer:
         if "port" not in report:
             self._end()
         return report
+
+    def _watch(self, limit_s: float, ping_s: float) -> None:
+        while not self._is_ending.wait(ping_s):
+            reason = self._fault(limit_s)
+            if reason is None or self._is_ending.is_set():
+                continue
+            LOGGER.warning(
+                "the server of %s %s; it is started again, and its open episodes are lost", self.serve, reason
+            )
+            try:
+                self.replace()
+            except XpError as error:
+                if not self._is_ending.is_set():
+                    LOGGER.error("%s", error)
+                return
+
+    def _fault(self, limit_s: float) -> str | None:
+        if self._process is None or self._process.poll() is not None:
+            return "has ended"
+        request = urllib.request.Request(f"{self.url}/health", headers={"X-API-Key": self.key})
+        try:
+            with _DIRECT.open(request, timeout=limit_s):
+                return None
+        except OSError as error:
+            is_late = isinstance(getattr(error, "reason", error), TimeoutError)
+            return f"has answered nothing for {limit_s:g} s" if is_late else None
 
     def _spawn(self, python: str, port: int) -> int:
         reading, writing = os.pipe()

@@ -3,34 +3,322 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
+import aiohttp
+
+from xp.envs import wire
 from xp.envs.base import (
     DeadlineExceeded,
+    EnvFault,
     Message,
     ProtocolError,
+    ResponseLost,
     SessionLost,
     Task,
+    ToolCrashed,
     ToolResult,
     ToolSpec,
 )
 from xp.envs.config import EnvConfig
-from xp.envs.image_server import ImageServer
+from xp.envs.docker import ImageServer
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
-from xp.envs.loop import current_loop, run
-from xp.envs.openenv_core import Core
-from xp.envs.openenv_socket import Socket
-from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerHandle
+from xp.envs.loop import run
+from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerHandle, ServerSession
+from xp.envs.retry import Refused
 from xp.envs.rows import load_rows, messages_of
-from xp.envs.target import Target, openenv_target
+from xp.envs.target import Target, openenv_target, origin
+from xp.envs.transport import MAX_REPLY_BYTES, Repeat, raise_for_status, translated
 from xp.errors import XpError
 from xp.lib.data_files import Row
 from xp.lib.digest import digest_of
 
-T = TypeVar("T")
+STEP: Final = "step"
+MCP_FIELDS: Final = frozenset({"tool_name", "arguments"})
+"""Properties of the action of an environment whose actions are calls of MCP tools."""
+CALL_ERRORS: Final = ("invalid_args", "tool_not_found")
+"""Error types of a failed MCP call that are the model's fault."""
+MAX_ERROR_CHARS: Final = 500
+
+
+def step_tool(schema: Any, what: str) -> ToolSpec | None:
+    """The one tool of an environment with an action model; None if its actions are calls of MCP tools."""
+    action = wire.mapping(wire.mapping(schema, what).get("action"), f"{what}: action")
+    properties = wire.mapping(action.get("properties", {}), f"{what}: action.properties")
+    if properties.keys() >= MCP_FIELDS:
+        return None
+    parameters = {name: value for name, value in action.items() if name not in ("title", "description")}
+    parameters |= {"type": "object", "properties": {k: v for k, v in properties.items() if k != "metadata"}}
+    return ToolSpec(STEP, str(action.get("description", "Act in the environment.")), parameters)
+
+
+def mcp_tools(reply: Mapping[str, Any], what: str) -> tuple[ToolSpec, ...]:
+    """Tools in the answer of `tools/list`."""
+    result = wire.mapping(reply.get("result"), f"{what}: result")
+    tools = result.get("tools")
+    return wire.tool_specs([] if tools is None else tools, what, ("inputSchema", "input_schema"))
+
+
+def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
+    """Text, reward and end from a step's observation."""
+    observation = wire.mapping(reply.get("observation"), f"{what}: observation")
+    is_done, reward = reply.get("done", False), wire.reward_of(reply.get("reward"), what)
+    if not isinstance(is_done, bool):
+        wire.refuse(what, "done", is_done)
+    error = observation.get("error")
+    if isinstance(error, Mapping) and "error_type" in error:
+        if error["error_type"] not in CALL_ERRORS:
+            raise ToolCrashed(f"{what}: {str(error.get('message'))[:MAX_ERROR_CHARS]}")
+        return ToolResult(str(error.get("message")), is_call_error=True)
+    return ToolResult(text_of(observation), reward, is_done)
+
+
+def text_of(observation: Mapping[str, Any]) -> str:
+    """Text for the model: the observation's only text, the blocks of an MCP result, or else the fields as JSON."""
+    fields = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
+    if fields.keys() >= {"tool_name", "result"}:
+        return _mcp_text(fields["result"])
+    if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
+        return text
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def refusal(error: Any, what: str) -> ToolResult:
+    """Result for an answer of type `error` that is the model's fault; raises EnvFault for any other error."""
+    detail = wire.mapping(error, what)
+    code, message = detail.get("code"), str(detail.get("message"))[:MAX_ERROR_CHARS]
+    if code == "VALIDATION_ERROR":
+        errors = [f"{'.'.join(map(str, one['loc']))}: {one.get('msg')}" for one in detail.get("errors") or ()]
+        return ToolResult(f"{message}: {'; '.join(errors)[:MAX_ERROR_CHARS]}", is_call_error=True)
+    if code == "CAPACITY_REACHED":
+        raise Refused(f"{what}: {message}; set env.limits.max_sessions to what it takes", is_starting=True)
+    if code in ("EXECUTION_ERROR", "FACTORY_ERROR"):
+        raise ToolCrashed(f"{what}: {message}")
+    raise ProtocolError(f"{what}: {code} {message}")
+
+
+def _mcp_text(result: Any) -> str:
+    if isinstance(result, Mapping) and isinstance(result.get("content"), list):
+        blocks = [block for block in result["content"] if isinstance(block, Mapping)]
+        return "\n".join(str(block["text"]) for block in blocks if "text" in block)
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+CLOSE_S: Final = 5.0
+_ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+
+def client_of(target: Target) -> aiohttp.ClientSession:
+    """HTTP client of one server, without redirects."""
+
+    async def refuse(_session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams) -> None:
+        seen.response.close()
+        await raise_for_status(seen.response, f"{seen.method} /ws", False, target.url)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse)  # ws_connect has no allow_redirects
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=not target.is_loopback,
+        trace_configs=[trace],
+        headers=dict(target.headers),
+    )
+
+
+async def connect(client: aiohttp.ClientSession, target: Target, deadline: float) -> Socket:
+    """Opens a new session; raises EnvFault."""
+    what = f"{target.url}/ws"
+    try:
+        with translated(what):
+            async with asyncio.timeout_at(deadline):
+                connection = await client.ws_connect(what, max_msg_size=MAX_REPLY_BYTES, compress=0)
+    except TimeoutError:
+        raise DeadlineExceeded(f"{what}: no connection in time") from None
+    return Socket(connection, what)
+
+
+class Socket:
+    """An open session. Every coroutine runs on the process's loop and raises EnvFault only.
+
+    Frames are read continuously, since reading answers the server's pings. A request without an answer in time ends the
+    session, since its late answer would be taken for the next request's.
+    """
+
+    def __init__(self, connection: aiohttp.ClientWebSocketResponse, what: str) -> None:
+        self._connection = connection
+        self._what = what
+        self._answer: asyncio.Future[str | None] | None = None
+        """The answer to the latest request; None in it: the connection has ended."""
+        self._lost: str | None = None
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def ask(self, kind: str, data: Mapping[str, Any], deadline: float) -> tuple[str, Any]:
+        """Sends one message and waits for its answer; returns type and data.
+
+        Args:
+            deadline: end of the wait, on the loop's clock.
+        """
+        if self._lost is not None:
+            raise SessionLost(f"{self._what}: {self._lost}")
+        try:
+            async with asyncio.timeout_at(deadline):
+                text = await self._exchange(kind, data)
+        except TimeoutError:
+            self._give_up("an earlier call was not answered in time")
+            raise DeadlineExceeded(f"{self._what}: no answer to {kind} in time") from None
+        except BaseException:
+            self._give_up("an earlier call was cut off")
+            raise
+        reply = wire.parse_json(text, self._what)
+        if not isinstance(reply, Mapping) or not isinstance(reply.get("type"), str):
+            raise ProtocolError(f"{self._what}: the answer to {kind} has no type")
+        return reply["type"], reply.get("data")
+
+    async def close(self) -> None:
+        """Closes the session on the server, if it still answers."""
+        self._lost = self._lost or "it is closed"
+        self._reader.cancel()
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_S):
+                await self._connection.send_str('{"type": "close"}')
+                await self._connection.close()
+
+    async def _exchange(self, kind: str, data: Mapping[str, Any]) -> str:
+        try:
+            message = json.dumps({"type": kind, "data": dict(data)}, ensure_ascii=False, allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ProtocolError(f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})") from None
+        self._answer = asyncio.get_running_loop().create_future()
+        with suppress(aiohttp.ClientError, ConnectionError):
+            # A server that refuses the session sends the reason before it closes the connection.
+            await self._connection.send_str(message)
+        answer = await self._answer
+        if answer is None:
+            raise ResponseLost(f"{self._what}: the connection ended before the answer to {kind}")
+        return answer
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                message = await self._connection.receive()
+            except (aiohttp.ClientError, ConnectionError):
+                break
+            if message.type in _ENDS:
+                break
+            if message.type is aiohttp.WSMsgType.TEXT and self._answer is not None and not self._answer.done():
+                self._answer.set_result(message.data)
+        if self._answer is None or self._answer.done():
+            self._lost = self._lost or "the connection has ended"
+        else:
+            self._answer.set_result(None)
+
+    def _give_up(self, why: str) -> None:
+        self._lost = self._lost or why
+        _closing.add(ending := asyncio.get_running_loop().create_task(self.close()))
+        ending.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""References to background tasks, which would be garbage-collected otherwise."""
+
+
+class Core(ServerCore):
+    """State of a provider in one process; coroutines run on the process's loop and raise EnvFault only."""
+
+    def __init__(self, target: Target, config: EnvConfig) -> None:
+        super().__init__(target, config)
+        self._target = target
+        self._schema: Any = None
+        self._mcp_tools: tuple[ToolSpec, ...] | None = None
+        self._client: Any = None
+        self._open: set[Socket] = set()
+
+    async def schema(self) -> Any:
+        if self._schema is None:
+            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            body = await self.transport.request("GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION)
+            self._schema = wire.parse_json(body, "GET /schema")
+        return self._schema
+
+    async def open(self, reset: Mapping[str, Any]) -> tuple[Socket, ToolResult]:
+        """Opens a session and resets it. A session is its connection, so that a failed one leaves nothing on the
+        server."""
+        deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
+        while True:
+            attempt += 1
+            try:
+                return await self._open_once(reset, deadline)
+            except EnvFault as fault:
+                await self.transport.pause(Repeat.QUESTION, fault, attempt, deadline)
+
+    async def _open_once(self, reset: Mapping[str, Any], deadline: float) -> tuple[Socket, ToolResult]:
+        self.transport.check_open()
+        if self._client is None:
+            self._client = client_of(self._target)
+        socket = await connect(self._client, self._target, deadline)
+        try:
+            kind, data = await socket.ask("reset", reset, deadline)
+            # The reward of a reset counts for nothing, so a NaN there is no fault.
+            seen = self._result((kind, {**data, "reward": None} if isinstance(data, Mapping) else data), "reset")
+            if seen.is_call_error:
+                raise ProtocolError(f"reset on {origin(self._target.url)}: {seen.text}")
+        except BaseException:
+            await socket.close()
+            raise
+        self._open.add(socket)
+        return socket, seen
+
+    async def tools(self, socket: Socket) -> tuple[ToolSpec, ...]:
+        """The action model as one tool, or the environment's MCP tools."""
+        step = step_tool(await self.schema(), "GET /schema")
+        if step is not None:
+            return (step,)
+        if self._mcp_tools is None:
+            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            question = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+            kind, data = await socket.ask("mcp", question, deadline)
+            if kind != "mcp" or not isinstance(data, Mapping):
+                raise ProtocolError(f"tools/list on {origin(self._target.url)}: an answer of type {kind!r}")
+            self._mcp_tools = mcp_tools(data, "tools/list")
+        return self._mcp_tools
+
+    async def call(self, socket: Socket, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        tools = await self.tools(socket)
+        if name not in {tool.name for tool in tools}:
+            return ToolResult(f"{name!r} is no tool here, only {', '.join(t.name for t in tools)}", is_call_error=True)
+        is_step = step_tool(self._schema, "GET /schema") is not None
+        action = arguments if is_step else {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
+        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        return self._result(await socket.ask("step", action, deadline), f"step {name}")
+
+    async def end(self, socket: Socket) -> None:
+        self._open.discard(socket)
+        try:
+            await socket.close()
+        finally:
+            self.slots.release()
+
+    async def close(self) -> None:
+        await self.transport.close()  # First, so that no session is opened meanwhile.
+        await asyncio.gather(*(socket.close() for socket in list(self._open)), return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    def _result(self, answer: tuple[str, Any], what: str) -> ToolResult:
+        kind, data = answer
+        what = f"{what} on {origin(self._target.url)}"
+        if kind == "error":
+            return refusal(data, what)
+        if kind != "observation" or not isinstance(data, Mapping):
+            raise ProtocolError(f"{what}: an answer of type {kind!r}")
+        return observed(data, what)
+
 
 OBSERVATION: Final = "{observation}"
 """Placeholder in a row's prompt for the environment's observation after the reset."""
@@ -66,15 +354,8 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
 
     def open(self, task: Task) -> OpenEnvSession:
         self._check(task)
-        core, limits = self._core(), self._config.limits
-        if not core.slots.acquire(timeout=limits.episode_timeout_s):
-            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
-        try:
-            spec = self._spec(task.split, task.index)
-            socket, seen = run(core.open(spec[RESET]), limits.create_timeout_s + SLACK_S)
-        except BaseException:
-            core.slots.release()
-            raise
+        core, spec = self._core(), self._spec(task.split, task.index)
+        socket, seen = self._in_slot(core, lambda: core.open(spec[RESET]))
         return OpenEnvSession(core, socket, opening(spec["row"], seen))
 
     def _size(self, split: str) -> int:
@@ -110,14 +391,12 @@ def opening(row: Row, seen: ToolResult) -> list[Message]:
     return messages
 
 
-class OpenEnvSession:
+class OpenEnvSession(ServerSession[Core]):
     """See xp.envs.base.Session; opened by OpenEnvProvider.open."""
 
     def __init__(self, core: Core, socket: Socket, prompt: list[Message]) -> None:
-        self._core = core
-        self._socket = socket
-        self._prompt = prompt
-        self._is_closed = False
+        super().__init__(core)
+        self._socket, self._prompt = socket, prompt
 
     def prompt(self) -> list[Message]:
         return list(self._prompt)
@@ -136,19 +415,5 @@ class OpenEnvSession:
         del text
         raise ProtocolError("an OpenEnv environment takes no plain answer")
 
-    def close(self) -> None:
-        """Returns at once; the session is closed on the server in the background."""
-        if self._is_closed or self._core.pid != os.getpid():
-            return
-        self._is_closed = True
-        _start(self._core.end(self._socket))
-
-    def _run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
-        if self._is_closed or self._core.pid != os.getpid():
-            work.close()
-            raise SessionLost("the session is closed, or was opened before this process was forked")
-        return run(work, limit_s + SLACK_S)
-
-
-def _start(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run_coroutine_threadsafe(work, current_loop())
+    async def _end(self) -> None:
+        await self._core.end(self._socket)

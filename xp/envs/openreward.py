@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
+from xp.envs import wire
 from xp.envs.base import (
-    DeadlineExceeded,
+    EnvFault,
     Message,
+    NotOffered,
     ProtocolError,
+    ResponseLost,
     SessionLost,
     Task,
     ToolResult,
@@ -19,17 +22,15 @@ from xp.envs.base import (
 )
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer, source_version
-from xp.envs.loop import current_loop, run
-from xp.envs.ors_catalog import Catalog
-from xp.envs.ors_http import Transport
-from xp.envs.ors_session import Live, Sessions, Terminal, checked_index
-from xp.envs.process_bound import SLACK_S, ProcessBoundProvider
+from xp.envs.loop import run
+from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerSession
 from xp.envs.target import Target, remote_target, served_target
+from xp.envs.transport import Repeat
 
 T = TypeVar("T")
 
 
-class OpenRewardProvider(ProcessBoundProvider["_Core"]):
+class OpenRewardProvider(ProcessBoundProvider["Core"]):
     """See xp.envs.base.Provider.
 
     Args:
@@ -69,12 +70,9 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
         return [Task(self._config.name, split, index, spec) for index, spec in enumerate(specs)]
 
     def open(self, task: Task) -> OpenRewardSession:
-        """Opens a session, after a wait for a free slot; closing the session frees the slot."""
-        core, limits = self._core(), self._config.limits
+        core = self._core()
         checked_index(task)
-        if not core.slots.acquire(timeout=limits.episode_timeout_s):
-            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
-        return OpenRewardSession(core, run(core.open(task), limits.create_timeout_s + SLACK_S))
+        return OpenRewardSession(core, self._in_slot(core, lambda: core.open(task)))
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
         """See xp.envs.base.Describer."""
@@ -85,59 +83,20 @@ class OpenRewardProvider(ProcessBoundProvider["_Core"]):
         core = self._core()
         return run(question(core.catalog), self._config.limits.create_timeout_s + SLACK_S)
 
-    def _new_core(self, target: Target) -> _Core:
-        return _Core(target, self._config)
+    def _new_core(self, target: Target) -> Core:
+        return Core(target, self._config)
 
     def _start(self) -> tuple[LocalServer, Target]:
         server = self._serve()
         return server, served_target(server.url, server.key, self._config, self._environ)
 
 
-class _Core:
-    """State of a provider in one process."""
-
-    def __init__(self, target: Target, config: EnvConfig) -> None:
-        self.pid = os.getpid()
-        self.limits = config.limits
-        self.slots = threading.Semaphore(config.limits.max_sessions)
-        transport = Transport(target, config.limits.max_attempts)
-        self.sessions = Sessions(transport, config.limits)
-        self.catalog = Catalog(transport, self.sessions, config)
-        self._transport = transport
-
-    async def open(self, task: Task) -> Live:
-        """Opens a session in a slot; the slot is freed if that fails."""
-        try:
-            return await self.sessions.open(await self.catalog.env(), task)
-        except BaseException:
-            self.slots.release()
-            raise
-
-    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        live = await self.sessions.open(await self.catalog.env(), task)
-        try:
-            tools, _ = await self.sessions.tools(live)
-        finally:
-            await asyncio.shield(self.sessions.close_soon(live))
-        return live.prompt, tools
-
-    def end_session(self, live: Live) -> None:
-        """Closes a session and frees its slot; must be called on the loop's thread."""
-        ending = self.sessions.close_soon(live)
-        ending.add_done_callback(lambda _: self.slots.release())
-
-    async def close(self) -> None:
-        await self.sessions.drain()
-        await self._transport.close()
-
-
-class OpenRewardSession:
+class OpenRewardSession(ServerSession["Core"]):
     """See xp.envs.base.Session; opened by OpenRewardProvider.open."""
 
-    def __init__(self, core: _Core, live: Live) -> None:
-        self._core = core
+    def __init__(self, core: Core, live: Live) -> None:
+        super().__init__(core)
         self._live = live
-        self._is_closed = False
 
     def prompt(self) -> list[Message]:
         return list(self._live.prompt)
@@ -150,8 +109,7 @@ class OpenRewardSession:
         return self._listing()[1] is not None
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        self._check_process()
-        return run(self._core.sessions.call(self._live, name, arguments), self._core.limits.call_timeout_s + SLACK_S)
+        return self._run(self._core.call(self._live, name, arguments), self._core.limits.call_timeout_s)
 
     def answer(self, text: str) -> ToolResult:
         terminal = self._listing()[1]
@@ -160,18 +118,347 @@ class OpenRewardSession:
         name, argument = terminal
         return self.call(name, {} if argument is None else {argument: text})
 
-    def close(self) -> None:
-        """Returns at once; the session is closed on the server in the background, at the latest in the provider's
-        close."""
-        if self._is_closed or self._core.pid != os.getpid():
-            return
-        self._is_closed = True
-        current_loop().call_soon_threadsafe(self._core.end_session, self._live)
-
     def _listing(self) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
-        self._check_process()
-        return run(self._core.sessions.tools(self._live), self._core.limits.create_timeout_s + SLACK_S)
+        return self._run(self._core.tools(self._live), self._core.limits.create_timeout_s)
 
-    def _check_process(self) -> None:
-        if self._core.pid != os.getpid():
-            raise SessionLost("the session was opened before this process was forked")
+    async def _end(self) -> None:
+        try:
+            await self._core.close_soon(self._live)
+        finally:
+            self._core.slots.release()
+
+
+PAGE: Final = 512
+"""Number of tasks in one request."""
+PARALLEL: Final = 16
+MAX_SPREAD: Final = 4
+"""Largest ratio of a range's length to the tasks needed from it at which the whole range is fetched."""
+
+
+class Catalog:
+    """Requests about one environment; every coroutine runs on the process's loop and raises EnvFault only."""
+
+    def __init__(self, core: Core, target: Target, config: EnvConfig) -> None:
+        self._core, self._target, self._config = core, target, config
+        self._env: str | None = None
+
+    async def env(self) -> str:
+        """The environment's path segment, requested once."""
+        if self._env is None:
+            self._env = self._config.variant.lower() if self._config.variant else await self._find_env()
+        return self._env
+
+    async def version(self) -> str:
+        reply = await self._json("GET", "/version")
+        if not isinstance(reply, dict):
+            raise ProtocolError("GET /version: not an object")
+        return f"openreward {reply.get('version')} {reply.get('build_sha') or ''}".strip()
+
+    async def splits(self) -> tuple[str, ...]:
+        path = f"/{await self.env()}/splits"
+        reply = await self._json("GET", path)
+        if not isinstance(reply, list):
+            raise ProtocolError(f"GET {path}: not a list")
+        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in reply)
+
+    async def num_tasks(self, split: str) -> int:
+        path = f"/{await self.env()}/num_tasks"
+        reply = await self._json("POST", path, {"split": split})
+        return wire.count(reply.get("num_tasks") if isinstance(reply, dict) else reply, path)
+
+    async def specs(self, split: str, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+        """The tasks' specs, in the order of `indices`.
+
+        Raises:
+            ValueError: an index is outside the split.
+        """
+        if not indices:
+            return []
+        total = await self.num_tasks(split)
+        outside = [index for index in indices if not 0 <= index < total]
+        if outside:
+            raise ValueError(f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them")
+        wanted = sorted(set(indices))
+        if wanted[-1] - wanted[0] < MAX_SPREAD * len(wanted):
+            found = await self._range(split, wanted[0], wanted[-1] + 1)
+        else:
+            found = await self._each(split, wanted)
+        return [found[index] for index in indices]
+
+    async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
+        """The specs of all tasks of a split; None if the environment only counts them."""
+        path = f"/{await self.env()}/tasks"
+        try:
+            reply = await self._json("POST", path, {"split": split})
+        except (NotOffered, SessionLost):
+            return None
+        specs = reply.get("tasks") if isinstance(reply, dict) else None
+        if not isinstance(specs, list):
+            raise ProtocolError(f"POST {path}: not a list of tasks")
+        return [_spec(spec, path) for spec in specs]
+
+    async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
+        path = f"/{await self.env()}/task_range"
+        found: dict[int, Mapping[str, Any]] = {}
+        for first in range(start, stop, PAGE):
+            last = min(first + PAGE, stop)
+            reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
+            specs = reply.get("tasks") if isinstance(reply, dict) else None
+            if not isinstance(specs, list) or len(specs) != last - first:
+                raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
+            found.update({first + offset: _spec(spec, path) for offset, spec in enumerate(specs)})
+        return found
+
+    async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        path = f"/{await self.env()}/task"
+        slots = asyncio.Semaphore(PARALLEL)
+
+        async def one(index: int) -> Mapping[str, Any]:
+            async with slots:
+                reply = await self._json("POST", path, {"split": split, "index": index})
+            return _spec(reply.get("task") if isinstance(reply, dict) else None, path)
+
+        return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
+
+    async def _find_env(self) -> str:
+        """Name of the server's only environment, or of the one with the name of the target's last part."""
+        reply = await self._json("GET", "/list_environments")
+        if not isinstance(reply, list) or not reply:
+            raise ProtocolError("GET /list_environments: not a list of names")
+        names = [wire.string(name, "GET /list_environments") for name in reply]
+        last = (self._config.target or self._config.name).rstrip("/").rpartition("/")[2].lower()
+        if len(names) == 1 or last not in names:
+            if len(names) == 1:
+                return names[0]
+            raise ProtocolError(f"the server has {', '.join(names)}: say which by `variant`")
+        return last
+
+    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        deadline = self._deadline()
+        async with self._borrowed(deadline) as sid:
+            text = await self._core.transport.request(
+                method,
+                path,
+                deadline=deadline,
+                body=body,
+                sid=sid,
+                repeat=Repeat.QUESTION,
+            )
+        return wire.parse_json(text, f"{method} {path}")
+
+    @asynccontextmanager
+    async def _borrowed(self, deadline: float) -> AsyncIterator[str | None]:
+        """Yields a session's id for requests to the catalog, which routes by it; None for other servers."""
+        if self._target.deployment is None:
+            yield None
+            return
+        sid = await self._core.mint(deadline, [], Repeat.QUESTION)
+        try:
+            yield sid
+        finally:
+            self._core.end(sid)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
+
+
+def _spec(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"POST {path}: a task that is {type(value).__name__}")
+    return value
+
+
+PING_EVERY_S: Final = 10.0
+CLOSE_S: Final = 10.0
+Terminal = tuple[str, str | None]
+"""Name and argument of an environment's terminal tool."""
+
+
+@dataclass(eq=False)
+class Live:
+    """One open session on the server."""
+
+    sid: str
+    env: str
+    touched: float
+    """Time of the session's last request, on the loop's clock."""
+    prompt: list[Message] = field(default_factory=list)
+    tools: tuple[tuple[ToolSpec, ...], Terminal | None] | None = None
+    lost: str | None = None
+    in_flight: asyncio.Task[Any] | None = None
+
+
+class Core(ServerCore):
+    """State of a provider in one process, with its sessions. Every coroutine runs on the process's loop and raises
+    EnvFault only."""
+
+    def __init__(self, target: Target, config: EnvConfig) -> None:
+        super().__init__(target, config)
+        self.catalog = Catalog(self, target, config)
+        self._open: set[Live] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._has_messages = True
+
+    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """See xp.envs.base.Describer."""
+        live = await self.open(task)
+        try:
+            tools, _ = await self.tools(live)
+        finally:
+            await asyncio.shield(self.close_soon(live))
+        return live.prompt, tools
+
+    async def open(self, task: Task) -> Live:
+        """Creates a session and waits until its setup is complete, so that tools can be called at once.
+
+        A creation without an answer may have executed; the next attempt creates another session.
+        """
+        env = await self.catalog.env()
+        deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
+        while True:
+            attempt += 1
+            try:
+                live = await self._open_once(env, task, deadline)
+                break
+            except ResponseLost as fault:
+                await self.transport.pause(Repeat.QUESTION, fault, attempt, deadline)
+        self._open.add(live)
+        if self._keeper is None:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep_alive())
+        return live
+
+    async def _open_once(self, env: str, task: Task, deadline: float) -> Live:
+        progress: list[str] = []
+        sid: str | None = None
+        try:
+            sid = await self.mint(deadline, progress)
+            source = {"task_spec": dict(task.spec)} if task.spec else {"split": task.split, "index": task.index}
+            body = {"env_name": env, **source}
+            await self.transport.request(
+                "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, repeat=Repeat.CREATION
+            )
+            live = Live(sid, env, asyncio.get_running_loop().time())
+            live.prompt = await self._prompt(live, deadline)
+        except BaseException:
+            for name in {sid or "", *progress} - {""}:
+                self.end(name)
+            raise
+        return live
+
+    async def mint(self, deadline: float, progress: list[str], repeat: Repeat = Repeat.QUESTION) -> str:
+        """Requests the id of a new, empty session."""
+        text = await self.transport.stream(
+            "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress, repeat=repeat
+        )
+        reply = wire.parse_json(text, "POST /create_session") if text else None
+        sid = reply.get("sid") if isinstance(reply, dict) else None
+        return wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
+
+    async def call(self, live: Live, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        what = f"POST /{live.env}/call"
+        body = {"name": name, "input": dict(arguments)}
+        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        work = self.transport.stream(f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[])
+        text = await self._guarded(live, work)
+        return wire.tool_result(wire.parse_json(text, what), what)
+
+    async def tools(self, live: Live) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+        if live.tools is None:
+            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
+            path = f"/{live.env}/task_tools"
+            work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION)
+            live.tools = wire.tools(wire.parse_json(await self._guarded(live, work), path), path)
+        return live.tools
+
+    def close_soon(self, live: Live) -> asyncio.Task[None]:
+        """Ends the session on the server in the background."""
+        self._open.discard(live)
+        live.lost = live.lost or "it is closed"
+        return self._later(self._tear_down(live.sid))
+
+    def end(self, sid: str) -> None:
+        """Ends a session that has an id but was not created."""
+        self._later(self._tear_down(sid))
+
+    async def close(self) -> None:
+        """Closes all sessions, waits for the server's answers, and closes the connection."""
+        for live in list(self._open):
+            self.close_soon(live)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
+        await self.transport.close()
+
+    async def _prompt(self, live: Live, deadline: float) -> list[Message]:
+        if self._has_messages:
+            path = f"/{live.env}/messages"
+            with suppress(SessionLost):
+                body = await self.transport.request(
+                    "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION
+                )
+                return wire.messages(wire.parse_json(body, path), path)
+        # Servers before 0.1.157 have no /messages; if the session is lost instead, this request fails with that.
+        path = f"/{live.env}/prompt"
+        body = await self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION)
+        self._has_messages = False
+        return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
+
+    async def _guarded(self, live: Live, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work` on the session; stops when the keep-alive task finds that the server has lost it."""
+        if live.lost is not None:
+            work.close()
+            raise SessionLost(f"session on {self.transport.target.url}: {live.lost}")
+        live.touched = asyncio.get_running_loop().time()
+        live.in_flight = asyncio.current_task()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if live.lost is None:
+                raise
+            raise SessionLost(f"session on {self.transport.target.url}: {live.lost}") from None
+        except SessionLost as fault:
+            live.lost = str(fault)
+            raise
+        finally:
+            live.in_flight = None
+
+    async def _keep_alive(self) -> None:
+        """Pings idle sessions; a session that the server has lost ends its current call."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PING_EVERY_S / 4)
+            stale = [live for live in self._open if loop.time() - live.touched >= PING_EVERY_S and live.lost is None]
+            for live in stale:
+                live.touched = loop.time()
+                self._later(self._ping(live))
+
+    async def _ping(self, live: Live) -> None:
+        deadline = asyncio.get_running_loop().time() + PING_EVERY_S
+        try:
+            await self.transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE)
+        except SessionLost as fault:
+            live.lost = live.lost or str(fault)
+            if live.in_flight is not None:
+                live.in_flight.cancel()
+        except EnvFault:
+            pass  # The next call reports an outage, if it is not over by then.
+
+    async def _tear_down(self, sid: str) -> None:
+        deadline = asyncio.get_running_loop().time() + CLOSE_S
+        for path in ("/delete", "/delete_session"):
+            with suppress(EnvFault):
+                await self.transport.request("POST", path, deadline=deadline, sid=sid, repeat=Repeat.NOTICE)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+
+def checked_index(task: Task) -> None:
+    if task.index < 0:
+        raise ProtocolError(f"task {task.id}: a negative index; the server would take it for the last task")

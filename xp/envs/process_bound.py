@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from xp.envs.base import EnvUnavailable
+from xp.envs.base import DeadlineExceeded, EnvUnavailable, SessionLost
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
-from xp.envs.loop import run
+from xp.envs.loop import current_loop, run
 from xp.envs.target import Target
+from xp.envs.transport import Transport
 
 LOG_VARIABLE: Final = "XP_SERVE_LOG"
 """Variable with the file for the output of servers that a provider starts; unset: output is dropped."""
@@ -30,13 +32,47 @@ class ServerHandle(Protocol):
     def stop(self) -> None: ...
 
 
-class Closable(Protocol):
-    """State of a provider in one process."""
+class ServerCore(ABC):
+    """State of a provider in one process: its connection, and a slot for each open session."""
 
-    async def close(self) -> None: ...
+    def __init__(self, target: Target, config: EnvConfig) -> None:
+        self.pid = os.getpid()
+        self.limits = config.limits
+        self.slots = threading.Semaphore(config.limits.max_sessions)
+        self.transport = Transport(target, config.limits.max_attempts)
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Closes all sessions and the connection."""
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=ServerCore)
+T = TypeVar("T")
+
+
+class ServerSession(ABC, Generic[C]):
+    """Part of an xp.envs.base.Session."""
+
+    def __init__(self, core: C) -> None:
+        self._core = core
+        self._is_closed = False
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """Closes the session on the server, and frees its slot."""
+
+    def close(self) -> None:
+        """Returns at once; the session is closed on the server in the background, at the latest in the provider's
+        close."""
+        if not self._is_closed and self._core.pid == os.getpid():
+            self._is_closed = True
+            asyncio.run_coroutine_threadsafe(self._end(), current_loop())
+
+    def _run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
+        if self._is_closed or self._core.pid != os.getpid():
+            work.close()
+            raise SessionLost("the session is closed, or was opened before this process was forked")
+        return run(work, limit_s + SLACK_S)
 
 
 class ProcessBoundProvider(ABC, Generic[C]):
@@ -90,6 +126,17 @@ class ProcessBoundProvider(ABC, Generic[C]):
         if core is None:
             core = self._cores.setdefault(os.getpid(), self._new_core(self._reach()))
         return core
+
+    def _in_slot(self, core: C, opening: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Opens a session, after a wait for a free slot; closing the session frees the slot."""
+        limits = self._config.limits
+        if not core.slots.acquire(timeout=limits.episode_timeout_s):
+            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
+        try:
+            return run(opening(), limits.create_timeout_s + SLACK_S)
+        except BaseException:
+            core.slots.release()
+            raise
 
     def _reach(self) -> Target:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Chooses the interpreter for an environment's code, and its module path."""
+"""The interpreter of a process that runs what others wrote, its module path and its limits."""
 
 from __future__ import annotations
 
@@ -39,3 +39,35 @@ def executable(python: str) -> str:
     if shutil.which(path) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return path
+
+
+USUAL_STACK: Final = 8 * 2**20
+"""Bytes of a thread's stack; where `ulimit -s` is unlimited, glibc takes less."""
+
+
+def bound_memory(memory_gb: float | None) -> None:
+    """Limits the private memory of this process and of each child process, in GB; larger allocations fail.
+
+    In Python, an allocation then raises MemoryError. Mapped files and libraries do not count.
+    """
+    if memory_gb is not None and sys.platform == "linux":
+        import resource
+
+        size = int(memory_gb * 1e9)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def stacks_within(memory_gb: float) -> int:
+    """Returns how many threads' stacks `memory_gb` has room for, at least one.
+
+    A whole stack counts for `bound_memory` (`ulimit -s`, 8 MB as a rule), however little of it is used.
+    """
+    size = USUAL_STACK
+    if sys.platform == "linux":
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+        size = USUAL_STACK if soft == resource.RLIM_INFINITY else soft
+    return max(1, int(memory_gb * 1e9 / size))

@@ -9,19 +9,16 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pickle import dumps
 from typing import Any
 
 from xp.envs.base import EnvFault, ProtocolError
-from xp.envs.bounds import bound_memory
 from xp.envs.config import EnvConfig
+from xp.envs.pythons import bound_memory
 from xp.errors import XpError
 
 
 class RpcServer:
-    """Answers requests `(number, verb, conversation, argument)`, each on its own thread.
-
-    An answer is `(number, kind, pickled result)`; a result that cannot be sent becomes a fault.
+    """Answers requests `(number, verb, conversation, argument)`, each on its own thread, by `(number, kind, result)`.
 
     Args:
         connection: connection to the parent.
@@ -45,33 +42,18 @@ class RpcServer:
         try:
             result: tuple[str, Any] = ("ok", getattr(self._handler, verb)(conversation, argument))
         except XpError as error:
-            result = ("xp", (_text(error), int(error.code)))
+            result = ("xp", (str(error), int(error.code)))
         except EnvFault as error:
-            result = ("fault", (type(error).__name__, _text(error)))
+            result = ("fault", (type(error).__name__, str(error)))
         except BaseException as error:
-            result = ("raised", f"raised {type(error).__name__}: {_text(error)} ({_place_of(error)})")
-        kind, value = result
-        try:
-            packed = dumps(value)
-        except BaseException as error:  # The user's classes decide what pickling does.
-            kind = "fault"
-            packed = dumps((ProtocolError.__name__, f"what `{verb}` returned cannot be sent: {_text(error)}"))
+            place = traceback.extract_tb(error.__traceback__, limit=-1)[0]
+            result = ("raised", f"raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})")
         with self._lock:
-            self._connection.send((number, kind, packed))
-
-
-def _text(error: BaseException) -> str:
-    """An exception's text, even if the user's class fails to give one."""
-    try:
-        return "".join(str(error))
-    except BaseException:
-        return "(no readable text)"
-
-
-def _place_of(error: BaseException) -> str:
-    """File and line that raised an exception."""
-    place = traceback.extract_tb(error.__traceback__, limit=-1)[0]
-    return f"{place.filename}:{place.lineno}"
+            try:
+                self._connection.send((number, *result))
+            except Exception as error:  # The user's classes decide what pickling does.
+                fault = (ProtocolError.__name__, f"what `{verb}` returned cannot be sent: {error}")
+                self._connection.send((number, "fault", fault))
 
 
 def serve(handler_of: Callable[[EnvConfig], Any]) -> None:
@@ -84,26 +66,15 @@ def serve(handler_of: Callable[[EnvConfig], Any]) -> None:
     config: EnvConfig = connection.recv()
     bound_memory(config.limits.memory_gb)
     handler = handler_of(config)
-    if (end := getattr(handler, "end", None)) is None:
-        RpcServer(connection, handler).serve()
-    else:
-        try:
-            _serve_until_asked(RpcServer(connection, handler))
-        finally:
-            end()
-    os._exit(0)  # A thread that hangs must not keep the process alive.
-
-
-def _serve_until_asked(server: RpcServer) -> None:
-    """Answers requests until the connection's end or TERM; a TERM after that does not disturb the shutdown."""
     try:
         signal.signal(signal.SIGTERM, _leave)
-        try:
-            server.serve()
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        RpcServer(connection, handler).serve()
     except SystemExit:
         pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        getattr(handler, "end", lambda: None)()
+    os._exit(0)  # A thread that hangs must not keep the process alive.
 
 
 def _leave(*_: Any) -> None:

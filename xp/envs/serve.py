@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import json
+import math
 import os
 import socket
 import sys
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import typing
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from xp.envs.bounds import bound_memory, stacks_within
 from xp.envs.light_sdk import import_openenv, import_openreward
+from xp.envs.pythons import bound_memory, stacks_within
 from xp.lib.asgi_key import App, KeyCheck
 from xp.lib.load import load_object
 from xp.lib.loopback import HOST, free_port
 
 KEY_VARIABLE: Final = "XP_SERVE_KEY"
+SDKS: Final = ("openreward.environments", "ors")
+"""Modules of the SDKs for ORS, with a base class `Environment` and a `Server`."""
+MAX_SESSIONS: Final = 1024
+"""Largest number of sessions of a class that supports several; the client's limit is env.limits.max_sessions."""
 BLOCKING_CALLS: Final = 1024
 """Largest number of concurrent calls of blocking tools; the client's limit is env.limits.max_sessions."""
 STACKS: Final = 0.5
 """Largest share of env.limits.memory_gb for the stacks of these calls' threads; further calls wait."""
-
-
-class Threads(ThreadPoolExecutor):
-    """Threads for blocking calls: as many as there were calls at the same time.
-
-    Python 3.12's own pool takes threads that wait for busy ones, and starts new ones until it has its largest number.
-
-    Args:
-        most: largest number of threads.
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__(1)
-        self._most, self._calls, self._counting = most, 0, threading.Lock()
-
-    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        with self._counting:
-            self._calls += 1
-            self._max_workers = max(self._max_workers, min(self._most, self._calls))
-        call = super().submit(*args, **kwargs)
-        call.add_done_callback(self._done)
-        return call
-
-    def _done(self, _: Future[Any]) -> None:
-        with self._counting:
-            self._calls -= 1
 
 
 def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None) -> None:
@@ -69,7 +49,7 @@ def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | No
             raise SystemExit(1) from error
         report.write(json.dumps({"port": listener.getsockname()[1], "pid": os.getpid()}) + "\n")
     room = BLOCKING_CALLS if memory_gb is None else stacks_within(memory_gb * STACKS)
-    _run(app, listener, Threads(min(BLOCKING_CALLS, room)))
+    _run(app, listener, ThreadPoolExecutor(min(BLOCKING_CALLS, room)))
 
 
 def _app(kind: str, serve: str) -> App:
@@ -77,13 +57,11 @@ def _app(kind: str, serve: str) -> App:
         import_openenv()
     else:
         import_openreward()
-    environment = load_object(serve)
-    maker = importlib.import_module("xp.envs.openenv_app" if kind == "openenv" else "xp.envs.ors_app")
-    app: App = maker.app_of(environment)
+    app: App = (openenv_app if kind == "openenv" else ors_app)(load_object(serve))
     return app
 
 
-def _run(app: App, listener: socket.socket, threads: Threads) -> None:
+def _run(app: App, listener: socket.socket, threads: ThreadPoolExecutor) -> None:
     import uvicorn
 
     class Threaded(uvicorn.Server):  # type: ignore[misc]
@@ -95,6 +73,91 @@ def _run(app: App, listener: socket.socket, threads: Threads) -> None:
 
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)
     Threaded(config).run(sockets=[listener])
+
+
+def spell_out(answer: Any, key: str) -> None:
+    """Changes the class of an SDK's answers: JSON gets such a reward as `nan`, `inf` or `-inf`, which wire.reward_of
+    refuses.
+
+    Args:
+        answer: pydantic model.
+        key: key of the object that has the reward, in the answer.
+    """
+    write = answer.model_dump_json
+
+    def model_dump_json(self: Any, *args: Any, **options: Any) -> str:
+        text: str = write(self, *args, **options)
+        reward = (self.model_dump().get(key) or {}).get("reward")
+        if not isinstance(reward, float) or math.isfinite(reward):
+            return text
+        content = json.loads(text)
+        content[key]["reward"] = str(float(reward))
+        return json.dumps(content)
+
+    answer.model_dump_json = model_dump_json
+
+
+def ors_app(found: Any) -> Any:
+    """The ASGI app of `module:name`: an app unchanged, or made from a class by the server of its SDK.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    for name in SDKS:
+        if name in sys.modules:
+            spell_out(sys.modules[name].RunToolOutput, "output")
+    if not inspect.isclass(found):
+        if not callable(found):
+            raise TypeError(f"{found!r} is neither an app nor a class of an environment")
+        return found
+    roots = {base.__module__.partition(".")[0] for base in found.__mro__ if base.__name__ == "Environment"}
+    for name in SDKS:
+        if name.partition(".")[0] in roots:
+            return importlib.import_module(name).Server([found]).app
+    raise TypeError(f"{found.__name__} derives from no Environment of {' or '.join(SDKS)}")
+
+
+def openenv_app(found: Any) -> Any:
+    """The ASGI app of `module:name`: an app unchanged, or made from a class of `openenv.core.env_server.Environment`.
+
+    Raises:
+        TypeError: it is neither, or its type parameters do not give its models.
+    """
+    from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import WSObservationResponse
+    from starlette.applications import Starlette
+
+    spell_out(WSObservationResponse, "data")
+    if isinstance(found, Starlette):
+        return found
+    if not inspect.isclass(found) or not issubclass(found, Environment):
+        raise TypeError(f"{found!r} is neither an app nor a class of openenv's Environment")
+    environment: Any = found
+    action, observation = _models(environment)
+    sessions = MAX_SESSIONS if environment.SUPPORTS_CONCURRENT_SESSIONS else 1
+    return create_fastapi_app(environment, action, observation, max_concurrent_envs=sessions)
+
+
+def _models(environment: type) -> tuple[type, type]:
+    """Action and observation of `class Mine(Environment[Action, Observation, State])`, or of its `step`."""
+    from openenv.core.env_server.mcp_environment import MCPEnvironment
+    from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+
+    for base in environment.__mro__:
+        for origin in getattr(base, "__orig_bases__", ()):
+            given = [each for each in typing.get_args(origin) if inspect.isclass(each)]
+            if len(given) >= 2:
+                return given[0], given[1]
+    if issubclass(environment, MCPEnvironment):
+        return CallToolAction, CallToolObservation
+    hints = typing.get_type_hints(environment.step)  # type: ignore[attr-defined]
+    action, observation = hints.get("action"), hints.get("return")
+    if inspect.isclass(action) and inspect.isclass(observation):
+        return action, observation
+    raise TypeError(
+        f"{environment.__name__} names no models: derive it from Environment[YourAction, YourObservation, State]"
+    )
 
 
 if __name__ == "__main__":

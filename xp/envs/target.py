@@ -7,6 +7,7 @@ import importlib.util
 import ipaddress
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -132,17 +133,11 @@ def served_target(url: str, key: str, config: EnvConfig, environ: Mapping[str, s
 @lru_cache(maxsize=256)
 def origin(url: str) -> str:
     """scheme://host:port of a URL, with the default port added."""
-    try:
+    with suppress(ValueError):
         parts = urlsplit(url)
-    except ValueError:
-        raise XpError("a URL of an environment cannot be read: its host is neither a name nor an address") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise XpError(f"{_shown(url)} is not an http(s) URL")
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        raise XpError(f"{_shown(url)} has no legal port") from None
-    return f"{parts.scheme}://{parts.hostname}:{port}"
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    raise XpError("the address of an environment is not an http(s) URL with a legal host and port")
 
 
 def is_loopback(url: str) -> bool:
@@ -151,14 +146,6 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _shown(url: str) -> str:
-    """A URL for a message, without a possible password, also where its scheme is missing."""
-    if "@" not in url:
-        return repr(url)
-    scheme = url.partition("://")[0]
-    return repr(f"{f'{scheme}://' if scheme.isalpha() else ''}...@{url.rpartition('@')[2]}")
 
 
 def _header(value: str, name: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
@@ -18,27 +17,18 @@ CALL_ERRORS = ("not_found", "input_validation", None)
 ROLES = ("system", "user", "assistant")
 
 
-LARGE: Final = 256 * 1024
-"""Length of JSON, in characters or bytes, above which it is parsed in a thread instead of on the event loop."""
 NOT_FINITE: Final = ("nan", "inf", "-inf")
-"""Rewards of xp's own servers that JSON has no numbers for (xp.envs.served_rewards)."""
+"""Rewards of xp's own servers that JSON has no numbers for (xp.envs.serve)."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """A surrogate of JSON text, as an escape or as itself; most answers have none, and need no second pass."""
 
 
-async def parsed(text: str | bytes, what: str) -> Any:
-    """`parse_json` for a coroutine; other sessions of the loop continue while a large answer is parsed."""
-    if len(text) <= LARGE:
-        return parse_json(text, what)
-    return await asyncio.to_thread(parse_json, text, what, object_hook=_yield)
-
-
-def parse_json(text: str | bytes, what: str, object_hook: Callable[[Any], Any] | None = None) -> Any:
+def parse_json(text: str | bytes, what: str) -> Any:
     """The value of a JSON text, without lone surrogates; raises ProtocolError."""
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-        value = json.loads(text, parse_constant=_refuse_constant, object_hook=object_hook)
+        value = json.loads(text, parse_constant=_refuse_constant)
         return valid_value(value) if _SURROGATE.search(text) else value
     except RecursionError:
         raise ProtocolError(f"{what}: JSON nested too deeply") from None
@@ -187,11 +177,6 @@ def mapping(value: Any, what: str) -> Mapping[str, Any]:
 
 def refuse(what: str, field: str, value: object) -> NoReturn:
     raise ProtocolError(f"{what}: {field} is {type(value).__name__} {str(value)[:60]!r}")
-
-
-def _yield(value: Any) -> Any:
-    """Returns its argument; as a Python callback it makes the parser release the interpreter's lock."""
-    return value
 
 
 def _refuse_constant(constant: str) -> NoReturn:

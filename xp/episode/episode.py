@@ -186,7 +186,7 @@ class Episode:
                 messages.append(self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}"))
                 continue
             self._num_tool_calls += 1
-            result = self._perform(Call(call))
+            result = self._perform(call)
             results.append(result)
             messages.append(self._answer(call.name, result.text))
             if result.finished:
@@ -203,7 +203,7 @@ class Episode:
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
         """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""
         if self._attempt.takes_answer():
-            result = self._perform(Call(answer))
+            result = self._perform(answer)
             results.append(result)
             messages.append(Message(role="user" if result.awaits_reply else "tool", content=result.text))
             if result.finished or not result.awaits_reply:

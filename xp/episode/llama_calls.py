@@ -5,15 +5,16 @@ Neither has tags, so a text that calls none of the session's tools is an answer.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from xp.episode.call_data import MAX_FAILED, Data, json_object, without_thinking
-from xp.episode.pythonic import NotPythonic, calls_end, read_calls
 from xp.episode.tool_calls import (
     ARGUMENT_KEYS,
+    MAX_CALL_CHARS,
     MAX_CALLS,
     Malformed,
     ParsedCall,
@@ -103,3 +104,112 @@ def _objects(said: str) -> Iterator[tuple[str, str, bool]]:
         own = unwrapped(value)
         if isinstance(own, dict) and isinstance(own.get("name"), str):
             yield said[begin.start() : position], own["name"], not own.keys().isdisjoint(ARGUMENT_KEYS)
+
+
+MAX_DEPTH: Final = 32
+"""Largest depth of brackets in an argument; Python's parser is safe to call below it."""
+_PART: Final = re.compile(
+    r"""(?P<string>'''(?:[^\\]|\\.)*?'''|\"{3}(?:[^\\]|\\.)*?\"{3}|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    r"""|(?P<open>[\[({])|(?P<close>[\])}])|(?P<code>[^\[\](){}'"#]+)""",  # a comment would be unread text
+    re.DOTALL,
+)
+_NAME: Final = r"(?<![\w.-])[^\W\d][\w.-]*"
+_TOOL: Final = re.compile(rf"{_NAME}(?=\s*\Z)")
+_ARGUMENT: Final = re.compile(rf"{_NAME}(?=\s*=(?!=))")
+_ESCAPE: Final = re.compile(r"\\(.)|[\n\r\0]", re.DOTALL)
+_ESCAPES: Final = "\n\r\\'\"abfnrtv01234567xNuU"
+_JSON: Final = {"true": True, "false": False, "null": None}
+"""Constants of JSON, since LFM2's template writes a dictionary as JSON."""
+
+
+class NotPythonic(ValueError):
+    """The text is not a list of calls; the message says why."""
+
+
+def read_calls(text: str, start: int = 0) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    """Names and arguments of the `[name(key=value, ...), ...]` that begins at `start`, and the position after it.
+
+    Raises:
+        NotPythonic: there is no such list.
+    """
+    source, names, end = _source(text, start)
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotPythonic(str(getattr(error, "msg", "it is no Python"))[:80]) from None
+    if not isinstance(tree, ast.List):
+        raise NotPythonic("it is no list")
+    return [_call(node, names) for node in tree.elts], end
+
+
+def calls_end(text: str, start: int) -> int | None:
+    """The position after the list that begins at `start`; None: it does not end."""
+    try:
+        return _source(text, start)[2]
+    except NotPythonic:
+        return None
+
+
+def _source(text: str, start: int) -> tuple[str, dict[str, str], int]:
+    """The list as Python has it, the names of its tools and arguments by `_0`, `_1`, ..., and the position after it.
+
+    These stand for the names in it, which may be none in Python: `web-search`, `from`.
+    """
+    parts: list[str] = []
+    names: dict[str, str] = {}
+
+    def number(name: re.Match[str]) -> str:
+        names[f"_{len(names)}"] = name.group()
+        return next(reversed(names))
+
+    depth, position = 0, start
+    while (part := _PART.match(text, position, start + MAX_CALL_CHARS)) is not None:
+        position, piece = part.end(), part.group()
+        if part.lastgroup == "code" and depth in (1, 2):
+            piece = (_TOOL if depth == 1 else _ARGUMENT).sub(number, piece)
+        elif part.lastgroup == "string" and not parts[-1].endswith(("r", "R")):
+            piece = _ESCAPE.sub(_escaped, piece)
+        depth += (part.lastgroup == "open") - (part.lastgroup == "close")
+        parts.append(piece)
+        if depth == 0:
+            return "".join(parts), names, position
+        if depth > MAX_DEPTH + 2:
+            raise NotPythonic("it is nested too deeply")
+    raise NotPythonic(f"it ends, or is no literal, at character {position - start}")
+
+
+def _escaped(part: re.Match[str]) -> str:
+    """Part of a text as Python must have it: line breaks are escaped, a backslash that escapes nothing is itself."""
+    if (code := part.group(1)) is None:
+        return repr(part.group())[1:-1]
+    return part.group() if code in _ESCAPES else f"\\{part.group()}"
+
+
+def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in names:
+        raise NotPythonic("a part of it is no call of a tool")
+    pairs = [(names.get(str(one.arg)), one.value) for one in node.keywords]
+    if node.args or any(name is None for name, _ in pairs):
+        raise NotPythonic("an argument has no name")
+    arguments = {str(name): _value(value) for name, value in pairs}
+    if len(arguments) != len(pairs):
+        raise NotPythonic("an argument occurs twice")
+    return names[node.func.id], arguments
+
+
+def _value(node: ast.expr | None) -> Any:
+    match node:
+        case ast.Constant(value=str() | int() | float() | None):
+            return node.value
+        case ast.Name(id=name) if name in _JSON:
+            return _JSON[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)):
+            return -number if isinstance(node.op, ast.USub) else number
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return [_value(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            pairs = [(_value(key), _value(value)) for key, value in zip(keys, values, strict=True)]
+            if all(isinstance(key, str) for key, _ in pairs) and len(dict(pairs)) == len(pairs):
+                return dict(pairs)
+            raise NotPythonic("a key of a dictionary is no text, or occurs twice")
+    raise NotPythonic("an argument is no literal; variables, calls and sums cannot be arguments")

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from xp.episode.metric_names import check_names
+from xp.episode.metric_table import check_names
 from xp.errors import ExitCode
 from xp.lib.atomic import append_line
-from xp.lib.reading import is_count, is_finite, lines_of, opened
+from xp.lib.reading import is_count, lines_of
 
 
 class MetricsFile:
@@ -36,7 +36,7 @@ class MetricsFile:
         """Appends one line; a value that is not finite is written as null, since JSON has no NaN.
 
         Raises:
-            ValueError: a name has no row in xp.episode.metric_table.
+            ValueError: a name has no entry in metrics.toml.
         """
         check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
@@ -82,39 +82,19 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """Parses one line, with None for numbers that are not finite or too large; None: incomplete, or not metrics."""
+    """Parses one line; None: incomplete, or not metrics."""
     try:
         line = json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
-    if not isinstance(line, dict) or not isinstance(line.get("stage"), str) or not is_count(line.get("step")):
-        return None
-    return {name: None if _is_beyond(value) else value for name, value in line.items()}
-
-
-def _is_beyond(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not is_finite(value)
-
-
-TAIL_BYTES: Final = 200_000
-"""Bytes at the end of a file that `last_step` reads first; where they hold no line of a training, it reads more."""
+    is_metrics = isinstance(line, dict) and isinstance(line.get("stage"), str) and is_count(line.get("step"))
+    return line if is_metrics else None
 
 
 def last_step(path: Path) -> int | None:
-    """The last rollout step that a training wrote, from the end of the file; None if there is none.
+    """The last rollout step that a training wrote; None if there is none.
 
     Raises:
-        XpError: (RUN_DIR) the file is not a regular file, or not readable.
+        XpError: as `metrics_lines` does.
     """
-    if not os.path.lexists(path):
-        return None
-    with opened(path, ExitCode.RUN_DIR, below=path.parent) as file:
-        size = file.seek(0, os.SEEK_END)
-        length = TAIL_BYTES
-        while True:
-            file.seek(max(0, size - length))
-            found = (_line(text) for text in reversed(file.read(length).split(b"\n")))
-            step = next((int(line["step"]) for line in found if line is not None and line["stage"] == "train"), None)
-            if step is not None or length >= size:
-                return step
-            length *= 10
+    return next(reversed([int(line["step"]) for line in metrics_lines(path) if line["stage"] == "train"]), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from typing import TypeVar
 
@@ -36,15 +36,12 @@ class PromptDiffers(EnvFault):
     """The session has another prompt than the one that was prepared, which the model reads."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """One action on a session: a tool call, or the final plain message."""
-
-    what: ToolCall | str
+Call = ToolCall | str
+"""One action on a session: a tool call, or a plain message."""
 
 
 def call_name(call: Call) -> str:
-    return call.what.name if isinstance(call.what, ToolCall) else "the final answer"
+    return call.name if isinstance(call, ToolCall) else "the final answer"
 
 
 class Attempt:
@@ -131,9 +128,9 @@ class Attempt:
 
 
 def _perform(session: Session, call: Call) -> ToolResult:
-    if isinstance(call.what, ToolCall):
-        return _valid(session.call(call.what.name, call.what.arguments))
-    return _valid(session.answer(call.what))
+    if isinstance(call, ToolCall):
+        return _valid(session.call(call.name, call.arguments))
+    return _valid(session.answer(call))
 
 
 def _leave(session: Session) -> ToolResult | None:

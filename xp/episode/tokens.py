@@ -15,9 +15,7 @@ from typing import Any, Final
 from xp.envs.base import Message, ToolSpec
 from xp.envs.config import Chat, ToolsPrompt
 from xp.envs.messages import call_id, with_text_arguments
-from xp.episode.budget import beginnings, cut, is_far_over, num_characters
-from xp.episode.prompt import tool_schemas
-from xp.episode.tools_prompt import as_user, with_tools
+from xp.episode.prompt import as_user, tool_schemas, with_tools
 from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
@@ -268,3 +266,41 @@ class ChatTokens:
 def _calls_of(results: Sequence[Message]) -> Dialogue:
     """A dialogue whose last turn has the calls of these results."""
     return calling_turn([one["name"] for one in results], [one["tool_call_id"] for one in results])
+
+
+_FIRST: Final = 16
+"""Characters of the first beginning per token of the budget; most texts have three to five characters per token."""
+_GROWTH: Final = 4
+_MARGIN: Final = 64
+
+
+def beginnings(total: int, room: int) -> list[int]:
+    """Growing numbers of characters below `total` for which to tokenize the beginning; none for a short text."""
+    sizes, size = [], _FIRST * max(room, _MARGIN)
+    while size < total:
+        sizes.append(size)
+        size *= _GROWTH
+    return sizes
+
+
+def is_far_over(num_tokens: int, room: int) -> bool:
+    """Returns whether a text cannot fit, from the number of tokens of its beginning.
+
+    Cutting a text adds only a few tokens, at the cut, which is far less than the margin here.
+    """
+    return num_tokens >= 2 * room + _MARGIN
+
+
+def num_characters(messages: Sequence[Message]) -> int:
+    """Number of characters of all contents and calls together."""
+    calls = (message["tool_calls"] for message in messages if "tool_calls" in message)
+    return sum(len(message["content"]) for message in messages) + sum(map(len, map(json.dumps, calls)))
+
+
+def cut(messages: Sequence[Message], size: int) -> list[Message]:
+    """The messages with the first `size` characters of all contents; later messages are kept, but empty."""
+    found: list[Message] = []
+    for message in messages:
+        found.append({**message, "content": message["content"][: max(0, size)]})
+        size -= len(message["content"])
+    return found

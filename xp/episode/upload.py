@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from xp.envs.base import EnvFault
 from xp.envs.loop import current_loop, run
-from xp.envs.ors_http import Repeat, Transport
-from xp.envs.target import Target
-from xp.episode.trajectory import Trajectory
+from xp.envs.target import Target, api_target
+from xp.envs.transport import Repeat, Transport
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.trajectory import Trajectory, TrajectoryWriter
 
 MAX_WAITING: Final = 2048
 """Largest number of trajectories in memory; further ones are lost, and counted."""
@@ -53,19 +55,16 @@ class Uploader:
         self._waiting = 0
         self._sent = 0
         self._lost = 0
-        self._pid = os.getpid()
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue()
         self._senders: list[asyncio.Task[None]] = []
 
     def put(self, record: Trajectory) -> None:
         """Queues a trajectory; returns at once and never raises."""
-        if self._pid == os.getpid():
-            current_loop().call_soon_threadsafe(self._take, record)
+        current_loop().call_soon_threadsafe(self._take, record)
 
     def close(self, limit_s: float = 30.0) -> Uploaded:
         """Sends waiting trajectories for at most `limit_s` seconds; the rest is lost."""
-        if self._pid == os.getpid():
-            run(self._finish(limit_s), limit_s + 10.0)
+        run(self._finish(limit_s), limit_s + 10.0)
         return Uploaded(self._sent, self._lost)
 
     def _take(self, record: Trajectory) -> None:
@@ -86,8 +85,6 @@ class Uploader:
                 self._sent += 1
             except EnvFault as fault:
                 self._lose(str(fault))
-            except (ValueError, TypeError) as error:
-                self._lose(f"a record cannot be sent ({type(error).__name__})")
             finally:
                 self._waiting -= 1
                 self._queue.task_done()
@@ -168,3 +165,41 @@ def _said(record: Trajectory) -> Iterator[Event]:
             if result.get("reward") is not None:
                 event["reward"] = result["reward"]
         yield event
+
+
+class Recorder:
+    """Writes each trajectory, then queues it for upload; a context manager.
+
+    Args:
+        path: the stage's file of trajectories.
+        mix: the mixture, for the environments' names in the catalog.
+        upload_as: run name on OpenReward; None: nothing is uploaded.
+        environ: variables with the API key.
+    """
+
+    def __init__(self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]) -> None:
+        self._uploader = None
+        if upload_as is not None:
+            self._uploader = Uploader(api_target(environ, mix.allowed_origins()), upload_as, mix.catalog_names())
+        self._writer = TrajectoryWriter(path)
+
+    def write(self, record: Trajectory) -> None:
+        """Writes a trajectory; raises OSError if the disk is full. A failed upload is counted, not raised."""
+        self._writer.write(record)
+        if self._uploader is not None:
+            self._uploader.put(record)
+
+    def close(self) -> None:
+        """Finishes the upload within a time limit, and prints how many trajectories were lost."""
+        self._writer.close()
+        if self._uploader is not None:
+            done = self._uploader.close()
+            print(f"uploaded {done.sent} trajectories to OpenReward, {done.lost} lost", flush=True)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

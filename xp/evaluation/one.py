@@ -34,12 +34,11 @@ from xp.planning.stages.evaluation import rounds
 from xp.planning.stages.prepare import prepare_config
 from xp.runs.run_directory import check_writable
 from xp.secrets.redaction import resolve
-from xp.tasks.load import within_limit
+from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
 from xp.tasks.row import TaskRow
 from xp.tasks.store import TaskSet
-from xp.tasks.unchanged import check_unchanged
 from xp.tracking.base import check_trackers
 
 

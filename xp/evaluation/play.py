@@ -13,8 +13,8 @@ from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
+from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, with_calls
-from xp.episode.tools_prompt import as_user, with_tools
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
 from xp.evaluation.api import Answer, DialogueFails, TooLong
 from xp.evaluation.settings import ToolCalls

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp import __version__
-from xp.episode.metric_names import find
+from xp.episode.metric_table import find
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import REQUEST, line_of, listed
 from xp.lib.reading import json_of

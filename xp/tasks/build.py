@@ -15,7 +15,6 @@ from xp.lib.atomic import replacing, sync_directory
 from xp.lib.digest import file_digest
 from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
-from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.held_out import HeldOutRecord
 from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
 from xp.tasks.request import canonical_request, identities, request_key
@@ -62,7 +61,6 @@ def merge(
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
     with replacing(directory / TABLE) as temporary:
         content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, failures))
-        fault_point(FaultPoint.MERGE)
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
         counts.setdefault(env, {})[purpose] = tally.count(failed[env, purpose])
@@ -81,7 +79,6 @@ def merge(
     with replacing(directory / MANIFEST) as temporary:
         temporary.write_text(manifest.to_json(), encoding="utf-8")
     sync_directory(directory)
-    fault_point(FaultPoint.BEFORE_COMMIT)
     return directory
 
 
@@ -91,7 +88,6 @@ def publish(directory: Path, path: Path, work: WorkDirectory) -> None:
         os.replace(path, work.path / "replaced")
     os.replace(directory, path)
     sync_directory(path.parent)
-    fault_point(FaultPoint.COMMITTED)
     work.clear()
 
 

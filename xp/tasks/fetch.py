@@ -16,7 +16,6 @@ from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider,
 from xp.envs.loop import current_loop
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
-from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import TASK_AGAIN, ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import identities
@@ -208,7 +207,6 @@ class Fetcher:
             self._failed_in_a_row = 0
             self._num_fetched += 1
             opened.entries[task.index] = result
-            fault_point(FaultPoint.TASK)
             return
         self.failures.append(Failure(result.task_id, result.reason))
         self._failed_in_a_row = self._failed_in_a_row + 1 if isinstance(result, _Unavailable) else 0

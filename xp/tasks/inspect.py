@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import stat
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ from typing import Final
 
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
-from xp.tasks.files import writing_below
 from xp.tasks.manifest import Manifest, read_manifest
+from xp.tasks.prompt_lengths import SUFFIX
 from xp.tasks.row import TaskRow
 from xp.tasks.shards import try_lock
-from xp.tasks.store import Broken, TaskSet, prove
-from xp.tasks.token_counts import SUFFIX, fault_of_counts, place_of
+from xp.tasks.store import Broken, TaskSet, prove, writing_below
 
 COUNTS = "counts"
 """State of a directory with prompt lengths, beside a set."""
@@ -68,14 +66,8 @@ def _look_at(path: Path) -> Listed:
 
 
 def _size_of(path: Path) -> int:
-    """Bytes of the files below a directory; links are not followed, and a link itself has none."""
-    files = [Path(place, name) for place, _, names in os.walk(path) for name in names] if not path.is_symlink() else []
-    num_bytes = 0
-    for file in files:
-        with suppress(OSError):  # the file was removed meanwhile
-            status = file.lstat()
-            num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return num_bytes
+    """Bytes of the files below a directory."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def find_set(store: Path, key: str) -> Path:
@@ -93,19 +85,11 @@ def verify_set(path: Path) -> TaskSet:
     """Checks all hashes of a set, and reads its whole table; raises XpError."""
     try:
         found = prove(path)
-        num_rows = sum(1 for _ in found.rows())
+        deque(found.rows(), maxlen=0)
     except (Broken, OSError, ValueError) as error:
         raise XpError(
             f"the task set {path} is damaged: {error}\nrun `python -m xp prepare` to build it again", ExitCode.TASKS
         ) from error
-    num_counted = sum(found.num_tasks(purpose) for purpose in Purpose)
-    if num_rows != num_counted:
-        raise XpError(f"the task set {path} has {num_rows} rows, its manifest {num_counted}", ExitCode.TASKS)
-    for file in sorted(place_of(path).glob("*.json")):
-        if (fault := fault_of_counts(file)) is not None:
-            raise XpError(
-                f"the token counts {file} are damaged: {fault}\ndelete the file, it is made again", ExitCode.TASKS
-            )
     return found
 
 
@@ -161,17 +145,5 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
                 continue
             removed.append(listed)
             if not is_dry:
-                _remove(listed.path)
+                shutil.rmtree(listed.path)
     return removed
-
-
-def _remove(path: Path) -> None:
-    """Removes a directory, after a rename, so that an interrupted removal leaves nothing that looks like a set."""
-    if path.is_symlink():
-        path.unlink()
-        return
-    doomed = path if path.suffix == ".work" else path.with_name(f"{path.name}.work")
-    if doomed != path:
-        shutil.rmtree(doomed, ignore_errors=True)
-        path.replace(doomed)
-    shutil.rmtree(doomed)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import Final
 
+from xp.envs.base import ProtocolError, Provider, Task
+from xp.envs.config import PromptSource
+from xp.envs.load import load_provider
+from xp.envs.rows import name_of
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
-from xp.tasks.config import PrepareConfig
+from xp.tasks.config import MemberConfig, PrepareConfig
+from xp.tasks.prompt_lengths import count_tokens
+from xp.tasks.questions import KNOWN_AGAIN, ask, described, entry_of, hash_task
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
 from xp.tasks.template_check import check_chat
-from xp.tasks.token_counts import count_tokens
-from xp.tasks.unchanged import check_unchanged
 
 
 def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
@@ -76,3 +83,95 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
         flush=True,
     )
     return kept
+
+
+MOST_OPENED: Final = 8
+"""Largest number of sessions that are opened to compare prompts."""
+
+
+def check_unchanged(
+    directory: Path, config: PrepareConfig, rows: Sequence[TaskRow], environ: Mapping[str, str]
+) -> None:
+    """Compares the rows with the environments' present descriptions of these tasks, and then with their prompts.
+
+    Descriptions may differ while the tasks are the same (an address that is signed anew for each request), so that
+    prompts of a few such tasks decide. An environment that the run serves itself is not asked for its tasks (the digest
+    of its code is part of the set's key). Rows and providers in this process are, since their code may read files that
+    no digest is of. Of a task without a description no change is seen but its absence. Live prompts are not compared.
+
+    Args:
+        directory: the task set, for the message.
+        config: the request of the set.
+        rows: the tasks that will be played.
+        environ: variables with the providers' secrets.
+
+    Raises:
+        XpError: (TASKS) a task has another prompt, or does not exist any more; (ENVIRONMENT) an environment does not
+            answer.
+    """
+    for name, member in config.members.items():
+        own = [row for row in rows if row.env == name]
+        if not own or (member.env.serve is not None and member.env.rows is None):
+            continue
+        provider = load_provider(member.env, environ)
+        try:
+            missing, described_anew = _differing(member, provider, own)
+            compared = () if member.env.prompt is PromptSource.LIVE else _some(described_anew)
+            other = missing or [row for row in compared if _prompt(member, provider, row) != row.messages]
+        finally:
+            provider.close()
+        if other:
+            raise XpError(
+                f"environment {name} ({_place(member)}) has other tasks than those that were prepared:"
+                f" {len(missing) + len(described_anew)} of {len(own)} differ, such as {other[0].task_id}\n"
+                f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
+                " whose prepare stage fetches the tasks again",
+                ExitCode.TASKS,
+            )
+        if compared:
+            print(
+                f"environment {name} describes {len(described_anew)} of {len(own)} tasks differently now; their prompts"
+                f" are the same ({len(compared)} compared)",
+                flush=True,
+            )
+
+
+def _place(member: MemberConfig) -> str:
+    rows = member.env.rows
+    return member.env.target or (name_of(rows) if rows else None) or member.env.grader or member.env.provider
+
+
+def _differing(
+    member: MemberConfig, provider: Provider, rows: Sequence[TaskRow]
+) -> tuple[list[TaskRow], list[TaskRow]]:
+    """Tasks that do not exist any more, and those with another hash."""
+    missing: list[TaskRow] = []
+    described_anew: list[TaskRow] = []
+    for split, wanted in _by_split(rows):
+        size = ask(member, partial(provider.num_tasks, split), KNOWN_AGAIN)
+        there = [row for row in wanted if row.index < size]
+        tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), KNOWN_AGAIN)
+        now = {task.index: hash_task(task) for task in tasks}
+        missing += [row for row in wanted if row.index >= size]
+        described_anew += [row for row in there if now.get(row.index) != row.task_hash]
+    return missing, described_anew
+
+
+def _by_split(rows: Sequence[TaskRow]) -> Iterator[tuple[str, list[TaskRow]]]:
+    ordered = sorted(rows, key=lambda row: (row.split, row.index))
+    return ((split, list(found)) for split, found in groupby(ordered, lambda row: row.split))
+
+
+def _some(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """At most MOST_OPENED rows, evenly spread."""
+    return rows[:: -(-len(rows) // MOST_OPENED)] if rows else rows
+
+
+def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
+    """The task's opening messages now, as preparation stores them; None if it has no prompt any more."""
+    task = Task(row.env, row.split, row.index)
+    prompt, tools = ask(member, partial(described, provider, task), KNOWN_AGAIN)
+    try:
+        return entry_of(task, row.task_hash, prompt, tools, member).messages
+    except (ValueError, ProtocolError):
+        return None

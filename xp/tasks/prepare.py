@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +16,11 @@ from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.lib.signals import Stopped, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
-from xp.tasks.faults import FaultPoint, fault_point
-from xp.tasks.files import writing_below
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import Selected, cut_into_blocks, select_tasks
-from xp.tasks.store import Broken, TaskSet, find_whole, prove
+from xp.tasks.store import Broken, TaskSet, find_whole, prove, writing_below
 
 
 def prepare(
@@ -39,11 +37,9 @@ def prepare(
     Raises:
         XpError: see docs/exit-codes.md; no incomplete set is left.
     """
-    fault_point(FaultPoint.START)
     path = root / config.store / request_key(config)
     found = find_whole(path, config.allow_missing_fraction)
     if found is not None:
-        _clean_up_after(path)
         print(f"prepare: {_size(found)} recognised in {path}", flush=True)
         print_held_out(found.manifest)
         return _trainable(config, found)
@@ -52,7 +48,6 @@ def prepare(
         from xp.tasks.shards import builder_lock
 
         with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
-            fault_point(FaultPoint.LOCKED)
             return _trainable(config, _build(config, environ, path, reader))
 
 
@@ -81,7 +76,6 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
-        fault_point(FaultPoint.PLANNED)
         with Progress(sum(len(block.indices) for block in blocks)) as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
     judge(config, blocks, failures, work)
@@ -124,9 +118,7 @@ def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dic
         versions[name] = ask(member, providers[name].version)
         selected[name] = select_tasks(member, Census(member, providers[name]))
     if config.trains and not any(Purpose.TRAIN in chosen.tasks for chosen in selected.values()):
-        raise XpError(
-            "\n".join(f"env {name}: {evaluation_only(one.record)}" for name, one in selected.items()), ExitCode.TASKS
-        )
+        raise _nothing_to_train_on({name: one.record for name, one in selected.items()})
     return versions, selected
 
 
@@ -142,17 +134,6 @@ def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
     return XpError("\n".join(lines), ExitCode.TASKS)
 
 
-def _clean_up_after(path: Path) -> None:
-    """Removes the work directory of a builder that was killed after it published the set."""
-    from xp.tasks.shards import WorkDirectory, try_lock
-
-    work = WorkDirectory(path.with_name(f"{path.name}.work"))
-    if work.path.exists():
-        with suppress(OSError), try_lock(_lock_of(path)) as is_mine:
-            if is_mine:
-                work.clear()
-
-
 def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
@@ -166,10 +147,6 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _read_config(path: Path) -> PrepareConfig:
-    return config_of(path, PrepareConfig.from_json)
-
-
 def main(argv: list[str]) -> int:
     if len(argv) not in (1, 2):
         _say("usage: python -m xp.tasks.prepare <config.json> [<reader.json>]")
@@ -177,7 +154,7 @@ def main(argv: list[str]) -> int:
     try:
         with stopping():
             reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
-            prepare(_read_config(Path(argv[0])), os.environ, reader=reader)
+            prepare(config_of(Path(argv[0]), PrepareConfig.from_json), os.environ, reader=reader)
     except XpError as error:
         if os.environ.get("XP_DEBUG") == "1":
             traceback.print_exc()

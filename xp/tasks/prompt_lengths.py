@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
+from xp.lib.atomic import replacing
+from xp.lib.digest import digest_of
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.row import TaskRow, some_rows
 from xp.tasks.store import TaskSet
-from xp.tasks.token_counts import count_tokens
 
 MAX_COUNTED = 2_000
 """Largest number of tasks whose prompts are counted here, spread over the set; trainers count the rest."""
@@ -80,3 +84,56 @@ def _lengths(found: Sequence[int | None], limit: int) -> Lengths:
     longest = str(max(known)) if len(known) == len(found) else f"over {2 * limit}"
     too_long = sum(number is None or number > limit for number in found) / len(found)
     return Lengths(len(found), sum(known) / len(known) if known else math.inf, longest, too_long)
+
+
+SUFFIX: Final = ".tokens"
+FORMAT: Final = 2
+"""Version of the file."""
+
+
+def count_tokens(
+    task_set: Path, rows: Sequence[TaskRow], tokenizer: str, count: Callable[[TaskRow], int | None]
+) -> Mapping[str, int]:
+    """Tokens of prompts by task id, from the file, or counted and stored there.
+
+    Args:
+        task_set: directory of the set.
+        rows: rows of the set; all purposes share one file.
+        tokenizer: digest of the tokenizer (`ChatTokens.digest`).
+        count: returns the length of one row's prompt, tools included; None if it is far above its limit: such a task
+            is absent from the result and from the file.
+    """
+    file = place_of(task_set) / f"{tokenizer}.json"
+    known = read_counts(file)
+    counted = {row.task_id: count(row) for row in rows if row.task_id not in known}
+    fresh = {task_id: number for task_id, number in counted.items() if number is not None}
+    if fresh:
+        known |= fresh
+        keep_counts(file, known)
+    return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
+
+
+def place_of(task_set: Path) -> Path:
+    """Directory of a set's counts, with one file per tokenizer."""
+    return task_set.with_name(f"{task_set.name}{SUFFIX}")
+
+
+def read_counts(file: Path) -> dict[str, int]:
+    """Task id -> tokens; empty if the file is absent or damaged, so that they are counted again."""
+    try:
+        stored = json.loads(file.read_bytes())
+        counts: dict[str, int] = stored["counts"]
+        return counts if stored["format"] == FORMAT and stored["sha256"] == digest_of(counts) else {}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def keep_counts(file: Path, known: Mapping[str, int]) -> None:
+    """Stores the counts; with a read-only store they are counted again each time."""
+    try:
+        file.parent.mkdir(exist_ok=True)
+        with replacing(file) as temporary:
+            stored = {"format": FORMAT, "sha256": digest_of(known), "counts": known}
+            temporary.write_text(json.dumps(stored, sort_keys=True))
+    except OSError as error:
+        print(f"token counts are not kept: {file.parent}: {error.strerror}", flush=True)

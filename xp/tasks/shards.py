@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 from xp.envs.base import Message
 from xp.lib.atomic import TEMPORARY, replacing
 from xp.lib.digest import canonical_json, digest_of
-from xp.tasks.faults import FaultPoint, fault_point
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block
 
@@ -96,8 +95,6 @@ class WorkDirectory:
         head = canonical_json({"sha256": digest_of(lines), "block": _identity(block)})
         with replacing(self.file(block)) as temporary:
             temporary.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-            fault_point(FaultPoint.SHARD_TEMPORARY)
-        fault_point(FaultPoint.SHARD)
 
     def read(self, block: Block) -> dict[int, ShardEntry]:
         """Entries of a shard by index; empty if there is no shard or it is damaged."""
@@ -125,21 +122,18 @@ def _identity(block: Block) -> str:
 
 
 @contextmanager
-def builder_lock(path: Path, on_wait: Any = None) -> Iterator[None]:
+def builder_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Context manager: lock for one builder at a time; the kernel frees it when the process ends."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        acquired = lock.acquire(blocking=False)
     except Timeout:
-        if on_wait is not None:
-            on_wait()
-        lock.acquire(poll_interval=0.05)
-    try:
+        on_wait()
+        acquired = lock.acquire(poll_interval=0.05)
+    with acquired:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -147,13 +141,10 @@ def try_lock(path: Path) -> Iterator[bool]:
     """Context manager: tries to take the build lock without waiting; yields whether it succeeded."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        acquired = FileLock(path).acquire(blocking=False)
     except Timeout:
         yield False
         return
-    try:
+    with acquired:
         yield True
-    finally:
-        lock.release()

@@ -8,6 +8,7 @@ During a build there are also `<key>.work/` (finished shards) and `<key>.lock`. 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
     try:
         found = prove(path)
     except FileNotFoundError:
-        raise _refusal(f"there is no task set at {path}{_nearest(path, expected)}") from None
+        raise _refusal(f"there is no task set at {path}") from None
     except Broken as error:
         raise _refusal(f"the task set {path} is damaged: {error}") from error
     if expected is None:
@@ -114,24 +115,22 @@ def _refusal(message: str) -> XpError:
     return XpError(f"{message}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS)
 
 
-def _nearest(path: Path, expected: PrepareConfig | None) -> str:
-    """The most similar set of the store, and its differences."""
-    if expected is None or not path.parent.is_dir():
-        return ""
-    wanted = canonical_request(expected)
-    candidates = []
-    for manifest in path.parent.glob(f"*/{MANIFEST}"):
-        try:
-            found = read_manifest(manifest.parent)
-        except (OSError, ValueError):
-            continue
-        candidates.append((differing_fields(wanted, found.request), found.key))
-    if not candidates:
-        return ""
-    differences, key = min(candidates, key=lambda candidate: (len(candidate[0]), candidate[1]))
-    return f"; the nearest one, {key}, differs in {_listed(differences)}"
-
-
 def _listed(differences: list[str]) -> str:
     more = len(differences) - MOST_DIFFERENCES
     return ", ".join(differences[:MOST_DIFFERENCES]) + (f" and {more} more fields" if more > 0 else "")
+
+
+@contextmanager
+def writing_below(path: Path) -> Iterator[None]:
+    """Context manager: converts OSError to an XpError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        place = error.filename or path
+        raise XpError(
+            f"cannot write the task set: {reason}: {place}\n"
+            f"free some space or correct the permissions below {path}, then run the same command again; "
+            "finished shards are kept",
+            ExitCode.RESOURCE,
+        ) from error

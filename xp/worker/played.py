@@ -8,9 +8,9 @@ from typing import Protocol
 
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.episode.upload import Recorder
 
 
 class PlayedTask(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.lib.codec import JsonFile
-from xp.tasks.rounds import Rounds
+from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.curriculum import Refresh
 from xp.worker.token_budget import TokenBudget

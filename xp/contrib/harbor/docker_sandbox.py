@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shlex
 import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +15,9 @@ from xp.contrib.harbor.keeper import Output
 from xp.contrib.harbor.sandbox import MAX_PROCESSES, REWARD_BYTES, VERIFIER_LOGS, Ran
 from xp.contrib.harbor.task_folder import HarborTask, folder_digest
 from xp.envs.base import EnvUnavailable, ResponseLost
-from xp.envs.docker import SANDBOX_NEEDS, run_docker, start_remover
+from xp.envs.docker import SANDBOX_NEEDS, Container, run_docker
 from xp.errors import ExitCode, XpError
 
-REMOVE_S: Final = 60.0
 KILL_S: Final = 2
 """Seconds between SIGTERM and SIGKILL for a command in the container."""
 GRACE_S: Final = 30.0
@@ -63,16 +60,14 @@ class DockerSandbox:
     """
 
     def __init__(self, image: str, task: HarborTask, memory_gb: float | None, start_s: float) -> None:
-        self._owner, self._workdir = os.getpid(), task.workdir
+        self._workdir = task.workdir
         memory = f"{task.memory_mb}m" if task.memory_mb else None if memory_gb is None else f"{memory_gb * 1e9:.0f}"
         bounds = ["--pids-limit", str(MAX_PROCESSES)]
         bounds += [] if memory is None else ["--memory", memory]
         bounds += [] if task.cpus is None else ["--cpus", f"{task.cpus:g}"]
         bounds += [] if task.has_network else ["--network", "none"]
         start = ("--detach", "--init", "--entrypoint", "sh", *bounds, image, "-c", "sleep infinity")
-        self._id: str | None = _docker("run", *start, limit_s=start_s).splitlines()[-1]
-        self._remover = start_remover(self._id)
-        atexit.register(self.close)
+        self._running = Container(_docker("run", *start, limit_s=start_s).splitlines()[-1])
 
     def run(
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
@@ -125,19 +120,12 @@ class DockerSandbox:
 
     def close(self) -> None:
         """See CommandSandbox; a forked process does not close its parent's sandbox."""
-        container, self._id = self._id, None
-        if container is None or self._owner != os.getpid():
-            return
-        atexit.unregister(self.close)
-        assert self._remover.stdin is not None
-        self._remover.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._remover.wait(REMOVE_S)
+        self._running.remove()
 
     def _container(self) -> str:
-        if self._id is None:
+        if self._running.id is None:
             raise ResponseLost("the sandbox is closed")
-        return self._id
+        return self._running.id
 
     def _check_running(self, code: int) -> None:
         """Checks the container for the codes 125 to 127, which Docker's own failures share with commands."""

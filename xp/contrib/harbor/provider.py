@@ -95,10 +95,10 @@ class HarborProvider(IndexedProvider):
         self._is_closed = True
 
     def _start(self, task: HarborTask) -> CommandSandbox:
-        memory_gb = self._config.limits.memory_gb
         if self._config.sandbox is SandboxKind.NONE:
-            return LocalSandbox(task.files, self._environ, memory_gb)
-        return DockerSandbox(self._images.of(task), task, memory_gb, self._config.limits.create_timeout_s)
+            return LocalSandbox(task.files, self._config, self._environ)
+        limits = self._config.limits
+        return DockerSandbox(self._images.of(task), task, limits.memory_gb, limits.create_timeout_s)
 
     def _size(self, split: str) -> int:
         return len(self._tasks[split])

@@ -17,7 +17,7 @@ from xp.planning.stages.prepare import task_set_place
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 from xp.tasks.manifest import read_manifest
-from xp.tasks.token_counts import place_of, read_counts
+from xp.tasks.prompt_lengths import place_of, read_counts
 
 ASSUMED_SHARE = 0.25
 """Assumed mean length of a prompt or a response, as a share of its limit, where nothing is known.

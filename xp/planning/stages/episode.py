@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import fields
 
-from xp.envs.config import Chat, EnvConfig, EpisodeConfig, Limits, RewardRule, WeightedFn, dialect_of
+from xp.envs.config import Chat, EnvConfig, EpisodeConfig, dialect_of
 from xp.envs.target import module_of
 from xp.errors import ExitCode, XpError
+from xp.lib.codec import from_value
 from xp.lib.data_files import is_data
 from xp.plugins import Kind, in_job, shipped
 from xp.secrets.redaction import resolve
@@ -23,38 +25,21 @@ def episode_config(spec: RunSpec) -> EpisodeConfig:
     return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
 
 
+_SHARED = {field.name for field in fields(EnvConfig)} & EnvMember.model_fields.keys()
+"""Fields of a member that its EnvConfig has under the same name."""
+
+
 def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
     """One member of the mixture."""
-    return EnvConfig(
-        name=name,
-        provider=in_job(Kind.PROVIDER, member.provider),
-        target=member.target,
-        serve=member.serve,
-        variant=member.variant,
-        max_turns=member.max_turns,
-        reward=RewardRule(**member.reward.model_dump()),
-        on_no_tool_call=member.on_no_tool_call,
-        on_malformed_call=member.on_malformed_call,
-        tool_calls_per_turn=member.tool_calls_per_turn,
-        dialect=dialect_of(in_job(Kind.DIALECT, member.dialect or spec.model.dialect)),
-        limits=Limits(**member.limits.model_dump()),
-        secrets=tuple(member.secrets),
-        allowed_origins=member.allowed_origins,
-        reward_fn=tuple(WeightedFn(one.fn, one.weight) for one in member.reward_fn) if member.reward_fn else None,
-        image=member.image,
-        python=member.python,
-        sandbox=member.sandbox,
-        grader=READY.get(member.grader or "", member.grader),
-        grader_form=member.grader_form,
-        grader_args=member.grader_args,
-        env_class=member.env_class,
-        rows=member.rows,
-        columns={str(name): column for name, column in member.columns.items()},
-        num_seeds=member.num_seeds,
-        system_prompt=member.system_prompt,
-        prompt=member.prompt,
-        options=member.options,
-    )
+    values = member.model_dump(include=_SHARED) | {
+        "name": name,
+        "provider": in_job(Kind.PROVIDER, member.provider),
+        "dialect": in_job(Kind.DIALECT, member.dialect or spec.model.dialect),
+        "grader": READY.get(member.grader or "", member.grader),
+        "reward_fn": member.reward_fn and [one.model_dump() for one in member.reward_fn],
+        "secrets": list(member.secrets),
+    }
+    return from_value(EnvConfig, values)
 
 
 def chat_of(spec: RunSpec) -> Chat:

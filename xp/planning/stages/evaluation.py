@@ -6,7 +6,7 @@ from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
 from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
-from xp.tasks.rounds import Rounds
+from xp.tasks.evaluated import Rounds
 from xp.worker.best import BestRule
 
 

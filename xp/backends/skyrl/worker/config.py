@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xp.tasks.rounds import Rounds
+from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig

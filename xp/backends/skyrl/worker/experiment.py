@@ -22,8 +22,8 @@ from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.worker.best import BestKeeper
 
 

@@ -16,7 +16,7 @@ from xp.backends.skyrl.worker.experiment import XpExperiment, register_environme
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.recorder import Recorder
+from xp.episode.upload import Recorder
 from xp.worker.played import record
 
 

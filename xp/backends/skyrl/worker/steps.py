@@ -11,7 +11,7 @@ from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.episode.recorder import Recorder
+from xp.episode.upload import Recorder
 from xp.worker.evaluate import evaluated_while_training
 from xp.worker.played import record
 from xp.worker.step_log import StepLog

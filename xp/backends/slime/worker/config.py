@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.diagnosis.live import LiveRules
 from xp.lib.codec import JsonFile
-from xp.tasks.rounds import Rounds
+from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig

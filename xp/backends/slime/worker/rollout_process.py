@@ -17,9 +17,9 @@ from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
+from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
 

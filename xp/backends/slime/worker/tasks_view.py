@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.lib.atomic import replacing
-from xp.tasks.rounds import Rounds
+from xp.tasks.evaluated import Rounds
 from xp.tasks.row import TaskRow
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.engines.config import EngineSampling, VLLMServer
-from xp.tasks.rounds import Rounds
+from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig

@@ -17,8 +17,8 @@ from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow

@@ -15,8 +15,8 @@ from xp.backends.trl.worker.ranks import Ranks
 from xp.engines.play import play_each, sample_numbers
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.evaluate import evaluated_while_training

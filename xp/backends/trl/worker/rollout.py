@@ -16,8 +16,8 @@ from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.recorder import Recorder
 from xp.episode.tokens import ChatTokens
+from xp.episode.upload import Recorder
 from xp.tasks.row import TaskRow
 from xp.worker.curriculum import Curriculum
 from xp.worker.played import record

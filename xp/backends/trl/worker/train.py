@@ -23,7 +23,7 @@ from xp.engines.key_check import KEY
 from xp.engines.server import URL
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.recorder import Recorder
+from xp.episode.upload import Recorder
 from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit

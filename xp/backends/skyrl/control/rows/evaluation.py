@@ -6,8 +6,8 @@ from xp.planning.capability import Row
 from xp.planning.common_rows import no_best, no_patience
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: rows of the held-out view"),
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: rows of the held-out view"),
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
     Row("evaluation.before_training", carried_by="the evaluate stage", native=("trainer.eval_before_train",)),
     Row(

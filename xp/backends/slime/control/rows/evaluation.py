@@ -40,8 +40,8 @@ def _without_export(spec: RunSpec) -> str | None:
 
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: lines of the held-out view"),
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: lines of the held-out view"),
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: lines of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     Row(
         "evaluation.temperature",
         lambda s: {"--eval-temperature": s.evaluation.temperature if s.evaluation.every else None},

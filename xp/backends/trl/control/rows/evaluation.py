@@ -5,7 +5,7 @@ from __future__ import annotations
 from xp.planning.capability import Row
 from xp.planning.common_rows import no_best, no_patience
 
-ROUNDS = "xp.tasks.rounds, in the evaluate stage and while training"
+ROUNDS = "xp.tasks.evaluated, in the evaluate stage and while training"
 
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by=ROUNDS),

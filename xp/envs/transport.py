@@ -1,14 +1,16 @@
-"""Sends every request to an ORS server, with checks of deadline, origin and size, and with retries."""
+"""Sends every request to a server of environments: with deadline, size and origin checked, and with retries."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
-from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
@@ -16,23 +18,189 @@ from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
     EnvUnavailable,
+    NotOffered,
     ProtocolError,
     ResponseLost,
+    SessionLost,
+    ToolCrashed,
+    UnsafeOrigin,
 )
-from xp.envs.ors_faults import raise_for_status, translated
-from xp.envs.ors_replies import EVENTS, MAX_REPLY_BYTES, read_body, read_result
-from xp.envs.retry import Refused, RetryRule, Unreachable
+from xp.envs.retry import Refused, RetryRule, Unreachable, retry_after_s
 from xp.envs.target import Target, origin
+from xp.lib.text import valid_text
 
-MAX_LISTING_BYTES: Final = 64 * 1024 * 1024
-"""Largest size of a list of tasks."""
+
+class Event(NamedTuple):
+    name: str
+    data: str
+
+
+class EventReader:
+    """Converts the bytes of a stream to events (WHATWG's rules; ids are not kept)."""
+
+    def __init__(self) -> None:
+        self._tail = bytearray()
+        self._name = ""
+        self._data: list[str] = []
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that `piece` completes.
+
+        Raises:
+            ValueError: a line is not UTF-8.
+        """
+        self._tail += piece
+        if b"\n" not in piece and b"\r" not in piece:
+            return []
+        lines = bytes(self._tail).splitlines(keepends=True)
+        # An incomplete line waits for more bytes, and so does "\r", which may be the first half of "\r\n".
+        self._tail = bytearray(b"" if lines[-1].endswith(b"\n") else lines.pop())
+        events: list[Event] = []
+        for line in lines:
+            self._take(line.rstrip(b"\r\n").decode(), events)
+        return events
+
+    def _take(self, line: str, events: list[Event]) -> None:
+        if not line:
+            if self._data:
+                events.append(Event(self._name or "message", "\n".join(self._data)))
+            self._name, self._data = "", []
+            return
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            self._name = value
+        elif field == "data":
+            self._data.append(value)
+
+
+MAX_ERROR_BYTES: Final = 4096
+GATEWAY: Final = (502, 503, 504)
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Converts aiohttp's exceptions, which include the request's headers, to EnvFaults."""
+    try:
+        yield
+    except Exception as error:
+        fault = _fault(error, what)
+        if fault is None:
+            raise
+        raise fault from None
+
+
+def _fault(error: BaseException, what: str) -> EnvFault | None:
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.InvalidURL():
+            return EnvUnavailable(f"{what}: {type(error).__name__}")
+        case aiohttp.ClientConnectorError():
+            return Unreachable(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})")
+        case aiohttp.WSServerHandshakeError() if error.status in (429, *GATEWAY):
+            # A session ends with its connection, so a new attempt finds no remains.
+            header = error.headers.get("Retry-After") if error.headers else None
+            return Refused(f"{what}: {error.status}", retry_after_s(header, time.time()))
+        case aiohttp.ClientResponseError():
+            return ProtocolError(f"{what}: not HTTP ({type(error).__name__})")
+        case aiohttp.ClientError() | ConnectionError() | ssl.SSLError():
+            return ResponseLost(f"{what}: connection lost ({type(error).__name__})")
+    return None
+
+
+async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:
+    status = response.status
+    where = f"{what} on {origin(url)}: {status}"
+    if 300 <= status < 400:
+        goal = response.headers.get("Location", "")
+        raise UnsafeOrigin(f"{where}, a redirect to {goal[:200]!r}, which was not followed")
+    detail = await _detail(response)
+    is_starting = response.headers.get("X-Backend-State") == "starting"
+    wait = retry_after_s(response.headers.get("Retry-After"), time.time())
+    if status == 429 or (status == 503 and is_starting):
+        raise Refused(f"{where} {detail}", wait, is_starting and status == 503)
+    if status in (404, 410) and has_session:
+        raise SessionLost(f"{where} {detail}")
+    if status in (401, 403):
+        raise EnvUnavailable(f"{where}: the server requires another API key, or none was sent")
+    if status in GATEWAY:
+        fault = ResponseLost(f"{where} {detail}")
+        fault.retry_after_s = wait
+        raise fault
+    if status >= 500:
+        raise ToolCrashed(f"{where} {detail}")
+    raise NotOffered(f"{where} {detail}")
+
+
+async def _detail(response: aiohttp.ClientResponse) -> str:
+    """The server's description of an error; empty if there is none."""
+    try:
+        value = json.loads(await response.content.read(MAX_ERROR_BYTES))
+    except (aiohttp.ClientError, ValueError, RecursionError):
+        return ""
+    detail = value.get("detail") if isinstance(value, dict) else None
+    return valid_text(str(detail))[:300] if detail is not None else ""
+
+
+MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
+"""Largest size of an answer, in bytes."""
+SILENCE_S: Final = 25.0
+"""Seconds without an event after which a call is resumed, if possible; servers send a comment every 10 s."""
+DRAIN_S: Final = 0.2
+EVENTS: Final = "text/event-stream"
+
+
+async def read_body(response: aiohttp.ClientResponse, what: str) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > MAX_REPLY_BYTES:
+            raise NotOffered(f"{what}: the answer is longer than {MAX_REPLY_BYTES} bytes")
+    return bytes(body)
+
+
+async def read_result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
+    """Reads events up to `end` and joins the result's pieces."""
+    if response.content_type != EVENTS:
+        raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
+    reader, pieces, size = EventReader(), list[str](), 0
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_S if progress else None):
+                piece = await response.content.readany()
+        except TimeoutError:
+            raise ResponseLost(f"{what}: {SILENCE_S:g} s of silence") from None
+        size += len(piece)
+        if size > MAX_REPLY_BYTES:
+            raise ProtocolError(f"{what}: the answer is longer than {MAX_REPLY_BYTES} bytes")
+        if not piece:
+            raise ResponseLost(f"{what}: the stream ended before its result")
+        try:
+            events = reader.feed(piece)
+        except ValueError:
+            raise ProtocolError(f"{what}: the stream is not UTF-8") from None
+        for name, data in events:
+            if name == "task_id":
+                if data.strip():
+                    progress.append(data.strip())
+            elif name in ("chunk", "end"):
+                pieces.append(data)
+                if name == "end":
+                    with suppress(TimeoutError, aiohttp.ClientError):  # Its connection can then be used again.
+                        async with asyncio.timeout(DRAIN_S):
+                            await response.content.read()
+                    return "".join(pieces)
+            elif name == "error":
+                if is_resumed and data == "unknown task_id":
+                    raise ProtocolError(f"{what}: the server has forgotten the call that was to be resumed")
+                raise ToolCrashed(f"{what}: {data[:500]}")
+
+
 IDLE_CONNECTION_S: Final = 4.0
 """Seconds that an idle connection is kept; below the servers' own limits (uvicorn: 5 s), so that a call never uses a
 connection that is being closed."""
 SAID_AFTER: Final = 4
 """Attempts after which an outage is reported, once until its end."""
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Repeat(Enum):
@@ -43,8 +211,6 @@ class Repeat(Enum):
     answered are tried a few times only: the address may be wrong."""
     NOTICE = "notice"
     """Idempotent, and nobody waits for the answer: a few attempts."""
-    OPENING = "opening"
-    """Idempotent; an outage is waited out until the deadline."""
     CREATION = "creation"
     """Executes at most once; every refusal is waited out until the deadline."""
     CALL = "call"
@@ -64,7 +230,6 @@ def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
     return {
         Repeat.QUESTION: RetryRule(max_attempts, lost, lost),
         Repeat.NOTICE: RetryRule(max_attempts, lost),
-        Repeat.OPENING: RetryRule(max_attempts, lost, lost),
         Repeat.CREATION: RetryRule(max_attempts, refused, refused),
         Repeat.CALL: RetryRule(max_attempts, refused, (Unreachable,)),
         Repeat.RESUMPTION: RetryRule(max_attempts, lost, (Unreachable,)),
@@ -98,21 +263,19 @@ class Transport:
         sid: str | None = None,
         with_secrets: bool = False,
         repeat: Repeat,
-        max_bytes: int = MAX_REPLY_BYTES,
     ) -> bytes:
         """Sends a request and returns the body of the answer.
 
         Args:
             deadline: end of all attempts together, on the loop's clock.
             repeat: rule for further attempts.
-            max_bytes: largest size of the answer.
         """
         what = f"{method} {path}"
 
         async def send() -> bytes:
             async with self._open(method, path, body, sid, with_secrets) as response:
                 await self._accept(response, what, sid)
-                return await read_body(response, max_bytes, what)
+                return await read_body(response, what)
 
         return await self._repeated(send, what, repeat, deadline)
 
@@ -149,21 +312,9 @@ class Transport:
                         repeat = Repeat.RESUMPTION
                     await self.pause(repeat, fault, attempt, deadline)
 
-    async def location(self, path: str, deadline: float) -> str | None:
-        """Target of the server's redirect for a bare path; the redirect is not followed."""
-        what = f"GET {path}"
-
-        async def send() -> str | None:
-            async with self._open("GET", path, None, None, False) as response:
-                if response.status in (307, 308):
-                    goal: str | None = response.headers.get("Location")
-                    return goal
-                await self._accept(response, what, None)
-                return None
-
-        return await self._repeated(send, what, Repeat.QUESTION, deadline)
-
-    async def _repeated(self, send: Callable[[], Awaitable[T]], what: str, repeat: Repeat, deadline: float) -> T:
+    async def _repeated(
+        self, send: Callable[[], Awaitable[bytes]], what: str, repeat: Repeat, deadline: float
+    ) -> bytes:
         attempt = 0
         async with _until(deadline, what):
             while True:
@@ -218,8 +369,6 @@ class Transport:
     ) -> Any:
         headers = {"Accept": accept, **self.target.headers}
         if sid is not None:
-            if not sid.isprintable():
-                raise ProtocolError(f"{path}: the server's id of the session holds a control character")
             headers["X-Session-ID"] = sid
         if with_secrets:
             headers.update(self.target.secrets)
@@ -255,21 +404,11 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
         raise ProtocolError(f"{path}: the request cannot be written as JSON ({type(error).__name__})") from None
 
 
-class _until:  # noqa: N801
-    """Context manager that raises DeadlineExceeded at the deadline: `async with _until(deadline, what): ...`."""
-
-    __slots__ = ("_timeout", "_what")
-
-    def __init__(self, deadline: float, what: str) -> None:
-        self._timeout, self._what = asyncio.timeout_at(deadline), what
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError:
-            raise DeadlineExceeded(f"{self._what}: no complete answer in time") from None
+@asynccontextmanager
+async def _until(deadline: float, what: str) -> AsyncIterator[None]:
+    """Context manager that raises DeadlineExceeded at the deadline."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(f"{what}: no complete answer in time") from None
