@@ -76,14 +76,6 @@ def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
     assert statuses(tmp_path) == {"s0": "interrupted"}
 
 
-@pytest.mark.scorecard(61)
-def test_a_run_in_the_background_can_be_cancelled(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
-    eventually(lambda: (tmp_path / "up").exists())
-    cancel(tmp_path / "runs/run")
-    assert supervisor.end()[0] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-
-
 def _ignore() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -138,17 +130,6 @@ def test_one_key_press_that_arrives_twice_is_one_interrupt(tmp_path: Path) -> No
     ended, output = supervisor.end()
     assert ended == ExitCode.INTERRUPTED
     assert "tidied up" in output
-
-
-def test_a_job_that_tidies_up_has_the_time_for_it(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [POLITE, "open('never', 'w')"], grace_s=600.0)
-    eventually(lambda: (tmp_path / "up").exists())
-    supervisor.send(signal.SIGTERM)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.TERMINATED
-    assert "tidied up" in output
-    assert "tidied up" in (tmp_path / "runs/run/attempt_1/s0/log.txt").read_text()
-    assert not (tmp_path / "never").exists()
 
 
 @pytest.mark.scorecard(8)

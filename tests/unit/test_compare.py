@@ -14,7 +14,6 @@ import pytest
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.lib.terminal import csv_cell
 from xp.report.comparison import _pairs
 from xp.runs.differences import differing
 from xp.runs.leaderboard import PLAIN
@@ -269,31 +268,3 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
     assert table[0]["env"] == f"'{FORMULA}"
     plain = shown(capsys, f"outputs={tmp_path}")
     assert [line for line in plain if line.startswith("|")] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "cell"),
-    [
-        ("-0.3", "-0.3"),
-        ("+1e-05", "+1e-05"),
-        ("-1+1", "'-1+1"),
-        ("@SUM(1)", "'@SUM(1)"),
-        ("\t=1", "'\t=1"),
-        ("a=b", "a=b"),
-    ],
-)
-def test_numbers_stay_numbers_in_csv(text: str, cell: str) -> None:
-    assert csv_cell(text) == cell
-
-
-@pytest.mark.parametrize("scoring", ["[]", '{"a": 3}', '{"a": {"env.reward_fn": 3, "code of x": [1]}}', '{"a": {}}'])
-def test_a_record_of_the_scoring_that_somebody_else_wrote_costs_no_more_than_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], scoring: str
-) -> None:
-    for name, text in (("one", scoring), ("other", '{"a": {"env.reward_fn": {"x:y": 1}}}')):
-        run = leave(tmp_path, name, 0.5)
-        with_tasks(run, [1.0, 0.0, 0.5], "abc")
-        file = run / "attempt_1/evaluate/evaluation.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"scoring": json.loads(text)}))
-    assert len(shown(capsys, f"outputs={tmp_path}")) >= 3
-    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) in (0, 3, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -51,11 +50,6 @@ def test_csv_has_quoted_line_breaks_and_a_byte_order_mark_as_excel_writes_them(t
     ]
 
 
-def test_a_csv_cell_may_be_longer_than_pythons_bound(tmp_path: Path) -> None:
-    long = "x" * 300_000
-    assert rows_of_file(written(tmp_path / "a.csv", f"prompt,answer\n{long},1\n"))[0]["prompt"] == long
-
-
 def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -93,12 +87,6 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, text: 
 def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="is not UTF-8"):
         rows_of_file(written(tmp_path / "a.jsonl", '{"a": "b"}\n{"a": "é"}', "latin-1"))
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.parquet")
-    with pytest.raises(XpError, match="not a regular file"):
-        rows_of_file(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(
@@ -211,12 +199,6 @@ def words(file: object, *more: str) -> list[str]:
     return ["env=graded", f"env.rows={file}", "env.grader=number", *more]
 
 
-@pytest.fixture(name="here")
-def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return written(tmp_path / "sums.jsonl", "\n".join(map(json.dumps, SUMS)))
-
-
 def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
     for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
         path = compose(words(name)).env.members["graded"].rows
@@ -301,18 +283,6 @@ def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pyt
     assert (code / shipped_name(here)).is_file()
 
 
-def test_a_copy_of_a_data_set_has_the_files_behind_its_links(hub: Path, tmp_path: Path) -> None:
-    """The hub's cache has links to blobs."""
-    (hub / "hard.parquet").rename(tmp_path / "blob")
-    (hub / "hard.parquet").symlink_to(tmp_path / "blob")
-    (hub / ".cache").mkdir()
-    (hub / ".cache" / "time").write_text("1")
-    spec = compose(words(f"{hub}:hard"))
-    copy_modules((), tmp_path / "code", locate_data(spec))
-    names = sorted(file.name for file in (tmp_path / "code").rglob("*") if file.is_file())
-    assert names == ["README.md", "hard.parquet", "train-0.parquet", "train-1.parquet", "validation.parquet"]
-
-
 @pytest.mark.usefixtures("here")
 def test_a_data_set_that_is_too_large_for_a_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.launchers.files.MAX_DATA_BYTES", 10)
@@ -326,12 +296,6 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
     here.unlink()
     with pytest.raises(XpError, match="there is no such file"):
         source_digest(env_config("graded", spec.env.members["graded"], spec))
-
-
-def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(XpError, match=r"there is no file s\.jsonl in"):
-        compose(words(here.parent / "hidden" / "s.jsonl"))
 
 
 @pytest.mark.parametrize("rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"])

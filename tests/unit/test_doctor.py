@@ -18,12 +18,10 @@ from xp.doctor.functions import functions
 from xp.doctor.machine import accelerators, disk, host, memory, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
-from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
 from xp.launchers.checkouts import differing
 from xp.planning.memory import memory_lines
 from xp.planning.plan import build_plan
-from xp.tasks.template_check import TemplateReport, examine
 from xp.testing.jobs import PATIENCE_S
 
 
@@ -82,12 +80,6 @@ def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monke
     assert (missing.verdict, missing.code) == (Verdict.FAULT, ExitCode.CONFIG)
     assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
     assert "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'" in broken.text
-
-
-def test_functions_without_a_python_to_try_them_are_named_all_the_same() -> None:
-    own = ["env.reward_fn=my_rewards:mine", "backend.runtime.python=/no/such/python"]
-    finding = only(list(functions(compose(own))))
-    assert (finding.verdict, "a run imports my_rewards:mine" in finding.text) == (Verdict.UNKNOWN, True)
 
 
 def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
@@ -164,31 +156,6 @@ def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
     assert finding.verdict is Verdict.OK
     finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
     assert "has no split nosuch" in finding.text
-
-
-def test_a_template_that_only_appends_is_told_from_one_that_rewrites() -> None:
-    tokenizer, _ = tokenizer_and_model()
-    assert examine(ChatTokens(tokenizer)) == TemplateReport(
-        (), only_appends=True, keeps_thoughts=True, keeps_calls=True
-    )
-    import copy
-
-    rewriting = copy.deepcopy(tokenizer)
-    # As Qwen3's does: what was thought in an earlier turn is taken out.
-    rewriting.chat_template = tokenizer.chat_template.replace(
-        "message.content", "message.content.split('</think>')[-1]"
-    )
-    assert rewriting.chat_template != tokenizer.chat_template
-    found = examine(ChatTokens(rewriting))
-    assert (found.only_appends, found.keeps_thoughts, found.keeps_calls) == (False, False, True)
-
-
-def test_a_template_that_does_not_end_a_turn_is_a_fault() -> None:
-    import copy
-
-    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
-    tokenizer.chat_template = "{{ tools | tojson }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-    assert "does not end an assistant's turn" in examine(ChatTokens(tokenizer)).faults[0]
 
 
 def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:

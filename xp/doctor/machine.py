@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.checkouts import commit_of, differing
+from xp.launchers.node.gpus import gpu_rows
 from xp.launchers.preflight import checkouts, interpreter, probe
 from xp.lib.text import counted
 from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
@@ -85,7 +85,8 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
     if spec.launcher.name is not LauncherName.LOCAL:
         yield unknown("accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere")
         return
-    there = _gpus()
+    rows = gpu_rows("name", "memory.total")
+    there = [(name, float(memory) * 1024**2 / GB) for name, memory in rows if memory.isdigit()]
     wanted = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"
@@ -110,20 +111,6 @@ def memory(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         text = memory_lines(spec, outputs)[-1].strip()
         is_enough = estimate["verdict"] != MemoryVerdict.UNLIKELY
         yield ok("memory", text) if is_enough else fault("memory", text, ExitCode.PLAN)
-
-
-def _gpus() -> list[tuple[str, float]]:
-    """Name and memory in GB of every GPU that nvidia-smi shows."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [line.rsplit(",", 1) for line in run.stdout.splitlines() if "," in line]
-    return [(name.strip(), float(memory) * 1024**2 / GB) for name, memory in rows if memory.strip().isdigit()]
 
 
 def host(spec: RunSpec) -> Iterator[Finding]:

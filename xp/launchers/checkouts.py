@@ -10,12 +10,16 @@ from pathlib import Path
 
 def commit_of(checkout: Path) -> str | None:
     """The commit of a checkout; None if git does not report it."""
-    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    return git(checkout, "rev-parse", "HEAD")
+
+
+def git(directory: Path, *words: str) -> str | None:
+    """Output of git in a checkout; None if it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(directory), *words]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return run.stdout.strip() or None
 
 
 def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:

@@ -18,7 +18,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
-from xp.launchers.node.gpus import Gpus, claim
+from xp.launchers.node.gpus import Gpus, claim_for
 from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
@@ -69,10 +69,8 @@ class LocalLauncher:
             if (said := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
                 raise XpError(said, ExitCode.RUNTIME)
         check_machine(stages)
-        wanted = max((stage.job.resources for stage in stages), key=lambda needs: needs.num_accelerators, default=None)
         self._gpus.release()
-        if wanted is not None and wanted.num_accelerators:
-            self._gpus = claim(wanted.num_accelerators, wanted.accelerator)
+        self._gpus = claim_for(stages)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         key = context.key(stage.name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xp.errors import ExitCode, XpError
 from xp.job import Job
-from xp.runtimes import AFTER_LOCK, RuntimeLock, added_to_image, lock_with, smallest_with
+from xp.launchers.service import lock_of
+from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 
 PYTHON = "3.12"
@@ -14,25 +14,6 @@ PYTHON = "3.12"
 LOCKED = "--require-hashes --no-deps"
 BY_ADDRESS = "--no-deps"
 """Option for wheels by URL; the URL ends with the wheel's hash."""
-
-
-def lock_of(job: Job) -> RuntimeLock | None:
-    """Lock of the stage's Python; None if the spec names an image that has it.
-
-    Raises:
-        XpError: PLAN if no lock has the job's imports.
-    """
-    if job.runtime.image is not None:
-        return None
-    key = job.runtime.lock
-    lock = smallest_with(job.runtime.packages) if key is None else lock_with(key)
-    if lock is None:
-        raise XpError(
-            f"no lock of xp's holds {', '.join(job.runtime.packages)}; name an image that does:"
-            " backend.runtime.image=...",
-            ExitCode.PLAN,
-        )
-    return lock
 
 
 def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:

@@ -24,11 +24,20 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import identity, inherited, place_job_spec, read_launches, spread_of, write_launches
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import (
+    identity,
+    inherited,
+    launches_of,
+    place_job_spec,
+    poll_result,
+    read_launches,
+    spread_of,
+    write_launches,
+)
 from xp.launchers.follow import follow
-from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.job_spec import JOB_SPEC, JobSpec, read_result
+from xp.launchers.node.gpus import Gpus, claim_for
+from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
 from xp.lib.reading import config_of
@@ -83,10 +92,8 @@ class RayLauncher:
         check_limits(self._spec, stages)
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
-            wanted = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
             self._gpus.release()
-            if wanted is not None and wanted.num_accelerators and wanted.accelerator != "cpu":
-                self._gpus = claim(wanted.num_accelerators, wanted.accelerator)
+            self._gpus = claim_for(stages)
         else:
             self._check_cluster(stages)
         del context
@@ -104,12 +111,7 @@ class RayLauncher:
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued or running."""
-        directory = (self._outputs / launch.log).parent
-        if (result := read_result(directory)) is not None:
-            return result.exit_code
-        code = self._ended(launch)
-        result = read_result(directory)
-        return code if result is None else result.exit_code
+        return poll_result((self._outputs / launch.log).parent, lambda: self._ended(launch))
 
     def fetch(self, launch: Launch) -> None:
         """Does nothing: the job's files are below the outputs root."""
@@ -168,8 +170,7 @@ class RayLauncher:
         if _info(client, native_id) is None:
             specs = [self._place(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
             self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
-        started = now()
-        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        launches = launches_of(self.name, native_id, stages)
         write_launches(directory, launches)
         return launches
 
@@ -184,8 +185,9 @@ class RayLauncher:
         try:
             client.submit_job(**self._request(native_id, jobs, specs, secrets_file, context))
         except Exception as error:  # the client raises RuntimeError for all errors of the server
-            if self._is_taken(client, native_id):
-                return
+            with suppress(Exception):
+                if _info(client, native_id) is not None:  # it was accepted, and the answer was lost
+                    return
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise XpError(f"Ray did not take the job {native_id}: {said[-1]}", ExitCode.RUNTIME) from None
 
@@ -218,14 +220,6 @@ class RayLauncher:
             "entrypoint_num_gpus": gpus,
             "entrypoint_memory": int(memory_gb * 2**30),
         }
-
-    def _is_taken(self, client: Any, native_id: str) -> bool:
-        """Returns whether a submission was accepted although it reported a failure."""
-        for turn in range(5):
-            with suppress(Exception):
-                return _info(client, native_id) is not None
-            time.sleep(turn)
-        return False
 
     def _check_secrets(self, stages: Sequence[Stage]) -> None:
         names = sorted({name for stage in stages for name in stage.job.secrets})

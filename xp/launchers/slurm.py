@@ -22,13 +22,15 @@ from xp.launchers.cluster import (
     ask,
     identity,
     inherited,
+    launches_of,
     place_job_spec,
+    poll_result,
     read_launches,
     spread_of,
     write_launches,
 )
 from xp.launchers.follow import follow
-from xp.launchers.node.job_spec import JOB_SPEC, Spread, read_result
+from xp.launchers.node.job_spec import JOB_SPEC, Spread
 from xp.launchers.preflight import check_machine
 from xp.launchers.slurm_array import SCRIPT as SCRIPT_OF_ARRAY
 from xp.launchers.slurm_array import SlurmArrays, array_job, most
@@ -131,12 +133,7 @@ class SlurmLauncher:
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued or running."""
-        directory = (self._outputs / launch.log).parent
-        if (result := read_result(directory)) is not None:
-            return result.exit_code
-        code = assumed_code(launch.native_id)
-        result = read_result(directory)
-        return code if result is None else result.exit_code
+        return poll_result((self._outputs / launch.log).parent, lambda: assumed_code(launch.native_id))
 
     def fetch(self, launch: Launch) -> None:
         """Does nothing: the job's files are below the outputs root."""
@@ -192,8 +189,7 @@ class SlurmLauncher:
             spread = self._spread(stage, its)
             paths.append(place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread))
         native_id = arrays.place(context.run_id, context.outputs / context.code, paths)
-        started = now()
-        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        launches = launches_of(self.name, native_id, stages)
         for path, launch in zip(paths, launches, strict=True):
             write_launches(path.parent, [launch])
         return launches

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from xp import __version__
 from xp.errors import XpError
 from xp.job import Runtime
+from xp.launchers.checkouts import git
 from xp.launchers.files import PACKAGE
 from xp.launchers.preflight import interpreter, probe
 from xp.runs.record import Provenance
@@ -28,25 +28,11 @@ def provenance(packages: Sequence[str], runtime: Runtime) -> Provenance:
 def checkout_state(root: Path) -> tuple[str | None, bool | None]:
     """Commit of a checkout, and whether tracked files differ from it; (None, None) if `root` is not a checkout's
     top."""
-    answer = _git(root, "rev-parse", "--show-toplevel", "HEAD")
+    answer = git(root, "rev-parse", "--show-toplevel", "HEAD")
     if answer is None:
         return None, None
     top, _, commit = answer.partition("\n")
     if Path(top).resolve() != root.resolve():
         return None, None
-    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return commit.strip(), None if changes is None else bool(changes.strip())
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        run = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return run.stdout
+    changes = git(root, "status", "--porcelain", "--untracked-files=no")
+    return commit, None if changes is None else bool(changes)

@@ -101,8 +101,9 @@ def cancel(run: Path) -> int:
     """Stops a run by SIGTERM to its supervisor, as orderly as by Ctrl-C; returns its process id.
 
     Raises:
-        XpError: RUN_DIR if the run has no supervisor.
+        XpError: RUN_DIR if the run has no supervisor, or was begun elsewhere.
     """
+    check_ours(run)
     record = read_record(run)
     attempt = record.attempts[-1] if record.attempts else None
     if attempt is None or attempt.supervisor is None or not is_held(run):
@@ -110,25 +111,8 @@ def cancel(run: Path) -> int:
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
-    if not _has_open(attempt.supervisor, run / LOCK):
-        raise XpError(
-            f"{run.name}: process {attempt.supervisor} of its record does not hold {run / LOCK}, so it is not stopped;"
-            " look for the process that does: lsof, fuser",
-            ExitCode.RUN_DIR,
-        )
     os.kill(attempt.supervisor, signal.SIGTERM)
     return attempt.supervisor
-
-
-def _has_open(process: int, file: Path) -> bool:
-    """Returns whether a process has a file open; a process id from a record alone must not receive a signal."""
-    import psutil
-
-    try:
-        names = {opened.path for opened in psutil.Process(process).open_files()}
-    except (psutil.Error, OSError):
-        return False
-    return os.path.realpath(file) in names
 
 
 @contextmanager
