@@ -19,7 +19,7 @@ from tests.launching import PATIENCE_S, ROOT, Supervisor, eventually, forms, pla
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.runs.record import RunStatus, read_record
-from xp.tracking.places import tracked_places
+from xp.tracking.base import tracked_places
 
 pytestmark = pytest.mark.integration
 

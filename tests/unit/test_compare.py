@@ -15,8 +15,7 @@ from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.report.comparison import _pairs
-from xp.runs.differences import differing
-from xp.runs.leaderboard import PLAIN
+from xp.runs.leaderboard import PLAIN, differing
 from xp.runs.named import named_runs
 from xp.runs.record import RunStatus
 

@@ -19,7 +19,7 @@ from xp.doctor.machine import accelerators, disk, host, memory, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
 from xp.errors import ExitCode
-from xp.launchers.checkouts import differing
+from xp.launchers.preflight import differing
 from xp.planning.memory import memory_lines
 from xp.planning.plan import build_plan
 from xp.testing.jobs import PATIENCE_S

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.log import LogStream
-from xp.launchers.node.pipe import drain
+from xp.launchers.node.log import LogStream, drain
 from xp.secrets.redaction import Redactor
 
 ROOT = str(Path(__file__).parents[2])

@@ -15,8 +15,7 @@ from xp.cli.install_checkouts import install_sources, make_checkouts, python_abo
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
-from xp.launchers.checkouts import commit_of
-from xp.launchers.preflight import checkouts, interpreter, project
+from xp.launchers.preflight import checkouts, commit_of, interpreter, project
 from xp.planning.plan import build_plan
 from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
 from xp.runtimes import WHOLE, Checkout, Checkouts, installed_checkouts

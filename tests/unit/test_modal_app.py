@@ -16,8 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.launchers.base import Context
 from xp.launchers.modal import ModalLauncher, limit
-from xp.launchers.modal_app import Part, app_text, gpu_string
-from xp.launchers.modal_image import image_text
+from xp.launchers.modal_app import Part, app_text, gpu_string, image_text
 from xp.launchers.service import lock_of
 from xp.planning.plan import build_plan
 from xp.runtimes import locks

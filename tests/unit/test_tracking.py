@@ -16,10 +16,9 @@ from xp.cli.run_plans import run_plan
 from xp.compose import compose, compose_sweep
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_preparation
-from xp.tracking.base import Opener, TrackedRun, check_trackers
+from xp.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
 from xp.tracking.mirror import MetricsLine, Mirror, parse_line
-from xp.tracking.opening import openers
-from xp.tracking.places import tracked_places
+from xp.tracking.trackers import openers
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xp.cli.report import REPORT, write_page
-from xp.runs.commands import xp_command
 from xp.runs.record import number_of
+from xp.runs.run_directory import xp_command
 
 
 def episodes_line(run: Path) -> str | None:

@@ -18,9 +18,9 @@ from xp.launchers.files import inside
 from xp.lib.reading import is_finite, opened
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.runs.commands import xp_command
 from xp.runs.diagnose import metrics_history
 from xp.runs.record import RunRecord, RunStatus, StageRecord
+from xp.runs.run_directory import xp_command
 
 REWARD: Final = "reward/avg_raw_reward"
 RECENT: Final = 5

@@ -13,9 +13,9 @@ from xp.launchers.base import Grouping, Launcher
 from xp.lib.terminal import shown
 from xp.planning.plan import Plan
 from xp.planning.stages.episode import user_modules
-from xp.runs.commands import xp_command
 from xp.runs.record import RunStatus, read_record
-from xp.tracking.places import tracked_places
+from xp.runs.run_directory import xp_command
+from xp.tracking.base import tracked_places
 
 
 def run_plans(

@@ -21,10 +21,10 @@ from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, shown
 from xp.runs import detached
-from xp.runs.commands import resume_command
 from xp.runs.held_out import NAMES, evaluation_files, held_out
 from xp.runs.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
 from xp.runs.run_directory import cancel as stop_supervisor
+from xp.runs.run_directory import resume_command
 
 RUNS: Final = (
     Column("run", 0),

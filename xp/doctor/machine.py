@@ -11,9 +11,8 @@ from pathlib import Path
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.node.gpus import gpu_rows
-from xp.launchers.preflight import checkouts, interpreter, probe
+from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
 from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
 from xp.planning.memory.estimate import shape_of

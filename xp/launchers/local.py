@@ -19,8 +19,7 @@ from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.node.gpus import Gpus, claim_for
-from xp.launchers.node.log import LogStream, is_screen
-from xp.launchers.node.pipe import drain
+from xp.launchers.node.log import LogStream, drain, is_screen
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
 from xp.lib import guard
 from xp.planning.limits import needs_one_node

@@ -10,9 +10,9 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Stage
 from xp.launchers.base import Context
-from xp.launchers.modal_image import image_text
 from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
-from xp.launchers.service import LOCKS, MOUNT
+from xp.launchers.service import LOCKS, MOUNT, lock_of
+from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 from xp.tracking.base import NodeTracking
 
@@ -239,3 +239,43 @@ def _function(part: Part, spec: LauncherSpec) -> str:
         function=function_name(part.stage),
         stage=quoted(part.stage),
     )
+
+
+PYTHON = "3.12"
+"""Python version of images that are made from a lock."""
+LOCKED = "--require-hashes --no-deps"
+BY_ADDRESS = "--no-deps"
+"""Option for wheels by URL; the URL ends with the wheel's hash."""
+
+
+def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
+    """The image as a Python expression of Modal's API.
+
+    Args:
+        job: the stage's job.
+        spec: the launcher's section.
+        locks: directory with a copy of the lock's files.
+    """
+    lock = lock_of(job)
+    if lock is None:
+        return _given(job)
+    if job.resources.num_accelerators:
+        base = f"modal.Image.from_registry({spec.base_image!a}, add_python={PYTHON!a})"
+    else:
+        base = f"modal.Image.debian_slim(python_version={PYTHON!a})"
+    layers = [
+        f".uv_pip_install(requirements=[{str(locks / file.name)!a}],"
+        f" extra_options={BY_ADDRESS if file.name == AFTER_LOCK else LOCKED!a})"
+        for file in lock.files
+    ]
+    return "\n    ".join([base, *layers])
+
+
+def _given(job: Job) -> str:
+    """Expression of an image with the trainer; for a trainer in checkouts, with xp's requirements added."""
+    runtime = job.runtime
+    layers = [f"modal.Image.from_registry({runtime.image!a})"]
+    if runtime.project is not None:
+        layers.append(f".pip_install({', '.join(map(ascii, added_to_image()))})")
+        layers.append(f".env({dict(runtime.image_checkouts)!a})")
+    return "\n    ".join(layers)

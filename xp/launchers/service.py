@@ -14,8 +14,7 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import identity, launches_of, read_launches, write_launches
 from xp.launchers.files import write_files
 from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
-from xp.launchers.node.log import LogStream
-from xp.launchers.node.pipe import drain
+from xp.launchers.node.log import LogStream, drain
 from xp.lib.atomic import write_atomically
 from xp.runtimes import RuntimeLock, lock_with, smallest_with
 from xp.secrets.redaction import Redactor

@@ -34,16 +34,16 @@ from xp.launchers.node.job_spec import JOB_SPEC, Spread
 from xp.launchers.preflight import check_machine
 from xp.launchers.slurm_array import SCRIPT as SCRIPT_OF_ARRAY
 from xp.launchers.slurm_array import SlurmArrays, array_job, most
-from xp.launchers.slurm_container import (
+from xp.launchers.slurm_job import (
     apptainer_words,
     check_container,
     is_in_image,
     mounts,
+    options,
     secrets_places,
     srun_options,
 )
 from xp.launchers.slurm_job import batch_script as batch_script
-from xp.launchers.slurm_job import options
 from xp.lib.atomic import write_atomically
 from xp.planning.limits import asks_itself, check_limits
 from xp.spec.place import Container, LauncherSpec

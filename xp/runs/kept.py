@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.node.outputs import states
+from xp.launchers.node.job_spec import states
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged
-from xp.runs.commands import xp_command
 from xp.runs.record import RunRecord, RunStatus, read_record
+from xp.runs.run_directory import xp_command
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xp import __version__
 from xp.errors import ExitCode, XpError
+from xp.job import Runtime
 from xp.launchers.base import Context, Launcher, Telling
-from xp.launchers.checkouts import differing
-from xp.launchers.files import inside, locate_data, locate_modules
-from xp.launchers.preflight import checkouts
+from xp.launchers.files import PACKAGE, inside, locate_data, locate_modules
+from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
 from xp.lib.names import is_name
+from xp.runs.record import Provenance
 from xp.runs.run_directory import check_run_directory, check_writable
 from xp.secrets.redaction import Redactor, resolve, telling_values
 from xp.tracking.base import WANDB_KEY, check_trackers, node_tracking
@@ -97,3 +100,26 @@ def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
         redactor=ready.redactor,
         tracking=node_tracking(ready.told, spec.project, spec.model_dump(mode="json")) if ready.told else None,
     )
+
+
+def provenance(packages: Sequence[str], runtime: Runtime) -> Provenance:
+    """Finds the commit of xp's checkout, and the packages' versions in the job's interpreter."""
+    commit, is_dirty = checkout_state(PACKAGE.parent)
+    try:
+        _, versions, python = probe(interpreter(runtime), (), tuple(packages))
+    except XpError:  # an interpreter on a cluster, which preflight does not look for here
+        versions, python = {}, platform.python_version()
+    return Provenance(__version__, python, commit, is_dirty, dict(versions))
+
+
+def checkout_state(root: Path) -> tuple[str | None, bool | None]:
+    """Commit of a checkout, and whether tracked files differ from it; (None, None) if `root` is not a checkout's
+    top."""
+    answer = git(root, "rev-parse", "--show-toplevel", "HEAD")
+    if answer is None:
+        return None, None
+    top, _, commit = answer.partition("\n")
+    if Path(top).resolve() != root.resolve():
+        return None, None
+    changes = git(root, "status", "--porcelain", "--untracked-files=no")
+    return commit, None if changes is None else bool(changes)

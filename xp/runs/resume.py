@@ -11,7 +11,7 @@ from xp.compose import from_container, give_way, parse_assignments, with_value
 from xp.compose.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import counted
-from xp.runs.commands import xp_command
+from xp.runs.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
 

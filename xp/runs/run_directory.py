@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import TEMPORARY
 from xp.lib.text import counted
-from xp.runs.commands import resume_command
 from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
 
 SPEC = "spec.yaml"
@@ -127,3 +127,14 @@ def resource_errors(place: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
+
+
+def xp_command(words: str, outputs: Path) -> str:
+    """A command, with the outputs root unless it is the default one."""
+    default = outputs.absolute() == Path("outputs").absolute()
+    return f"python -m xp {words}" + ("" if default else f" {shlex.quote(f'outputs={outputs}')}")
+
+
+def resume_command(run_id: str, outputs: Path) -> str:
+    """The command that continues a run."""
+    return xp_command(f"resume={run_id}", outputs)

@@ -14,21 +14,19 @@ from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.cluster import read_launches
 from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
+from xp.launchers.node.job_spec import State, missing, states
 from xp.launchers.node.log import last_lines, write_to_screen
-from xp.launchers.node.outputs import State, missing, states
 from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
 from xp.lib.verified import damaged
-from xp.runs.commands import resume_command
 from xp.runs.detached import record_before
 from xp.runs.kept import has_every_stage, kept
-from xp.runs.provenance import provenance
-from xp.runs.ready import Ready, context_of, make_ready
+from xp.runs.ready import Ready, context_of, make_ready, provenance
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
-from xp.runs.run_directory import hold, resource_errors, save_record
+from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
-from xp.tracking.opening import openers
+from xp.tracking.trackers import openers
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from xp.job import Job, Resources, Stage
 from xp.launchers import service
 from xp.launchers.base import Context
-from xp.launchers.modal_image import BY_ADDRESS, LOCKED, PYTHON
+from xp.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
 from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
 from xp.launchers.service import LOCKS, MOUNT, lock_of
 from xp.planning.limits import needs_one_node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -13,7 +13,6 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context
-from xp.launchers.node.outputs import State
 from xp.lib.atomic import temporary_beside
 from xp.lib.reading import json_of
 from xp.tracking.base import NodeTracking
@@ -190,3 +189,38 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
     if taken["job"] != job:
         raise XpError(f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR)
     return {name: None if state is None else tuple(state) for name, state in taken["before"].items()}
+
+
+State = tuple[int, int, int] | None
+"""Inode, time of change and size of a file; None: there is no file."""
+
+
+def states(root: Path, names: Sequence[str]) -> dict[str, State]:
+    """Current state of the files."""
+    return {name: _state(root / name) for name in names}
+
+
+def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: str) -> list[str]:
+    """Declared outputs that do not exist, or, within the run, are unchanged files of an earlier attempt.
+
+    Args:
+        root: the outputs root.
+        names: paths relative to it.
+        before: `states` at the beginning of the stage.
+        run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
+            by content and may have existed before.
+    """
+    now = states(root, names)
+    return [
+        name
+        for name, state in now.items()
+        if state is None or (state == before.get(name) and name.startswith(f"{run}/"))
+    ]
+
+
+def _state(path: Path) -> State:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

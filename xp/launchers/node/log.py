@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -195,3 +198,24 @@ class LogStream:
         self._file.flush()
         if not self._on_screen:
             self._echo(f"{text}\n")
+
+
+IDLE_S = 0.2
+
+
+def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
+    """Reads until the process closes its output, or has ended while an orphan keeps it open."""
+    assert process.stdout is not None
+    source = process.stdout.fileno()
+    while True:
+        has_ended = process.poll() is not None  # asked before the look, which then finds all that the process wrote
+        ready, _, _ = select.select([source], [], [], 0 if has_ended else IDLE_S)
+        if ready:
+            data = os.read(source, 65536)
+            if not data:
+                return
+            stream.feed(data)
+        elif has_ended:
+            return
+        else:
+            stream.idle()

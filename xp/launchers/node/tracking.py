@@ -10,7 +10,7 @@ from pathlib import Path
 from xp.launchers.node.job_spec import JobSpec
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
-from xp.tracking.opening import openers
+from xp.tracking.trackers import openers
 
 CLOSE_S = 20.0
 """Seconds for the last lines; a preempted machine ends within half a minute."""
