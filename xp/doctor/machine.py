@@ -34,7 +34,9 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
         return
     yield ok("python", f"{python}, {version}")
     install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
-    differing = {package: pin for package, pin in spec.backend.pins.items() if _differs(found[package], pin)}
+    # A local label (`2.13.0+cpu`) is no difference.
+    plain = {package: (there or "").partition("+")[0] for package, there in found.items()}
+    differing = {package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin}
     if differing and python == sys.executable and install:
         # Do not advise the user to install the trainer into xp's own Python.
         wanted = ", ".join(f"{package} {pin}" for package, pin in differing.items())
@@ -47,11 +49,6 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
             yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {way_out}")
         elif package in found:
             yield ok("version", f"{package} {found[package]}, as pinned")
-
-
-def _differs(there: str | None, pin: str) -> bool:
-    """Returns whether a version differs from its pin; a local label (`2.13.0+cpu`) is ignored."""
-    return there is None or there.partition("+")[0] != pin
 
 
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:

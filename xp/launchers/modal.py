@@ -80,7 +80,7 @@ class ModalLauncher(ServiceLauncher):
         result = f"{Path(launch.log).parent}/{RESULT}"
         if (code := _code(self._read(result))) is not None:
             return code
-        state = self._state(launch.native_id)
+        state = next((app.get("state") for app in self._apps() if app.get("app_id") == launch.native_id), None)
         if state is None or "stopped" not in state:
             return None
         if (text := self._read(result)) is None:  # read again: it may be as old as the app's end
@@ -171,10 +171,6 @@ class ModalLauncher(ServiceLauncher):
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name; None: there is none."""
         found = (app.get("app_id") for app in self._apps() if app.get("description") == name)
-        return next(found, None)
-
-    def _state(self, native_id: str) -> str | None:
-        found = (app.get("state") for app in self._apps() if app.get("app_id") == native_id)
         return next(found, None)
 
     def _apps(self) -> list[dict[str, str]]:

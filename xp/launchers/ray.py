@@ -168,15 +168,16 @@ class RayLauncher:
         native_id = identity(stage, context)
         client = self._client()
         if _info(client, native_id) is None:
-            specs = [self._place(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
+            extra = hidden if is_loopback(self._address) else {}
+            spreads = [None if asks_itself(one.job) else spread_of(one.job, "ray") for one, _ in stages]
+            specs = [
+                place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
+                for (one, its), spread in zip(stages, spreads, strict=True)
+            ]
             self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
         launches = launches_of(self.name, native_id, stages)
         write_launches(directory, launches)
         return launches
-
-    def _place(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
-        spread = None if asks_itself(stage.job) else spread_of(stage.job, "ray")
-        return place_job_spec(stage, context, self._spec, extra=hidden, prints=True, spread=spread)
 
     def _hand_in(
         self, client: Any, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], context: Context

@@ -105,7 +105,9 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
             return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
         # unchanged. So are those outside the run, which runs share: they are named by their content.
-        if recorded is None or any(_is_replaced(name, run, directory) for name in recorded["job"]["outputs"]):
+        if recorded is None or any(
+            name.startswith(f"{run}/") and not name.startswith(f"{directory}/") for name in recorded["job"]["outputs"]
+        ):
             return None
     return None
 
@@ -116,11 +118,6 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
     return all(states(outputs, promised).values()) and all(
         damaged(manifest) is None for manifest in manifests if manifest.is_file()
     )
-
-
-def _is_replaced(output: str, run: str, attempt: str) -> bool:
-    """Returns whether an attempt's output replaces that of an earlier one; both directories are of the outputs root."""
-    return output.startswith(f"{run}/") and not output.startswith(f"{attempt}/")
 
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:

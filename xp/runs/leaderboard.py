@@ -64,24 +64,24 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     Raises:
         XpError: RUN_DIR if a named run does not exist.
     """
-    groups: dict[str, list[_Readable]] = {}
+    groups: dict[str, list[tuple[Any, RunRow]]] = {}
     broken: list[RunRow] = []
     for run in named_runs(outputs, names, takes_several=True):
         try:
-            found = _read(run)
+            spec, row = _read(run)
         except XpError as error:
             if names:
                 raise
             broken.append(RunRow(run.name, note=str(error)))
             continue
-        groups.setdefault(found.row.env, []).append(found)
+        groups.setdefault(row.env, []).append((spec, row))
     lines = []
     for group in groups.values():
-        differs = differing([one.spec for one in group])
-        basis, reason = _basis([one.row for one in group])
+        differs = differing([spec for spec, _ in group])
+        basis, reason = _basis([row for _, row in group])
         rows = [
-            replace(one.row, differs=own, ranked_by=basis, incomparable=reason)
-            for one, own in zip(group, differs, strict=True)
+            replace(row, differs=values, ranked_by=basis, incomparable=reason)
+            for (_, row), values in zip(group, differs, strict=True)
         ]
         lines += sorted(rows, key=_place)
     return lines + broken
@@ -114,7 +114,8 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = head(lines)
     writer.writerow(map(csv_cell, names))
-    writer.writerows([[_cell_of_csv(value) for value in _values(line, names)] for line in lines])
+    for line in lines:
+        writer.writerow([csv_cell(one) if isinstance(one, str) else one for one in _values(line, names)])
     return text.getvalue()
 
 
@@ -125,19 +126,12 @@ def as_markdown(lines: Sequence[RunRow]) -> str:
     return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
 
 
-def _cell_of_csv(value: Any) -> Any:
-    return "" if value is None else csv_cell(value) if isinstance(value, str) else value
-
-
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
     """Cells of a row under these columns, rounded and cut."""
-    return [_readable(value) for value in _values(line, names)]
-
-
-def _readable(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else brief(str(value))
+    return [
+        "-" if value is None else f"{value:.3f}" if isinstance(value, float) else brief(str(value))
+        for value in _values(line, names)
+    ]
 
 
 def head(lines: Sequence[RunRow]) -> list[str]:
@@ -162,20 +156,12 @@ def spec_of(directory: Path, attempt: int) -> Any:
     return recorded_spec(directory / "spec.yaml")
 
 
-@dataclass(frozen=True)
-class _Readable:
-    """One run that was read."""
-
-    spec: Any
-    row: RunRow
-    """Its row, with `differs` empty."""
-
-
-def _read(directory: Path) -> _Readable:
+def _read(directory: Path) -> tuple[Any, RunRow]:
+    """A run's spec, and its row without `differs`."""
     record = read_record(directory)
     try:
         spec = spec_of(directory, len(record.attempts))
-        return _Readable(spec, _row(directory, record, spec))
+        return spec, _row(directory, record, spec)
     except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 

@@ -73,16 +73,11 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
-    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits, _variables(plan)))):
+    made = {name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()}
+    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits, {**made, **os.environ}))):
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
-
-
-def _variables(plan: Plan) -> dict[str, str]:
-    """This process's environment, with the paths of checkouts that `install` made for variables that are not set."""
-    found = {name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()}
-    return {**found, **os.environ}
 
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:

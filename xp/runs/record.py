@@ -1,7 +1,6 @@
 """Record of a run: its attempts and their stages, in memory and on disk.
 
 It is one frozen RunRecord; each change is a new one, and `run.json` is rewritten atomically.
-`python -m xp.runs.record <dir>` prints it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import pwd
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +23,6 @@ from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
 from xp.lib.names import is_name, is_native_id, is_variable
 from xp.lib.reading import text_of
-from xp.lib.terminal import guarded, shown
 from xp.lib.text import counted
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
@@ -340,30 +337,3 @@ def _seconds(started: str | None, ended: str | None) -> str:
         return ""
     end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
     return f"{(end - datetime.fromisoformat(started)).total_seconds():.1f} s"
-
-
-def main(argv: Sequence[str]) -> int:
-    if len(argv) != 1:
-        print("usage: python -m xp.runs.record RUN_DIRECTORY", file=sys.stderr)
-        return ExitCode.CONFIG
-    with guarded():
-        return _print(argv[0])
-
-
-def _print(place: str) -> int:
-    try:
-        directory = Path(place)
-        record = read_record(directory)
-        print(shown(table(record)))
-        if record.status is RunStatus.RUNNING and not is_held(directory):
-            print(
-                f"no process runs it any more: its supervisor was killed; continue with python -m xp resume={directory}"
-            )
-    except XpError as error:
-        print(f"xp: {shown(str(error))}", file=sys.stderr)
-        return error.code
-    return ExitCode.OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

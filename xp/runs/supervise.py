@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp.compose.points import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
@@ -40,8 +41,8 @@ def dispatch(
     outputs: Path,
     *,
     echo: Echo = write_to_screen,
-    modules: Sequence[str] = (),
     replan: Callable[[int], Plan] | None = None,
+    modules: Sequence[str] = (),
     restart_delay_s: float = 5.0,
     again: bool = False,
     resume: str | None = None,
@@ -61,6 +62,10 @@ def dispatch(
     Raises:
         XpError: preflight failed (nothing was created), a stage failed, or the run was stopped by a signal.
     """
+    from xp.planning.plan import build_again
+
+    names = [stage.name for stage in plan.stages]
+    replan = replan or (lambda attempt: build_again(plan.spec, plan.run_id, attempt, names))
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
@@ -81,7 +86,7 @@ def dispatch(
                 echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
                 with Signals(plan.run_id, resume) as signals:
                     signals.sleep(delay)
-                    plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
+                    plan = replan(plan.attempt + 1)
                     signals.check()
     raise AssertionError("unreachable")
 
@@ -183,7 +188,7 @@ class _Attempt:
         with resource_errors(self._run):
             if has_every_stage(plan, earlier):
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
-                write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
+                write_atomically(self._run / "spec.yaml", to_yaml(plan.spec))
         self._save(record)
 
     def _fill(self) -> None:
@@ -283,16 +288,3 @@ def _on_record(launch: Launch) -> dict[str, Any]:
         "launcher": launch.launcher,
         "native_id": launch.native_id,
     }
-
-
-def _next_attempt(plan: Plan) -> Plan:
-    from xp.planning.plan import build_again
-
-    return build_again(plan.spec, plan.run_id, plan.attempt + 1, [stage.name for stage in plan.stages])
-
-
-def _yaml(value: Any) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
-    return text
