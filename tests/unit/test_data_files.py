@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,7 @@ from xp.lib.load import find_module
 from xp.planning import data_rows as planned_rows
 from xp.planning.data_rows import row_lines
 from xp.planning.plan import build_plan
-from xp.planning.stages.episode import env_config
-from xp.planning.stages.prepare import prepare_config, task_set_place
-from xp.tasks.config import PrepareConfig
-from xp.tasks.request import source_digest, with_sources
+from xp.planning.stages.prepare import task_set_place
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]
 
@@ -114,11 +110,6 @@ def test_two_columns_that_may_be_the_prompt_are_not_guessed_among(tmp_path: Path
     with pytest.raises(XpError, match=r"instruction and input may both be the prompt\n.*env\.columns\.prompt=instr"):
         load_rows(str(file), {})
     assert load_rows(str(file), {"prompt": "input"})[0]["train"][0]["prompt"] == "b"
-
-
-def test_a_column_that_only_later_rows_have_is_found(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", '{"prompt": "a", "answer": null}\n{"prompt": "a", "answer": "1"}')
-    assert load_rows(str(file), {})[1]["answer"] == "answer"
 
 
 def test_files_are_splits_and_a_column_may_name_them_too(tmp_path: Path) -> None:
@@ -243,14 +234,6 @@ def test_each_wrong_try_names_the_fault_and_the_way_out(overrides: list[str], fa
     assert "String should match" not in str(error.value)
 
 
-def test_a_module_that_is_no_package_has_no_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here.parent / "mygrade.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(here.parent)
-    with pytest.raises(XpError, match=r"mygrade is a module and no package.*\n.*write \./sums\.jsonl"):
-        build_plan(compose(words("mygrade:sums.jsonl")), "r")
-    assert "mygrade" not in sys.modules
-
-
 def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> None:
     place = task_set_place(compose(words("sums.jsonl")))
     (here.parent / "elsewhere").mkdir()
@@ -261,18 +244,6 @@ def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> 
     assert task_set_place(compose(words(copy))) != place
 
 
-def test_files_of_one_name_are_told_apart_by_their_splits_in_whatever_order(here: Path) -> None:
-    for folder in "ab":
-        (here.parent / folder).mkdir()
-        (here.parent / folder / "sums.jsonl").write_text(json.dumps({"question": folder, "answer": 1}))
-    orders = ("{train: a/sums.jsonl, test: b/sums.jsonl}", "{test: b/sums.jsonl, train: a/sums.jsonl}")
-    swapped = "{train: b/sums.jsonl, test: a/sums.jsonl}"
-    places = [task_set_place(compose(words(files))) for files in (*orders, swapped)]
-    assert places[0] == places[1] != places[2]
-    config = prepare_config(compose(words(orders[0])))
-    assert with_sources(PrepareConfig.from_json(config.to_json())) == config
-
-
 def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = compose(words("sums.jsonl"))
     code = here.parent / "code"
@@ -281,21 +252,6 @@ def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pyt
     here.write_text('{"question": "other", "answer": 1}')
     assert len(load_rows(str(here), {})[0]["train"]) == len(SUMS)
     assert (code / shipped_name(here)).is_file()
-
-
-@pytest.mark.usefixtures("here")
-def test_a_data_set_that_is_too_large_for_a_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.launchers.files.MAX_DATA_BYTES", 10)
-    with pytest.raises(XpError, match=r"would be copied into the run.*env\.rows=module:function") as error:
-        locate_data(compose(words("sums.jsonl")))
-    assert error.value.code is ExitCode.RESOURCE
-
-
-def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
-    spec = compose(words("sums.jsonl"))
-    here.unlink()
-    with pytest.raises(XpError, match="there is no such file"):
-        source_digest(env_config("graded", spec.env.members["graded"], spec))
 
 
 @pytest.mark.parametrize("rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"])

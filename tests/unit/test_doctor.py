@@ -15,12 +15,11 @@ from xp.compose import compose
 from xp.doctor import exit_code
 from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.functions import functions
-from xp.doctor.machine import accelerators, disk, host, memory, versions
+from xp.doctor.machine import accelerators, disk, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
 from xp.errors import ExitCode
 from xp.launchers.preflight import differing
-from xp.planning.memory import memory_lines
 from xp.planning.plan import build_plan
 from xp.testing.jobs import PATIENCE_S
 
@@ -53,20 +52,6 @@ def test_xps_own_python_is_not_made_into_the_trainers() -> None:
     overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
     faults = [f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT]
     assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
-
-
-@pytest.mark.parametrize(
-    ("words", "verdict", "text"),
-    [
-        (("model=qwen3-4b", "hardware=a100x1"), Verdict.FAULT, "would not fit by "),
-        (("model=qwen3-1.7b", "hardware=a100x1"), Verdict.OK, "GB to spare"),
-    ],
-)
-def test_the_plans_verdict_on_memory_is_repeated(words: tuple[str, ...], verdict: Verdict, text: str) -> None:
-    spec = compose([*words, "env=whodunit"])
-    finding = only(list(memory(spec, Path("outputs"))))
-    assert (finding.verdict, text in finding.text) == (verdict, True)
-    assert finding.text in "\n".join(memory_lines(spec, Path("outputs")))
 
 
 def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +98,6 @@ def test_accelerators_are_held_against_the_hardware(
     assert expected in finding.text
 
 
-def test_the_host_is_held_against_the_hardware() -> None:
-    assert only(list(host(compose(["hardware.num_cpus=1", "hardware.memory_gb=0.1"])))).verdict is Verdict.OK
-    assert "9999 cores" in only(list(host(compose(["hardware.num_cpus=9999"])))).text
-
-
 def test_a_disk_that_is_too_small_is_a_fault(tmp_path: Path) -> None:
     assert only(list(disk(compose([]), tmp_path / "not" / "yet"))).verdict is Verdict.OK
     spec = compose(["env=whodunit", "hardware=a100x4", "training.keep_checkpoints=100000"])
@@ -156,10 +136,6 @@ def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
     assert finding.verdict is Verdict.OK
     finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
     assert "has no split nosuch" in finding.text
-
-
-def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:
-    assert only(list(chat_template(compose([]), tmp_path))).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.integration

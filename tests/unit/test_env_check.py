@@ -20,11 +20,10 @@ from tests.fake_session import FakeSession, steady
 from tests.ors_server import COUNTER, QUIZ, rules
 from tests.unit.test_envs_graded import graded
 from xp.cli.commands import env
-from xp.cli.env_check import show
 from xp.cli.parser import parse
 from xp.env_check import watch
 from xp.env_check.measure import Measured, measure
-from xp.env_check.policy import Draw, arguments_of, faults_of, random_policy, scripted_policy
+from xp.env_check.policy import Draw, arguments_of, faults_of, scripted_policy
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import Watch
 from xp.envs.base import Message, Task, ToolSpec
@@ -75,12 +74,6 @@ def test_a_reference_is_followed() -> None:
         "$defs": {"Side": {"enum": ["left", "right"]}},
     }
     assert arguments_of(ToolSpec("t", "", schema), Draw(1, ()))["side"] in ("left", "right")
-
-
-def test_texts_are_drawn_from_the_words_of_the_prompt_too() -> None:
-    tool = ToolSpec("say", "", {"type": "object", "properties": {"it": {"type": "string"}}, "required": ["it"]})
-    policy = random_policy([tool], Dialect.HERMES, ["Ada"], seed=0)
-    assert any("Ada" in policy() for _ in range(200))
 
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))
@@ -185,10 +178,6 @@ class Silent:
         pass
 
 
-def test_another_split_is_played_where_the_asked_one_is_missing() -> None:
-    assert "split other" in checked(rules(provider="tests.unit.test_env_check:Silent")).facts["played"]
-
-
 @pytest.mark.parametrize(
     ("config", "place"),
     [
@@ -215,12 +204,6 @@ def test_a_prompt_that_another_session_or_process_does_not_repeat_is_a_fault_unl
     assert "expected '" in fault
     assert "set env.prompt=live" in fault
     assert faults(replace(config, prompt=PromptSource.LIVE)) == []
-
-
-def test_a_second_process_that_cannot_be_started_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.env_check.measure.PROGRAM", "xp.no_such_program")
-    found = checked(rules(serve=f"{DRAWN}:Steady"), num_tasks=1, group_size=1)
-    assert any("in a second process: ResponseLost" in fault for fault in found.faults)
 
 
 def env_command(words: list[str]) -> int:
@@ -284,19 +267,6 @@ def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measur
     assert found["facts"]["sessions"] == "2 of 2 opened"
     assert "opening two sessions on task 1 of 2" in said.err
     assert "still opening two sessions on task 2 of 2" in said.err
-
-
-def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show(EnvReport("slow", {"tasks": "3"}, (), (), "opening two sessions"))
-    text = capsys.readouterr().out
-    assert "the time was over while opening two sessions" in text
-    assert "no problems found" not in text
-
-
-@pytest.mark.parametrize("arguments", [["--seconds"], ["--seconds", "x"], ["--seconds", "0"]])
-def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(XpError, match=r"whole number|expected one argument"):
-        env_command(["check", "env=echo", *arguments])
 
 
 @pytest.mark.parametrize("arguments", [[], ["lists"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from xp.cli.install import install
-from xp.cli.install_checkouts import install_sources, make_checkouts, python_above
+from xp.cli.install_checkouts import make_checkouts, python_above
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.preflight import checkouts, commit_of, interpreter, project
 from xp.planning.plan import build_plan
 from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
-from xp.runtimes import WHOLE, Checkout, Checkouts, installed_checkouts
+from xp.runtimes import Checkout, Checkouts, installed_checkouts
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
-ROOT = Path(__file__).resolve().parents[2]
 PATCH = """--- a/text
 +++ b/text
 @@ -1 +1 @@
@@ -78,15 +75,6 @@ def test_both_are_at_their_commits_with_the_patch_and_are_made_once(sources: Che
     assert Path(made["ENGINE_PATH"], "text").read_text() == "kept\n"
 
 
-def test_one_that_was_cut_short_is_made_anew(sources: Checkouts) -> None:
-    place = Path(make_checkouts(sources)["ENGINE_PATH"])
-    (place.parent / WHOLE).unlink()
-    (place / "text").write_text("half\n")
-    assert installed_checkouts(sources.key) == {}
-    make_checkouts(sources)
-    assert (place / "text").read_text() == "patched\n"
-
-
 @pytest.mark.parametrize("fault", ["commit", "address", "patch"])
 def test_where_git_fails_the_command_is_named_and_nothing_counts_as_installed(
     sources: Checkouts, tmp_path: Path, fault: str
@@ -104,12 +92,6 @@ def test_where_git_fails_the_command_is_named_and_nothing_counts_as_installed(
         make_checkouts(wrong)
     assert caught.value.code == ExitCode.RUNTIME
     assert installed_checkouts(wrong.key) == {}
-
-
-def test_another_commit_or_extra_is_another_directory(sources: Checkouts) -> None:
-    trainer, engine = sources.checkouts
-    others = [replace(sources, checkouts=(replace(trainer, commit="1"), engine)), replace(sources, extra="fsdp")]
-    assert len({sources.key, *(one.key for one in others)}) == 3
 
 
 def test_a_job_finds_them_and_a_variable_of_the_users_goes_first(
@@ -175,34 +157,3 @@ def test_a_backend_names_its_checkouts_and_the_command_that_makes_them() -> None
         assert of_main.extra == extra
     assert runtime_checkouts(compose(["env=whodunit", "backend=skyrl", "hardware=a100x4"])) is None
     assert build_plan(spec, "x").stages[-1].job.runtime.checkouts == found.key
-
-
-def test_checkouts_of_the_users_own_are_taken_at_their_pins_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SLIME_PATH", "MEGATRON_PATH"):
-        repository(tmp_path / name)
-        monkeypatch.setenv(name, str(tmp_path / name))
-    with pytest.raises(XpError, match="xp's rendering was proven with 624b824a8") as caught:
-        install(compose(SLIME))
-    assert "proven with 1dcf0dafa" in str(caught.value)
-    there = [f"backend.commits.{name}={commit_of(tmp_path / name)}" for name in ("SLIME_PATH", "MEGATRON_PATH")]
-    own = install_sources(compose([*SLIME, *there]))
-    assert own == {name: str(tmp_path / name) for name in ("SLIME_PATH", "MEGATRON_PATH")}
-    assert install(compose([*SLIME, *there, "backend.runtime.python=python3"])) is None
-
-
-def test_tests_of_a_trainer_stop_at_a_checkout_of_another_commit_and_say_what_is_wanted(tmp_path: Path) -> None:
-    from tests.trainers.pins import pinned, wrong_checkouts
-
-    assert pinned().keys() == {"SLIME_PATH", "MEGATRON_PATH", "SKYRL_PATH"}
-    there = repository(tmp_path / "m")
-    subprocess.run(["git", "-C", str(tmp_path / "m"), "checkout", "-q", there], check=True)
-    (sentence,) = wrong_checkouts({"MEGATRON_PATH": str(tmp_path / "m")})
-    assert f"is at {there[:9]}, and xp's rendering was proven with 1dcf0dafa" in sentence
-    assert wrong_checkouts({"MEGATRON_PATH": str(tmp_path / "m"), "XP_TEST_ANY_COMMIT": "1"}) == []
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/trainers/test_batch_constraints.py"]
-    environ = {**os.environ, "MEGATRON_PATH": str(tmp_path / "m")}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 4
-    assert sentence in done.stdout + done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import yaml
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.compose import compose, to_yaml
-from xp.errors import XpError
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
@@ -63,13 +61,6 @@ def test_a_killed_run_goes_on_and_a_held_one_is_left_to_its_supervisor(tmp_path:
         assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.RUNNING
 
 
-def test_of_several_runs_of_one_spec_the_furthest_counts(tmp_path: Path) -> None:
-    one = spec(tmp_path)
-    leave_run(one, "a-done", RunStatus.SUCCEEDED)
-    leave_run(one, "b-failed", RunStatus.FAILED)
-    assert [entry.run_id for entry in ledger(tmp_path).values()] == ["a-done"]
-
-
 def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:
     one = spec(tmp_path)
     leave_run(one, "done", RunStatus.SUCCEEDED)
@@ -97,13 +88,6 @@ def test_the_digest_follows_what_decides_the_result_and_nothing_else(
     assert (len(digests) == 1) == is_same
 
 
-def test_a_directory_that_is_no_run_does_not_disturb_a_sweep(tmp_path: Path) -> None:
-    stray = tmp_path / "runs" / "stray"
-    stray.mkdir(parents=True)
-    (stray / "spec.yaml").write_text("[")
-    assert ledger(tmp_path) == {}
-
-
 def test_the_leaderboard_ranks_by_held_out_reward_and_keeps_runs_without_one_at_the_end(tmp_path: Path) -> None:
     leave_run(spec(tmp_path, "seed=1"), "poor", RunStatus.SUCCEEDED, after=0.5)
     leave_run(spec(tmp_path, "seed=2"), "good", RunStatus.SUCCEEDED, after=0.9)
@@ -117,20 +101,6 @@ def test_the_leaderboard_ranks_by_held_out_reward_and_keeps_runs_without_one_at_
         .startswith("| good | whodunit_mini | tiny | grpo | trl | 2 | 24 | 0.400 | 0.900")
     )
     assert [line.run for line in leaderboard(tmp_path, ["poor"])] == ["poor"]
-
-
-def test_a_run_that_does_not_exist_cannot_be_compared(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="no such run: ghost; python -m xp runs list"):
-        leaderboard(tmp_path, ["ghost"])
-
-
-def test_attempts_of_one_run_count_their_own_minutes(tmp_path: Path) -> None:
-    directory = leave_run(spec(tmp_path), "run", RunStatus.INTERRUPTED, after=0.7)
-    record = close_attempt(begin_attempt(RunRecord("run", RunStatus.PENDING, ()), ["train"], HERE), RunStatus.SUCCEEDED)
-    hour = replace(record.attempts[0], started="2026-01-01T00:00:00+00:00", ended="2026-01-01T01:00:00+00:00")
-    later = replace(hour, number=2, started="2026-01-02T00:00:00+00:00", ended="2026-01-02T00:30:00+00:00")
-    write_record(directory, replace(record, attempts=(hour, later)))
-    assert leaderboard(tmp_path, [])[0].minutes == pytest.approx(90)
 
 
 def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(

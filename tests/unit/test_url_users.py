@@ -11,7 +11,6 @@ from xp.__main__ import main
 from xp.compose import compose
 from xp.errors import XpError
 from xp.evaluation.settings import settings
-from xp.evaluation.words import read
 from xp.spec.section import user_in_url
 
 PASSWORD = "pw-opensesame"
@@ -49,24 +48,6 @@ def test_a_url_with_a_password_is_refused_with_its_path(overrides: list[str], pa
     assert PASSWORD not in said
     assert f"{path}: a URL with a user or a password" in said or not path
     assert "environment variable" in said or "name a secret" in said
-
-
-@pytest.mark.parametrize("name", ["model.url", "model.name", "eval.python", "eval.engine", "eval.concurrency"])
-def test_settings_of_an_evaluation_take_none_either(name: str) -> None:
-    with pytest.raises(XpError) as caught:
-        settings({name: URL})
-    assert PASSWORD not in str(caught.value)
-    assert "environment variable" in str(caught.value)
-
-
-def test_the_words_of_an_evaluation_take_none_either() -> None:
-    with pytest.raises(XpError) as caught:
-        read(["env=multiply", "model=endpoint", f"model.url={URL}", "model.name=m"])
-    assert PASSWORD not in str(caught.value)
-
-
-def test_a_key_of_a_mapping_is_looked_at_too() -> None:
-    assert user_in_url({"prices": {URL: [1, 2]}}) == "prices"
 
 
 @pytest.mark.parametrize(
