@@ -16,7 +16,7 @@ from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
 import multiprocessing, socket
-from xp.security import loopback
+from xp.lib import loopback
 
 def listen():
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -48,7 +48,7 @@ def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_pa
 
 CLUSTER = """
 import json, os
-from xp.security import own_ray
+from xp.lib import ray_token as own_ray
 own_ray.close_to_others()
 print(json.dumps(dict(os.environ)))
 """

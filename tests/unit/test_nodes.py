@@ -32,7 +32,7 @@ def test_a_program_reads_the_nodes_as_the_launcher_named_them() -> None:
 
 JOINS = """
 import os
-from xp.security import own_ray
+from xp.lib import ray_token as own_ray
 from xp.worker.nodes import INTERFACE, use_rays_interface
 own_ray.close_to_others()
 os.environ.pop("XP_ONE_MACHINE")

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch, now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import JOB_SPEC, Spread, make_job_spec, read_result
+from xp.launchers.node.job_spec import JOB_SPEC, Spread, make_job_spec
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import decode
 from xp.lib.digest import text_digest
@@ -109,20 +109,6 @@ def launches_of(launcher: str, native_id: str, stages: Sequence[tuple[Stage, Con
     """Launches of stages that one job runs, submitted now."""
     started = now()
     return [Launch(launcher, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
-
-
-def poll_result(directory: Path, ended: Callable[[], int | None]) -> int | None:
-    """The exit code of a stage whose directory is seen here; None while its job is queued or running.
-
-    Args:
-        directory: the stage's.
-        ended: queries the cluster: the exit code if there is no result.
-    """
-    if (result := read_result(directory)) is not None:
-        return result.exit_code
-    code = ended()
-    result = read_result(directory)  # again: the job may have written it meanwhile
-    return code if result is None else result.exit_code
 
 
 def identity(stage: Stage, context: Context) -> str:

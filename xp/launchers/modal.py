@@ -157,16 +157,13 @@ class ModalLauncher(ServiceLauncher):
             answer = ask(
                 [*_modal(), "run", "--detach", "--quiet", str(file)], timeout_s=SUBMIT_S, environ=plain | tokens
             )
-        except TimedOut:
-            if (found := self._find(name)) is None:
-                raise
-            return found
+        except TimedOut as error:
+            answer = str(error)
         match = re.search(r"^xp-submitted (ap-\S+) ", answer, re.MULTILINE)
-        if match is None and (found := self._find(name)) is not None:
-            return found
-        if match is None:
+        native_id = self._find(name) if match is None else match.group(1)
+        if native_id is None:
             raise XpError(f"modal run printed no app: {answer.strip()[-300:]!r}", ExitCode.RUNTIME)
-        return match.group(1)
+        return native_id
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name; None: there is none."""

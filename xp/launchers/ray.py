@@ -24,18 +24,17 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.base import Context, Launch
 from xp.launchers.cluster import (
     identity,
     inherited,
     launches_of,
     place_job_spec,
-    poll_result,
     read_launches,
     spread_of,
     write_launches,
 )
-from xp.launchers.follow import follow
+from xp.launchers.follow import ClusterLauncher
 from xp.launchers.node.gpus import Gpus, claim_for
 from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
@@ -64,14 +63,13 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     )
 
 
-class RayLauncher:
+class RayLauncher(ClusterLauncher):
     """One Ray job per stage; one job for all stages of a detached run."""
 
     name = "ray"
-    is_here = True
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec, self._outputs = spec, outputs.absolute()
+        super().__init__(spec, outputs)
         self._head: RayHead | None = None
         self._gpus, self._num_cpus = Gpus(), 1
         self._answered = time.monotonic()
@@ -105,17 +103,6 @@ class RayLauncher:
         """Submits one job that runs the stages in order, since Ray does not order jobs."""
         return self._submit(stages) if stages else []
 
-    def wait(self, launch: Launch, echo: Echo) -> int:
-        directory = (self._outputs / launch.log).parent
-        return follow(directory, lambda: self._ended(launch), lambda: self._said(launch), echo)
-
-    def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued or running."""
-        return poll_result((self._outputs / launch.log).parent, lambda: self._ended(launch))
-
-    def fetch(self, launch: Launch) -> None:
-        """Does nothing: the job's files are below the outputs root."""
-
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Stops the job from a thread, since Ray's client waits; Ray sends TERM, and KILL after the grace period."""
         if now and self._head is not None:
@@ -124,7 +111,7 @@ class RayLauncher:
         threading.Thread(target=self._stop, args=(launch.native_id,), daemon=False).start()
 
     def close(self, context: Context) -> None:
-        secrets_files.forget(context)
+        super().close(context)
         if self._head is not None:
             self._head.stop()
             self._head = None
@@ -273,7 +260,7 @@ class RayLauncher:
         code: int = info.driver_exit_code or ExitCode.INTERNAL
         return code if code > 0 else 128 - code
 
-    def _said(self, launch: Launch) -> str:
+    def _message(self, launch: Launch) -> str:
         with suppress(Exception):
             info = _info(self._client(), launch.native_id)
             return "" if info is None else str(info.message)
