@@ -13,7 +13,7 @@ import pytest
 
 from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
+from xp.lib import processes
 from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration
@@ -83,17 +83,17 @@ def _ignore() -> None:
 
 def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() -> None:
     """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
-    process = guard.start(["sleep", "1200"], 1200.0)
-    guard.ask(process)
+    process = processes.start(["sleep", "1200"], 1200.0)
+    processes.ask(process)
     try:
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     finally:
-        guard.end(process, now=True)
+        processes.end(process, now=True)
 
 
 def test_a_command_ends_with_the_program_that_started_it_though_it_ignores_term(tmp_path: Path) -> None:
     """The program is killed; its child, which starts another process, ignores TERM."""
-    program = "import sys; from xp import guard; guard.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    program = "import sys; from xp import guard; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
     parent = subprocess.Popen([sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE)
     eventually(lambda: (tmp_path / "pids").exists())
     tree = [int(text) for text in (tmp_path / "pids").read_text().split()]

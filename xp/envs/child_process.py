@@ -23,7 +23,7 @@ from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost
 from xp.envs.config import EnvConfig
 from xp.envs.pythons import executable, path_for
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib.private_directory import PREFIX
 from xp.secrets.environment import inherited
 
@@ -63,7 +63,7 @@ class ChildProcess:
         return next(self._numbers)
 
     def close(self, *, now: bool = True) -> None:
-        """Ends the child; with `now=False`, one with its own shutdown gets guard.GRACE_S seconds for it."""
+        """Ends the child; with `now=False`, one with its own shutdown gets processes.GRACE_S seconds for it."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
@@ -80,7 +80,7 @@ class Child:
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
-        self._process = guard.start(
+        self._process = processes.start(
             [executable(python), "-m", program, str(theirs.fileno())],
             env=_environ(environ, config.secrets, python),
             pass_fds=(theirs.fileno(),),
@@ -122,10 +122,10 @@ class Child:
         return _result(kind, value, what)
 
     def end(self, why: str, *, now: bool = True) -> None:
-        """Ends the process and what it started, now or within guard.GRACE_S; waiting callers get the reason."""
+        """Ends the process and what it started, now or within processes.GRACE_S; waiting callers get the reason."""
         self._gone = self._gone or why
         if self._owner == os.getpid():
-            guard.end(self._process, now=now)
+            processes.end(self._process, now=now)
 
     def _read(self) -> None:
         while True:
@@ -138,7 +138,7 @@ class Child:
                 break
             if (done := self._waiting.pop(number, None)) is not None:
                 done.set_result(_unpacked(kind, packed))
-        guard.ask(self._process)
+        processes.ask(self._process)
 
     def _watch(self) -> None:
         """Waits for the process's end and tells the waiting callers."""

@@ -86,6 +86,22 @@ def checkouts(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> dict
     return {variable: place for variable, place in made.items() if not environ.get(variable)}
 
 
+def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
+    """Variables by which a job finds its code: the run's copy, its checkout, and directories of the user's.
+
+    Args:
+        runtime: the job's Python; one that the user names does not get the user's directories.
+        code: parent directory of the run's copy of xp.
+        path: the user's PYTHONPATH.
+    """
+    places = [str(code)]
+    if (checkout := project(runtime)) is not None:
+        places.append(str(checkout))
+    if runtime.python is None:
+        places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
+    return {**checkouts(runtime), "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+
+
 def probe(
     python: str, modules: Sequence[str], packages: Sequence[str]
 ) -> tuple[Mapping[str, bool], Mapping[str, str | None], str]:

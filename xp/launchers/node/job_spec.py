@@ -134,18 +134,13 @@ def make_job_spec(
 ) -> JobSpec:
     """Makes the job spec of a stage."""
     job = stage.job
-    names = {
-        "XP_RUN_ID": context.run_id,
-        "XP_ATTEMPT": str(context.attempt),
-        "XP_STAGE": stage.name,
-    }
     return JobSpec(
         key=context.key(stage.name),
         root=root,
         directory=f"{context.directory}/{stage.name}",
         code=context.code,
         argv=job.argv,
-        env={**job.env, **names},
+        env={**job.env, **context.variables(stage.name)},
         files=job.files if brings_files else {},
         outputs=tuple(dict.fromkeys((*job.outputs, *([stage.done] if stage.done else [])))),
         done=stage.done,

@@ -18,7 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib import ray_token as own_ray
 from xp.lib.loopback import free_ports
 from xp.worker.nodes import Nodes, own_address
@@ -104,7 +104,7 @@ class _NodePart:
             *("--min-worker-port=0", "--max-worker-port=0"),
         ]
         with self._log.open("wb") as log:
-            self._process = guard.start(
+            self._process = processes.start(
                 command,
                 cwd=spec.root,
                 env={**RETRIES, **environ},
@@ -122,7 +122,7 @@ class _NodePart:
 
     def stop(self) -> None:
         """Ends all processes of this node's part and removes its files."""
-        guard.end(self._process)
+        processes.end(self._process)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
