@@ -52,7 +52,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
                 f"{name!r} cannot name a directory: letters, digits, `_`, `-` and single dots", ExitCode.RUN_DIR
             )
     for stage in plan.stages:
-        for path in (*stage.job.files, *stage.job.outputs, *([stage.done] if stage.done else [])):
+        for path in (*stage.job.files, *stage.promised):
             inside(outputs, path)
     check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
     check_writable(outputs)

@@ -203,7 +203,7 @@ class _Attempt:
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
             return
-        before = states(self._outputs, _promised(stage))
+        before = states(self._outputs, stage.promised)
         context = self._context_of(stage)
         with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
@@ -235,7 +235,7 @@ class _Attempt:
 
     def _is_whole(self, stage: Stage, manifest: str) -> bool:
         """Returns whether a content-addressed result exists and is not damaged; a damaged one is made again."""
-        if not all(states(self._outputs, _promised(stage)).values()):
+        if not all(states(self._outputs, stage.promised).values()):
             return False
         if (fault := damaged(self._outputs / manifest)) is not None:
             self._echo(f"xp: {stage.name}: {Path(manifest).parent} is damaged ({fault}); it is made again\n")
@@ -243,7 +243,7 @@ class _Attempt:
 
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
         is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
-        absent = missing(self._outputs, _promised(stage), before, f"runs/{self._plan.run_id}") if is_over else []
+        absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
         if self._signals.number is not None:  # for any code: a stopped program may clean up and exit 0
             self._update(stage, status=RunStatus.INTERRUPTED, **ending)
@@ -268,10 +268,6 @@ class _Attempt:
     def _save(self, record: RunRecord) -> None:
         self._record = record
         save_record(self._run, record)
-
-
-def _promised(stage: Stage) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*stage.job.outputs, *([stage.done] if stage.done else []))))
 
 
 def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:

@@ -142,7 +142,7 @@ def make_job_spec(
         argv=job.argv,
         env={**job.env, **context.variables(stage.name)},
         files=job.files if brings_files else {},
-        outputs=tuple(dict.fromkeys((*job.outputs, *([stage.done] if stage.done else [])))),
+        outputs=stage.promised,
         done=stage.done,
         runtime=job.runtime,
         secrets_file=secrets_file,

@@ -58,24 +58,15 @@ def is_screen() -> bool:
 
 def plain(text: str) -> str:
     """The text without terminal control sequences."""
-    return _filtered(text, lambda _: False)
+    return _ESCAPE.sub("", text) if _CONTROL.search(text) else text
 
 
 def harmless(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
     queries, hidden text)."""
-    return _filtered(text, _is_harmless)
-
-
-def _filtered(text: str, is_kept: Callable[[str], bool]) -> str:
-    """The text without those escapes that are not kept."""
-    parts, position = [], 0
-    while (control := _CONTROL.search(text, position)) is not None:
-        escape = _ESCAPE.match(text, control.start())
-        assert escape is not None  # the last alternative is any control character
-        parts.append(text[position : escape.end() if is_kept(escape.group()) else control.start()])
-        position = escape.end()
-    return "".join((*parts, text[position:])) if parts else text
+    if _CONTROL.search(text) is None:
+        return text
+    return _ESCAPE.sub(lambda match: match[0] if _is_harmless(match[0]) else "", text)
 
 
 def _is_harmless(sequence: str) -> bool:
