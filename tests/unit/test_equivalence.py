@@ -62,9 +62,6 @@ def test_both_one_sided_tests_reject_exactly_where_the_90_percent_interval_is_wi
 def test_each_verdict_is_given_where_it_belongs(differences: list[float], verdict: Verdict) -> None:
     found = compared("reward", NAMES, pairs_of(differences), 0.03)
     assert found.verdict is verdict
-    assert verdict.value in found.sentence()
-    assert (" p " in found.sentence()) == (len(differences) > 1)
-    assert ("seeds would show" in found.sentence()) == (verdict is Verdict.UNDECIDED and len(differences) > 1)
 
 
 def test_the_area_is_the_mean_of_the_steps_and_each_figure_of_each_two_backends_is_compared() -> None:
