@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,15 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
         f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)}"
     )
+
+
+def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
+    """Returns whether a stage's content-addressed result exists and is not damaged; a damaged one is made again."""
+    if stage.done is None or not all(states(outputs, stage.promised).values()):
+        return False
+    if (fault := damaged(outputs / stage.done)) is not None:
+        warn(f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n")
+    return fault is None
 
 
 def attempt_of(record: RunRecord, name: str) -> int | None:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 from xp import __version__
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
-from xp.launchers.base import Context, Launcher, Telling
-from xp.launchers.files import PACKAGE, inside, locate_data, locate_modules
+from xp.launchers.base import Context, Echo, Launcher, Telling
+from xp.launchers.files import PACKAGE, copy_modules, copy_package, inside, locate_data, locate_modules
 from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
+from xp.lib.atomic import write_atomically
 from xp.lib.names import is_name
 from xp.runs.record import Provenance
-from xp.runs.run_directory import check_run_directory, check_writable
+from xp.runs.run_directory import check_run_directory, check_writable, resource_errors
 from xp.secrets.redaction import Redactor, resolve, telling_values
-from xp.tracking.base import WANDB_KEY, check_trackers, node_tracking
+from xp.tracking.base import WANDB_KEY, TrackedRun, check_trackers, node_tracking
+from xp.tracking.mirror import Mirror
+from xp.tracking.trackers import openers
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -38,6 +41,21 @@ class Ready:
     """Paths of the environments' data files, to be copied."""
     told: tuple[str, ...] = ()
     """Names of the trackers that the jobs open themselves."""
+
+    def fill(self, directory: Path, plan: Plan) -> None:
+        """Makes an attempt's directory, and writes the files that do not belong to a stage."""
+        with resource_errors(directory):
+            directory.mkdir()
+            write_atomically(directory / "plan.json", plan.to_json())
+            copy_package(directory / "code")
+            copy_modules(self.modules, directory / "code", self.data)
+
+    def mirror(self, plan: Plan, run: Path, echo: Echo) -> Mirror:
+        """The trackers that are opened here follow the run's metrics."""
+        config = plan.spec.model_dump(mode="json")
+        tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=self.tracker_keys)
+        redactor, names = self.redactor, [name for name in plan.spec.tracking if name not in self.told]
+        return Mirror(run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redactor.redact(text)))
 
     @property
     def redactor(self) -> Redactor:

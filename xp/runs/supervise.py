@@ -8,26 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.points import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.cluster import read_launches
-from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.job_spec import State, missing, states
 from xp.launchers.node.log import last_lines, write_to_screen
-from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
-from xp.lib.verified import damaged
 from xp.runs.detached import record_before
-from xp.runs.kept import has_every_stage, kept
+from xp.runs.kept import has_every_stage, is_whole, kept
 from xp.runs.ready import Ready, context_of, make_ready, provenance
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
-from xp.runs.run_directory import hold, resource_errors, resume_command, save_record
-from xp.tracking.base import TrackedRun
-from xp.tracking.mirror import Mirror
-from xp.tracking.trackers import openers
+from xp.runs.run_directory import hold, resource_errors, resume_command, save_record, save_spec
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -75,7 +68,7 @@ def dispatch(
         for restart in range(max_restarts + 1):
             try:
                 # Trackers of each attempt are its own, as for a resumed run.
-                with _mirror(plan, run, ready, echo), Signals(plan.run_id, resume) as signals:
+                with ready.mirror(plan, run, echo), Signals(plan.run_id, resume) as signals:
                     is_again = again and restart == 0
                     attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
                     return attempt.leave() if plan.spec.launcher.detach else attempt.run()
@@ -117,7 +110,7 @@ class _Attempt:
     def run(self) -> RunRecord:
         self._open()
         try:
-            self._fill()
+            self._ready.fill(self._outputs / self._context.directory, self._plan)
             for stage in self._plan.stages:
                 self._signals.check()
                 self._stage(stage)
@@ -138,7 +131,7 @@ class _Attempt:
         assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
         self._open()
         try:
-            self._fill()
+            self._ready.fill(self._outputs / self._context.directory, self._plan)
             todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
             with resource_errors(self._outputs / self._context.directory):
                 launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
@@ -188,17 +181,8 @@ class _Attempt:
         with resource_errors(self._run):
             if has_every_stage(plan, earlier):
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
-                write_atomically(self._run / "spec.yaml", to_yaml(plan.spec))
+                save_spec(self._run, plan.spec)
         self._save(record)
-
-    def _fill(self) -> None:
-        """Write the attempt's files that do not belong to a stage."""
-        directory = self._outputs / self._context.directory
-        with resource_errors(directory):
-            directory.mkdir()
-            write_atomically(directory / "plan.json", self._plan.to_json())
-            copy_package(directory / "code")
-            copy_modules(self._ready.modules, directory / "code", self._ready.data)
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
@@ -225,21 +209,13 @@ class _Attempt:
         """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
         if (attempt := self._kept.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
-        elif stage.done is not None and self._launcher.is_here and self._is_whole(stage, stage.done):
+        elif self._launcher.is_here and is_whole(stage, self._outputs, self._echo):
             where = "done before"
         else:
             return False
         self._update(stage, status=RunStatus.CACHED)
         self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
-
-    def _is_whole(self, stage: Stage, manifest: str) -> bool:
-        """Returns whether a content-addressed result exists and is not damaged; a damaged one is made again."""
-        if not all(states(self._outputs, stage.promised).values()):
-            return False
-        if (fault := damaged(self._outputs / manifest)) is not None:
-            self._echo(f"xp: {stage.name}: {Path(manifest).parent} is damaged ({fault}); it is made again\n")
-        return fault is None
 
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
         is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
@@ -268,13 +244,6 @@ class _Attempt:
     def _save(self, record: RunRecord) -> None:
         self._record = record
         save_record(self._run, record)
-
-
-def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:
-    config = plan.spec.model_dump(mode="json")
-    tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=ready.tracker_keys)
-    redactor, here = ready.redactor, [name for name in plan.spec.tracking if name not in ready.told]
-    return Mirror(run / "metrics.jsonl", tracked, openers(here), lambda text: echo(redactor.redact(text)))
 
 
 def _on_record(launch: Launch) -> dict[str, Any]:
