@@ -1,38 +1,35 @@
-"""Hyperparameter search by Optuna, through Hydra's own sweeper: one trial after the other, each a whole run.
+"""Hyperparameter search by Optuna: it proposes values, one trial after the other, each a whole run.
 
-Hydra reads the search space (`interval(1e-4, 1e-3)`, `choice(4, 8)`, `tag(log, interval(...))`) and proposes overrides;
-what they mean is decided by xp's own composition, as for any other command line.
+The search space is written in Hydra's syntax (`interval(1e-4, 1e-3)`, `choice(4, 8)`, `tag(log, interval(...))`).
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from xp.compose.groups import ROOT, with_plugins
+import yaml
+
 from xp.compose.overrides import parse
-from xp.compose.own_plugins import hide_foreign_plugins
 from xp.compose.points import compose
-from xp.compose.sources import OWN_FILES, USER_FILES, register_sources
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hydra.core.override_parser.types import Override
 
     from xp.spec import RunSpec
 
-DATABASE = "trials.db"
+DATABASE, RESULTS = "trials.db", "optimization_results.yaml"
 MAX_CHECKED = 200
 """Values of one `range` that are composed before the first trial: its first ones, and its last."""
 ROUNDING = 1e-9
 """Part of a step by which a range of floats may miss its upper bound."""
+REFUSED = "?{}"
+"""Characters of a path that have a meaning in the address of a database."""
 
 
 def search(
@@ -47,91 +44,76 @@ def search(
     Args:
         overrides: of every trial; at least one of them is a range to search.
         config_dirs: of the user's own options.
-        directory: for Optuna's database and Hydra's summary of the best trial (`optimization_results.yaml`).
+        directory: for Optuna's database and the summary of the best trial (`optimization_results.yaml`).
         num_trials: runs to start.
         objective: runs one spec and gives back what is to be maximized.
 
     Raises:
-        XpError: Optuna's sweeper is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
+        XpError: Optuna is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
     """
-    hide_foreign_plugins()
-    if find_spec("hydra_plugins.hydra_optuna_sweeper") is None:
-        raise XpError(
-            "a search needs Optuna's sweeper: make setup installs it (pyproject.toml, extra optuna)", ExitCode.RUNTIME
-        )
+    if find_spec("optuna") is None:
+        raise XpError("a search needs Optuna: make setup installs it (pyproject.toml, extra optuna)", ExitCode.RUNTIME)
+    if odd := sorted(set(REFUSED) & set(str(directory.absolute()))):
+        raise XpError(f"outputs: the path of a search must not have {' '.join(odd)}; got {directory.absolute()}")
     _check_space(overrides, config_dirs)
-
-    import hydra
-    import optuna
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import DictConfig
-
-    if not sys.stderr.isatty():
-        optuna.logging.disable_default_handler()  # its lines have colours
-    failures: list[XpError] = []
-
-    def trial(_: DictConfig) -> float:
-        if failures:  # Hydra counts a failed trial and goes on; a run that cannot run is told at once.
-            raise failures[0]
-        proposed = list(HydraConfig.get().overrides.task)
-        try:
-            with _outside_of_hydra():
-                return objective(compose(proposed, config_dirs))
-        except XpError as error:
-            failures.append(error)
-            raise
-
-    settings = _settings(directory, num_trials, config_dirs)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         place = error.filename or directory
         raise XpError(f"{place}: {error.strerror}; outputs=DIR names another directory", ExitCode.RESOURCE) from None
-    register_sources([])
-    entry: Any = hydra.main(version_base="1.3", config_path=str(ROOT / "conf"), config_name="config")(trial)
-    with _command_line(["xp", "-m", *overrides, *settings]), _errors(failures, directory / DATABASE):
-        entry()
-
-
-@contextmanager
-def _errors(failures: Sequence[XpError], database: Path) -> Iterator[None]:
-    """Context manager: the first trial's own error comes first; errors of Hydra and of the database are XpErrors."""
-    from hydra.errors import HydraException
     from sqlalchemy.exc import SQLAlchemyError  # type: ignore[import-untyped]
 
     try:
-        yield
+        _run(overrides, config_dirs, directory, num_trials, objective)
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise XpError(f"{database}: {reason}", ExitCode.RESOURCE) from error
-    except Exception as error:
-        if failures:
-            raise failures[0] from None
-        if isinstance(error, HydraException):
-            raise XpError(f"the search cannot continue: {str(error).splitlines()[0]}") from error
-        raise
+        raise XpError(f"{directory / DATABASE}: {reason}", ExitCode.RESOURCE) from error
 
 
-def _settings(directory: Path, num_trials: int, config_dirs: Sequence[Path]) -> list[str]:
-    """Overrides of Hydra's own configuration; raises XpError for a path that these cannot express."""
-    if odd := sorted({char for char in str(directory.absolute()) if char in "?#%'\"\\"}):
-        raise XpError(f"outputs: the path of a search must not have {' '.join(odd)}; got {directory.absolute()}")
-    places = [f"{OWN_FILES}://{ROOT}", *(f"{USER_FILES}://{one.resolve()}" for one in with_plugins(config_dirs))]
-    quoted = ",".join(f"'{place}'" for place in places)
-    return [
-        f"hydra.searchpath=[{quoted}]",
-        "hydra/sweeper=optuna",
-        "hydra.sweeper.direction=maximize",
-        f"hydra.sweeper.n_trials={num_trials}",
-        "hydra.sweeper.study_name=search",
-        f"hydra.sweeper.storage='sqlite:///{directory.absolute() / DATABASE}'",
-        f"hydra.sweep.dir='{directory.absolute()}'",
-        "hydra.sweep.subdir=.",
-        "hydra.output_subdir=null",
-        # Hydra's `disabled` would also silence the warnings of everybody else in this process.
-        "hydra/job_logging=none",
-        "hydra/hydra_logging=none",
-    ]
+def _run(
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+    directory: Path,
+    num_trials: int,
+    objective: Callable[[RunSpec], float],
+) -> None:
+    import optuna
+
+    if not sys.stderr.isatty():
+        optuna.logging.disable_default_handler()  # its lines have colours
+    parsed, _ = parse(overrides)
+    storage = f"sqlite:///{directory.absolute() / DATABASE}"
+    study = optuna.create_study(storage, study_name="search", direction="maximize", load_if_exists=True)
+    for _ in range(num_trials):
+        trial = study.ask()
+        words = [_proposed(one, trial) if one.is_sweep_override() else one.input_line or "" for one in parsed]
+        try:
+            value = objective(compose(words, config_dirs))
+        except XpError:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            raise
+        study.tell(trial, value)
+    best = {"name": "optuna", "best_params": study.best_params, "best_value": study.best_value}
+    write_atomically(directory / RESULTS, yaml.safe_dump(best, sort_keys=False, allow_unicode=True))
+
+
+def _proposed(override: Override, trial: Any) -> str:
+    """An override with the value that Optuna proposes."""
+    from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep
+
+    key, value = override.key_or_group, cast("Any", override.value())
+    if isinstance(value, ChoiceSweep) or getattr(value, "shuffle", False):
+        return f"{key}={trial.suggest_categorical(key, list(override.sweep_string_iterator()))}"
+    is_interval = isinstance(value, IntervalSweep)  # does not narrow: the bounds of an interval are not None
+    if is_interval:
+        is_log = "log" in value.tags
+        if "int" in value.tags:
+            return f"{key}={trial.suggest_int(key, int(value.start), int(value.end), log=is_log)}"
+        return f"{key}={trial.suggest_float(key, value.start, value.end, log=is_log)}"
+    bounds = (value.start, value.stop)
+    is_float = any(isinstance(one, float) for one in (*bounds, value.step))
+    suggest = trial.suggest_float if is_float else trial.suggest_int
+    return f"{key}={suggest(key, *bounds, step=value.step)}"
 
 
 def _check_space(overrides: Sequence[str], config_dirs: Sequence[Path]) -> None:
@@ -188,30 +170,3 @@ def _values(override: Override) -> list[str] | str:
     last = int((high - low) / value.step + ROUNDING)
     indices = dict.fromkeys((*range(min(last, MAX_CHECKED)), last))
     return [str(low + index * value.step) for index in indices]
-
-
-@contextmanager
-def _outside_of_hydra() -> Iterator[None]:
-    """Hide Hydra's main function from the code of a trial, which composes with Hydra itself."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().hydra = running
-
-
-@contextmanager
-def _command_line(argv: list[str]) -> Iterator[None]:
-    """Set sys.argv for Hydra's main function, and stop it from turning errors into its own message and exit."""
-    before, sys.argv = sys.argv, argv
-    full = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield
-    finally:
-        sys.argv = before
-        if full is None:
-            del os.environ["HYDRA_FULL_ERROR"]
