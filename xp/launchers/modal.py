@@ -35,11 +35,6 @@ SUBMIT_S = 3600.0
 """Seconds that a submission may take; the first one builds the image."""
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path) -> ModalLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return ModalLauncher(spec, outputs)
-
-
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     del spec
@@ -204,6 +199,10 @@ class ModalLauncher(ServiceLauncher):
         except (OSError, subprocess.TimeoutExpired):
             return None
         return run.stdout if run.returncode == 0 else None
+
+
+make_launcher = ModalLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def _code(text: bytes | None) -> int | None:

@@ -80,10 +80,10 @@ def project(runtime: Runtime) -> Path | None:
     return Path(value).absolute()
 
 
-def checkouts(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def checkouts(runtime: Runtime) -> dict[str, str]:
     """Variable -> path of checkouts that `install` made, for variables that are not set."""
     made = installed_checkouts(runtime.checkouts)
-    return {variable: place for variable, place in made.items() if not environ.get(variable)}
+    return {variable: place for variable, place in made.items() if not os.environ.get(variable)}
 
 
 def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:

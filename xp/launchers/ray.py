@@ -49,11 +49,6 @@ LOST_S = 300.0
 """Seconds without an answer after which a cluster and its jobs count as lost."""
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path) -> RayLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return RayLauncher(spec, outputs)
-
-
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     return (
@@ -269,6 +264,10 @@ class RayLauncher(ClusterLauncher):
     def _stop(self, native_id: str) -> None:
         with suppress(Exception):
             self._client().stop_job(native_id)
+
+
+make_launcher = RayLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def _info(client: Any, native_id: str) -> Any | None:

@@ -65,11 +65,6 @@ ASSUMED = {
 OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path) -> SlurmLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return SlurmLauncher(spec, outputs)
-
-
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     del spec, stage
@@ -233,6 +228,10 @@ class SlurmLauncher(ClusterLauncher):
         elif image is not None and self._spec.container is Container.APPTAINER:
             words = apptainer_words(image, directories, root, has_gpus=job.resources.accelerator != "cpu")
         return spread_of(job, "srun", ray_token=token, srun=srun, container=words)
+
+
+make_launcher = SlurmLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def assumed_code(native_id: str) -> int | None:

@@ -47,11 +47,6 @@ OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
 """States of ended stages; states that begin with FAILED, like FAILED_SETUP, also count."""
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path) -> SkypilotLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return SkypilotLauncher(spec, outputs)
-
-
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     del spec
@@ -160,6 +155,10 @@ class SkypilotLauncher(ServiceLauncher):
             command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--no-follow"]
             return ask(command, timeout_s=ANSWER_S, codes=LOG_CODES)
         return ""
+
+
+make_launcher = SkypilotLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def _program() -> str | None:

@@ -58,12 +58,12 @@ def _is_there(used: Mapping[str, int], name: str) -> bool:
     return name in used or name.startswith(("GPU-", "MIG-"))
 
 
-def claim_for(stages: Sequence[Stage], directory: Path | None = None) -> Gpus:
+def claim_for(stages: Sequence[Stage]) -> Gpus:
     """Reserves the GPUs of the stage that needs most; raises XpError(RUNTIME) if there are fewer."""
     needs = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
     if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
         return Gpus()
-    return claim(needs.num_accelerators, needs.accelerator, directory)
+    return claim(needs.num_accelerators, needs.accelerator)
 
 
 def claim(count: int, accelerator: str, directory: Path | None = None) -> Gpus:
