@@ -24,3 +24,21 @@ def spent(*words: str, **options: Any) -> Spent:
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     after, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
     return Spent((after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime), wall_s, done)
+
+
+class Rate(NamedTuple):
+    """Pace of some work."""
+
+    per_second: float
+    per_cpu_second: float
+    """By the CPU time of this process; other processes do not count."""
+
+
+class Clock:
+    """Wall and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    def rate(self, count: int) -> Rate:
+        return Rate(count / (time.monotonic() - self._wall), count / (time.process_time() - self._cpu))

@@ -22,6 +22,7 @@ os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
 from tests.fake_session import RULES, call
 from tests.ors_server import COUNTER, rules
+from tools.benchmarks import Clock, Rate
 from xp.envs.base import Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
@@ -30,20 +31,6 @@ from xp.episode.episode import Episode
 TASK = Task("bench", "train", 0)
 CALL = {"name": "say", "input": {"value": "x" * 200}}
 SLEEP = {"name": "sleep", "input": {"amount": 0.05}}
-
-
-Rate = tuple[float, float]
-"""Calls a second, and the client's CPU per call in ms."""
-
-
-class Clock:
-    """Started when the sessions are open: what comes before is not the calls'."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), time.process_time()
-
-    def rate(self, calls: int) -> Rate:
-        return calls / (time.monotonic() - self._wall), (time.process_time() - self._cpu) / calls * 1e3
 
 
 class Place:
@@ -189,7 +176,7 @@ def main(argv: Sequence[str] = ()) -> None:
     with LocalServer(COUNTER) as server:
         place = Place(server.url, server.key)
         times = cpu_per_turn(place, options.turns)
-        times["SDK session.call_tool"] = _apart(partial(sdk_cpu, options.turns // 3), place)[1]
+        times["SDK session.call_tool"] = 1e3 / _apart(partial(sdk_cpu, options.turns // 3), place).per_cpu_second
         for name, spent in times.items():
             print(
                 f"{name:24s} {spent:7.3f} ms CPU per turn, {spent - times['raw http.client']:+.3f} over raw", flush=True
@@ -198,9 +185,13 @@ def main(argv: Sequence[str] = ()) -> None:
         rates: dict[str, list[float]] = {"ceiling": [], "ours": []}
         for _ in range(options.rounds):
             for name, kind in (("ceiling", ceiling), ("ours", threads_per_second)):
-                rate, cpu_ms = _apart(partial(kind, options.sessions, options.seconds), place)
-                rates[name].append(rate)
-                print(f"  {name:8s} {rate:6.0f} calls/s, {cpu_ms:.2f} ms CPU of the client per call", flush=True)
+                rate = _apart(partial(kind, options.sessions, options.seconds), place)
+                rates[name].append(rate.per_second)
+                cpu_ms = 1e3 / rate.per_cpu_second
+                print(
+                    f"  {name:8s} {rate.per_second:6.0f} calls/s, {cpu_ms:.2f} ms CPU of the client per call",
+                    flush=True,
+                )
     middle = {name: statistics.median(found) for name, found in rates.items()}
     print(f"ours / ceiling {middle['ours'] / middle['ceiling']:.2f}")
 
