@@ -251,7 +251,7 @@ def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> P
     (cloud / "FAIL").write_text(fault)
     stand_in = ROOT / "tests/stubs/modal_cloud.py"
     programs(tmp_path, monkeypatch, modal=f'exec "{sys.executable}" "{stand_in}" "{cloud}" "$@"')
-    monkeypatch.setattr(modal, "ASK_S", 0.2)
+    monkeypatch.setattr(ModalLauncher, "ask_s", 0.2)
     return cloud
 
 
