@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,16 +12,46 @@ from typing import Any
 
 import pytest
 
-from tests.launching import FakePlan, eventually, launcher_spec, plan, stage, statuses
+from tests.launching import PATIENCE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage, statuses
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers import secrets_files
+from xp.launchers import secrets_files, service
 from xp.launchers.base import Launcher
 from xp.runs import detached
 from xp.runs.record import RunStatus, read_record
 from xp.runs.supervise import dispatch
 
 WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
+
+
+def stand_in(program: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts a stand-in for a cloud's command on PATH; returns the directory of its state."""
+    state, programs = tmp_path / "cloud", tmp_path / "bin"
+    state.mkdir()
+    programs.mkdir()
+    command = programs / program
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "tests/stubs" / script}" "{state}" "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(service.ServiceLauncher, "ask_s", 0.2)
+    monkeypatch.setattr(service, "QUIET_S", PATIENCE_S)
+    return state
+
+
+class InTheCloud:
+    """Answers of a place that does not see this machine to both contracts."""
+
+    cloud: Path
+
+    @pytest.fixture(autouse=True)
+    def remember(self, cloud: Path) -> None:
+        self.cloud = cloud
+
+    def root(self, _: object) -> Path:
+        return self.cloud / "volume"
+
+    def provide(self, secrets: dict[str, str]) -> None:
+        (self.cloud / "secrets.json").write_text(json.dumps(secrets))
 
 
 class DetachingContract:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import base64
-import faulthandler
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -178,19 +174,12 @@ class Supervisor:
         os.kill(self.process.pid, number)
 
     def end(self, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
-        """Exit code and output; if it does not end, the failure says where it and each process of its tree stand."""
+        """Exit code and output."""
         try:
             output, _ = self.process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            tree = "\n".join(_standing(pid) for pid in _tree_of(self.process.pid))
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGUSR1)  # faulthandler prints the stacks
-                time.sleep(1.0)
-                os.kill(self.process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                output, _ = self.process.communicate(timeout=10)
-                tree += f"\n{output}"
-            raise AssertionError(f"the supervisor did not end within {timeout_s:g} s:\n{tree}") from None
+            self.process.kill()
+            raise
         return self.process.returncode, output
 
 
@@ -208,29 +197,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def _tree_of(pid: int) -> list[int]:
-    try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return [pid]
-
-
-def _standing(pid: int) -> str:
-    """Command, state and signals of a process, as the system tells them."""
-    place = Path("/proc", str(pid))
-    try:
-        words = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120]
-        fields = [line for line in place.joinpath("status").read_text().splitlines() if line.startswith(_FIELDS)]
-        return f"{pid} {words!r} {place.joinpath('wchan').read_text()} {fields}"
-    except OSError as error:
-        return f"{pid} {error.strerror}"
-
-
-_FIELDS = ("State", "PPid", "Sig", "Shd", "Threads")
-
-
 def _main(request: dict[str, Any]) -> int:
-    faulthandler.register(signal.SIGUSR1)
     signals.DEBOUNCE_S = request.get("debounce_s", signals.DEBOUNCE_S)  # type: ignore[misc]
     stages = [stage(f"s{number}", code) for number, code in enumerate(request["codes"])]
     try:

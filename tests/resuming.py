@@ -88,5 +88,5 @@ def process_with(word: str, tree: list[psutil.Process]) -> psutil.Process:
     return next(
         one
         for one, words in lines.items()
-        if any(word in part for part in words) and not any(part.endswith("xp/lib/guard.py") for part in words)
+        if any(word in part for part in words) and not any(part.endswith("xp/lib/processes.py") for part in words)
     )

@@ -71,3 +71,8 @@ class Stage:
     needs: tuple[str, ...] = ()
     done: str | None = None
     """Path of a manifest whose presence means that this stage's content-addressed result exists; None: always run."""
+
+    @property
+    def promised(self) -> tuple[str, ...]:
+        """Paths that must exist after the stage."""
+        return tuple(dict.fromkeys((*self.job.outputs, *([self.done] if self.done else []))))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,7 +19,7 @@ from xp.cli.runs import cancel
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage
 from xp.launchers import modal, slurm
-from xp.launchers.base import Context, Launch, Launcher
+from xp.launchers.base import Context, Launcher
 from xp.launchers.cluster import TimedOut, ask
 from xp.launchers.modal import ModalLauncher
 from xp.launchers.ray import RayLauncher
@@ -174,14 +173,6 @@ def test_a_run_that_another_command_asks_about_is_cancelled(tmp_path: Path, monk
     assert read_record(outputs / "runs/run").status is RunStatus.INTERRUPTED
 
 
-def test_a_cancel_without_slurms_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    launch = Launch("slurm", "run/1/a", "101", "runs/run/attempt_1/a/log.txt", "2026-11-24T00:00:00+00:00")
-    with pytest.raises(XpError, match="scancel is not on this machine's PATH, so job 101 goes on") as caught:
-        SlurmLauncher(launcher_spec("slurm"), tmp_path).cancel(launch)
-    assert caught.value.code == ExitCode.RUNTIME
-
-
 def test_what_xp_sets_itself_cannot_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, sbatch="exit 0")
     spec = launcher_spec("slurm", sbatch={"mem": "1G"})
@@ -260,7 +251,7 @@ def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> P
     (cloud / "FAIL").write_text(fault)
     stand_in = ROOT / "tests/stubs/modal_cloud.py"
     programs(tmp_path, monkeypatch, modal=f'exec "{sys.executable}" "{stand_in}" "{cloud}" "$@"')
-    monkeypatch.setattr(modal, "ASK_S", 0.2)
+    monkeypatch.setattr(ModalLauncher, "ask_s", 0.2)
     return cloud
 
 
@@ -271,35 +262,6 @@ def test_a_ray_cluster_that_does_not_answer_is_told_before_anything_is_made(tmp_
     assert "launcher.start_head=true" in str(error)
     assert error.code == ExitCode.RUNTIME
     assert not (tmp_path / "outputs").exists()
-
-
-def test_something_else_at_rays_address_is_told(tmp_path: Path) -> None:
-    with_server(tmp_path, lambda _: (200, b"<html>welcome</html>"))
-
-
-def test_a_ray_cluster_that_fails_is_told(tmp_path: Path) -> None:
-    with_server(tmp_path, lambda _: (500, b"no"))
-
-
-def with_server(tmp_path: Path, answer: Callable[[str], tuple[int, bytes]]) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            code, body = answer(self.path)
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        spec = launcher_spec("ray", address=f"http://127.0.0.1:{server.server_address[1]}")
-        error = refused(RayLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
-    finally:
-        server.shutdown()
-    assert "no Ray cluster answers" in str(error)
-    assert error.code == ExitCode.RUNTIME
 
 
 @pytest.mark.scorecard(28)

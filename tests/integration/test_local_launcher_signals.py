@@ -13,7 +13,7 @@ import pytest
 
 from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
+from xp.lib import processes
 from xp.runs.run_directory import cancel
 
 pytestmark = pytest.mark.integration
@@ -76,14 +76,6 @@ def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
     assert statuses(tmp_path) == {"s0": "interrupted"}
 
 
-@pytest.mark.scorecard(61)
-def test_a_run_in_the_background_can_be_cancelled(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
-    eventually(lambda: (tmp_path / "up").exists())
-    cancel(tmp_path / "runs/run")
-    assert supervisor.end()[0] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-
-
 def _ignore() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -91,17 +83,17 @@ def _ignore() -> None:
 
 def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() -> None:
     """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
-    process = guard.start(["sleep", "1200"], 1200.0)
-    guard.ask(process)
+    process = processes.start(["sleep", "1200"], 1200.0)
+    processes.ask(process)
     try:
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     finally:
-        guard.end(process, now=True)
+        processes.end(process, now=True)
 
 
 def test_a_command_ends_with_the_program_that_started_it_though_it_ignores_term(tmp_path: Path) -> None:
     """The program is killed; its child, which starts another process, ignores TERM."""
-    program = "import sys; from xp import guard; guard.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    program = "import sys; from xp import guard; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
     parent = subprocess.Popen([sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE)
     eventually(lambda: (tmp_path / "pids").exists())
     tree = [int(text) for text in (tmp_path / "pids").read_text().split()]
@@ -138,17 +130,6 @@ def test_one_key_press_that_arrives_twice_is_one_interrupt(tmp_path: Path) -> No
     ended, output = supervisor.end()
     assert ended == ExitCode.INTERRUPTED
     assert "tidied up" in output
-
-
-def test_a_job_that_tidies_up_has_the_time_for_it(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [POLITE, "open('never', 'w')"], grace_s=600.0)
-    eventually(lambda: (tmp_path / "up").exists())
-    supervisor.send(signal.SIGTERM)
-    ended, output = supervisor.end()
-    assert ended == ExitCode.TERMINATED
-    assert "tidied up" in output
-    assert "tidied up" in (tmp_path / "runs/run/attempt_1/s0/log.txt").read_text()
-    assert not (tmp_path / "never").exists()
 
 
 @pytest.mark.scorecard(8)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.detaching import DetachingContract
-from tests.launching import PATIENCE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage
+from tests.detaching import DetachingContract, InTheCloud, stand_in
+from tests.launching import FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers import log_command, modal
 from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.runs import detached
@@ -27,38 +24,11 @@ from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration
 
-STAND_IN = ROOT / "tests/stubs/modal_cloud.py"
-
 
 @pytest.fixture(autouse=True)
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`modal` on PATH is the stand-in; returns its state."""
-    state, programs = tmp_path / "cloud", tmp_path / "bin"
-    state.mkdir()
-    programs.mkdir()
-    script = programs / "modal"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "{state}" "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(modal, "ASK_S", 0.2)
-    monkeypatch.setattr(log_command, "QUIET_S", PATIENCE_S)
-    return state
-
-
-class InTheCloud:
-    """Answers of a place that does not see this machine to both contracts."""
-
-    cloud: Path
-
-    @pytest.fixture(autouse=True)
-    def remember(self, cloud: Path) -> None:
-        self.cloud = cloud
-
-    def root(self, _: object) -> Path:
-        return self.cloud / "volume"
-
-    def provide(self, secrets: dict[str, str]) -> None:
-        (self.cloud / "secrets.json").write_text(json.dumps(secrets))
+    return stand_in("modal", "modal_cloud.py", tmp_path, monkeypatch)
 
 
 class TestModalLauncher(InTheCloud, LauncherSuite):

@@ -125,12 +125,6 @@ def test_what_the_plugin_brings_keeps_the_contracts(site: Path, tmp_path: Path) 
     assert " passed" in done.stdout
 
 
-def test_a_contract_of_launchers_that_fails_leaves_nothing_that_waits(site: Path, tmp_path: Path) -> None:
-    text = (SAMPLE / "contracts.py").read_text()
-    impatient = text.replace("(LauncherSuite):", "(LauncherSuite):\n    start_s = 0.0")
-    assert "2 failed" in contracts(site, tmp_path, impatient, "-k", "followed or cancel").stdout
-
-
 def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(site: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from xp.__main__ import main; code = main(['plan']);"

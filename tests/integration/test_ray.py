@@ -115,7 +115,7 @@ def test_a_head_of_its_own_listens_on_loopback_keeps_no_secret_and_ends_with_the
     watcher.join()
     assert seen.fault is None, (seen.fault, str(caught.value))
     assert "cannot log in with" in str(caught.value)
-    assert "workers import /tmp/xp-ray-" in "".join(screen)
+    assert "workers import /tmp/xp-tmp-ray-" in "".join(screen)
     assert seen.listening
     assert {address.rpartition(":")[0] for address in seen.listening} <= {"127.0.0.1", "::ffff:127.0.0.1"}
     written = b"\n".join(path.read_bytes() for path in outputs.rglob("*") if path.is_file()).decode(errors="replace")

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.detaching import DetachingContract
-from tests.launching import PATIENCE_S, ROOT, launcher_spec
+from tests.detaching import DetachingContract, InTheCloud, stand_in
+from tests.launching import launcher_spec
 from xp.compose import compose
-from xp.contrib.skypilot import launcher as skypilot
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.skypilot.task import exit_code_in
 from xp.errors import ExitCode, XpError
-from xp.launchers import log_command
 from xp.launchers.base import Context, Launch, Launcher
 from xp.planning.limits import check_limits
 from xp.planning.plan import build_plan
@@ -26,7 +23,6 @@ from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration
 
-STAND_IN = ROOT / "tests/stubs/sky_cloud.py"
 CLIENT = os.environ.get("SKYPILOT_PYTHON")
 needs_client = pytest.mark.skipif(CLIENT is None, reason="SkyPilot's own client is not here: make test-skypilot")
 BUCKET = {"bucket": "mine"}
@@ -35,33 +31,11 @@ BUCKET = {"bucket": "mine"}
 @pytest.fixture(autouse=True)
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`sky` on PATH is the stand-in; returns its state."""
-    state, programs = tmp_path / "cloud", tmp_path / "bin"
-    state.mkdir()
-    programs.mkdir()
-    script = programs / "sky"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "{state}" "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(skypilot, "ASK_S", 0.2)
-    monkeypatch.setattr(log_command, "QUIET_S", PATIENCE_S)
-    return state
-
-
-class OnSomeCloud:
-    """Answers of a place that does not see this machine to both contracts."""
-
-    cloud: Path
-
-    @pytest.fixture(autouse=True)
-    def remember(self, cloud: Path) -> None:
-        self.cloud = cloud
-
-    def root(self, _: object) -> Path:
-        return self.cloud / "volume"
+    return stand_in("sky", "sky_cloud.py", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-class TestSkypilotLauncher(OnSomeCloud, LauncherSuite):
+class TestSkypilotLauncher(InTheCloud, LauncherSuite):
     """`launcher=skypilot`."""
 
     inherits = False
@@ -76,7 +50,7 @@ class TestSkypilotLauncher(OnSomeCloud, LauncherSuite):
 
 
 @pytest.mark.slow
-class TestDetachedSkypilot(OnSomeCloud, DetachingContract):
+class TestDetachedSkypilot(InTheCloud, DetachingContract):
     """`launcher=skypilot launcher.detach=true`."""
 
     name = "skypilot"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from xp.launchers.node.own_cluster import RETRIES
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib import ray_token as own_ray
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
@@ -83,7 +83,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         with (directory / f"ray_{number}.log").open("ab") as log:
-            return guard.start(
+            return processes.start(
                 on_node(number, *commands[number - 1]), env=environ, stdout=log, stderr=subprocess.STDOUT
             )
 
@@ -102,7 +102,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
         yield RayNodes(f"http://{head}:8265", variables)
     finally:
         for process in reversed(started.values()):
-            guard.end(process)
+            processes.end(process)
 
 
 def _wait_for(count: int, head: str, token: str, again: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,21 +132,6 @@ def test_a_file_that_is_no_plain_file_is_refused(
         assert name in told["runs list"]
 
 
-def test_a_link_to_a_directory_of_another_place_is_not_walked(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    link, other = outputs / "tasks" / ("11cc" * 5), outputs / "other"
-    link.symlink_to("/")
-    told = run_all(outputs, capsys, (("tasks", "list"), ("tasks", "verify"), ("tasks", "prune")))
-    assert f"{link.name}\tdamaged" in told["tasks list"]
-    link.unlink()
-    (other / "kept").mkdir(parents=True)
-    link.symlink_to(other)
-    run_all(outputs, capsys, (("tasks", "prune", "--yes"),))
-    assert not link.is_symlink()
-    assert (other / "kept").is_dir()
-
-
 EPISODE: dict[str, Any] = {
     "schema_version": 3,
     "phase": "train",
@@ -160,31 +145,6 @@ EPISODE: dict[str, Any] = {
     "tokens": {"prompt": 1, "generated": 1, "observed": 1},
     "elapsed_s": 1.0,
 }
-Edit = Callable[[Any, Any], Any]
-LINES: dict[str, tuple[str, Edit]] = {
-    "step": (METRICS, lambda line, value: line | {"step": value}),
-    "time/step_s": (METRICS, lambda line, value: line | {"time/step_s": value}),
-    "time": (METRICS, lambda line, value: line | {"time": value, "attempt": value}),
-    "reward": (METRICS, lambda line, value: line | {"reward/avg_raw_reward": value, "reward/avg_pass_at_8": value}),
-    "grad_norm": (METRICS, lambda line, value: line | {"training/grad_norm": value, "training/kl": value}),
-    "elapsed_s": (EPISODES, lambda line, value: line | {"elapsed_s": value}),
-    "env_s": (EPISODES, lambda line, value: line | {"env_s": [value]}),
-    "played": (EPISODES, lambda line, value: line | {"step": value, "index": value, "tokens": {"generated": value}}),
-    "outcome": (EPISODES, lambda line, value: line | {"outcome": dict.fromkeys(EPISODE["outcome"], value)}),
-}
-
-
-@pytest.mark.parametrize("value", NUMBERS)
-@pytest.mark.parametrize("name", LINES)
-def test_a_number_of_a_line_that_no_float_holds_is_left_out(
-    outputs: Path, name: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, edit = LINES[name]
-    file = outputs / place
-    whole = EPISODE if place == EPISODES else {}
-    lines = [json.dumps(edit(whole | json.loads(line), "@")) for line in file.read_text().splitlines()]
-    file.write_text("".join(line.replace('"@"', value) + "\n" for line in lines))
-    run_all(outputs, capsys, COMMANDS[:7])
 
 
 @pytest.mark.parametrize("value", [*NUMBERS, "null"])
@@ -249,15 +209,6 @@ def test_a_name_of_an_evaluation_forges_no_row_of_its_table() -> None:
     assert lines[2].startswith(r"| x \| forged \| 1.0 \|&lt;img src=x> | m |")
 
 
-def test_a_config_of_a_model_that_nests_too_deep_is_no_config(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = outputs / "models/deep"
-    place.mkdir(parents=True)
-    SPECIAL["deep"](place / "config.json")
-    run_all(outputs, capsys, (("plan", f"model.path={place}"),))
-
-
 PRIVATE = "the private prompt"
 READING = (
     ("runs", "list"), ("runs", "show", "bad"), ("runs", "logs", "bad"), ("runs", "episode", "bad"), ("report", "bad"),
@@ -290,21 +241,6 @@ def test_a_link_to_another_run_is_not_read(outputs: Path, name: str, capsys: pyt
     told = "".join(run_all(outputs, capsys, READING).values())
     assert "leads out of" in told
     assert PRIVATE not in told + "".join(page.read_text() for page in outputs.rglob("report.html"))
-
-
-def test_links_within_a_run_and_a_link_to_the_outputs_are_followed(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    leave_private(outputs)
-    run, other = outputs / "runs/bad", tmp_path / "other"
-    for name in ("metrics.jsonl", "attempt_1/train/trajectories", "attempt_1/evaluate"):
-        (run / name).rename(run / f"kept-{Path(name).name}")
-        (run / name).symlink_to(run / f"kept-{Path(name).name}")
-    other.symlink_to(outputs)
-    told = run_all(other, capsys, READING)
-    assert "leads out of" not in "".join(told.values())
-    assert PRIVATE in told["runs logs bad"]
-    assert PRIVATE in told["runs episode bad"]
 
 
 def test_a_file_that_grows_is_read_to_where_it_is_whole(tmp_path: Path) -> None:

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
-import re
-import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fake_provider import FakeWorld
 from tests.foreign import leave_run, make_ours, record
-from tests.reliability import proxy as faults
-from tests.reliability.conftest import World
-from tests.report_run import episode, write_episodes
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode
-from xp.launchers.node.log import RESTORE, LogStream, harmless, plain
+from xp.launchers.node.log import RESTORE, LogStream, harmless
 from xp.lib.terminal import MAX_LINE, RESET, Screen, shown
 from xp.secrets.redaction import Redactor
 from xp.spec.section import local_path
-from xp.tasks.prepare import prepare
 
 pytestmark = pytest.mark.scorecard(53)
 
@@ -84,12 +72,6 @@ def test_colours_of_a_line_end_with_it(codes: str) -> None:
     assert screen.stream.getvalue() == f"a\x1b[{codes}mbc{RESET}\nd\n\x1b[{codes}mwhole\x1b[0m\nplain\n"
 
 
-def test_a_cut_line_leaves_no_half_of_a_colour() -> None:
-    screen = Screen(Terminal())
-    screen.write("x" * (MAX_LINE - 3) + "\x1b[31mred\nnext\n")
-    assert re.search(r"x\.\.\. \(\d+ more characters\)\nnext\n\Z", screen.stream.getvalue())
-
-
 @pytest.mark.parametrize("codes", ["8", "31;8", ";8", "08", "30;40", "7", "48;5;1", "38;5", "4:3"])
 def test_the_log_filter_hides_nothing_and_ends_colours_with_their_line(codes: str) -> None:
     assert harmless(f"a\x1b[{codes}mb") == ("ab" if codes != "38;5" else "a\x1b[38;5mb")
@@ -98,23 +80,6 @@ def test_the_log_filter_hides_nothing_and_ends_colours_with_their_line(codes: st
     stream = LogStream(io.BytesIO(), Redactor(), drawn.write, on_screen=True)
     stream.feed(b"a\x1b[31mred\nnext\n")
     assert drawn.getvalue() == f"a\x1b[31mred{RESET}\nnext\n"
-
-
-def test_values_of_a_foreign_run_have_no_colours(tmp_path: Path) -> None:
-    red = "\x1b[31mred"
-    run = leave_run(tmp_path, "run", record("run", status="succeeded", name=f"train{red}"))
-    episodes = run / "attempt_1/train/trajectories/train.jsonl"
-    write_episodes(episodes, [episode("train", 0, 0, 0, 1.0)])
-    line = json.loads(episodes.read_text())
-    line["env"] = line["messages"][0]["content"] = red
-    episodes.write_text(json.dumps(line) + "\n")
-    for words in (["episode", "run"], ["episode", "run", "--phase", red], ["show", "run"], ["show", red]):
-        out, err = Terminal(), Terminal()
-        with redirect_stdout(out), redirect_stderr(err):
-            main(["runs", *words, f"outputs={tmp_path}"])
-        said = out.getvalue() + err.getvalue()
-        assert "[31mred" in said or "not a run record" in said, words
-        assert "\x1b[31m" not in said, words
 
 
 def test_a_path_of_a_spec_has_no_control_characters(tmp_path: Path) -> None:
@@ -169,41 +134,6 @@ def test_runs_show_what_a_foreign_run_says_without_its_controls(
         assert_harmless(said.out, said.err)
 
 
-def test_tasks_show_what_an_environment_says_without_its_controls(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = FakeWorld(tmp_path, splits={"train": 3, "test": 1})
-    task_set = prepare(world.config(system_prompt=f"begins {ACTS} ends"), {}, tmp_path)
-    capsys.readouterr()
-    for words in (["list"], ["show", task_set.key], ["verify"], ["verify", ACTS], ["show", ACTS], [ACTS]):
-        main(["tasks", *words, f"outputs={tmp_path}"])
-        said = capsys.readouterr()
-        assert_harmless(said.out, said.err)
-    main(["tasks", "show", task_set.key, f"outputs={tmp_path}"])
-    assert "begins" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        faults.replied(json.dumps([{"name": ACTS}]).encode()),
-        faults.replied(json.dumps({"detail": ACTS}).encode(), executed=False),
-        faults.status(500),
-        faults.replied(ACTS.encode("utf-8", "replace")),
-    ],
-)
-@pytest.mark.parametrize("path", ["/list_environments", "/list_tools", "/create_session", "/call"])
-def test_env_check_shows_what_a_server_says_without_its_controls(
-    world: World, capsys: pytest.CaptureFixture[str], reply: Callable[..., Any], path: str
-) -> None:
-    world.proxy.inject(path, reply, times=99)
-    words = ["env", "check", world.proxy.url, "tasks=1", "env.limits.create_timeout_s=2", "env.limits.call_timeout_s=2"]
-    main([*words, "env.limits.max_attempts=1"])
-    said = capsys.readouterr()
-    assert said.out + said.err
-    assert_harmless(said.out, said.err)
-
-
 RUNS = ("show", "diagnose", "logs", "fetch", "recipe", "cancel", "trust", "resume", "watch", "compare", "episode")
 
 
@@ -248,31 +178,3 @@ def test_the_log_filter_leaves_redrawn_progress_and_nothing_else(on_screen: bool
     assert_harmless(log.getvalue().decode(), screen.getvalue().removesuffix(RESTORE))
     assert "begins" in log.getvalue().decode()
     assert " text\n" in log.getvalue().decode()
-
-
-def test_an_unfinished_sequence_hides_no_line_after_it() -> None:
-    for start in ("\x1b]0;", "\x9d", "\x1bP", "\x90"):
-        assert "next" in plain(f"{start}first\nnext")
-        assert "next" in harmless(f"{start}first\nnext")
-
-
-def test_a_log_is_shown_on_a_real_terminal_without_controls(tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "run", record("run", status="succeeded"))
-    (run / "attempt_1/train/log.txt").write_text(f"begins {ACTS}\n", encoding="utf-8")
-    leader, follower = pty.openpty()
-    words = [sys.executable, "-m", "xp", "runs", "logs", "run", f"outputs={tmp_path}"]
-    with subprocess.Popen(words, stdout=follower, stderr=follower) as process:
-        os.close(follower)
-        said = b""
-        while True:
-            try:
-                piece = os.read(leader, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            said += piece
-        assert process.wait() == 0
-    os.close(leader)
-    assert b"begins" in said
-    assert_harmless(said.decode().replace("\r\n", "\n"))

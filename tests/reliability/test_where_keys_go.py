@@ -22,6 +22,7 @@ from xp.planning.stages.episode import episode_config
 
 pytestmark = pytest.mark.scorecard(47)
 
+NO_URL = "target is not an http or https URL"
 KEY = {"OPENREWARD_API_KEY": "XPCANARY0123456789"}
 
 
@@ -97,24 +98,15 @@ def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (
-            ["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"],
-            "env: target is not an http or https URL",
-        ),
-        (["env=openreward", "env.target='XPCANARY@host'"], "env: target is not an http or https URL"),
-        (["env=openreward", "env.target='http:/alice:XPCANARY@host'"], "env: target is not an http or https URL"),
-        (["env=openreward", "env.target='alice:XPC/ANARY@host'"], "env: target is not an http or https URL"),
-        (
-            ["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"],
-            "env: target is not an http or https URL",
-        ),
+        (["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"], f"env: {NO_URL}"),
+        (["env=openreward", "env.target='XPCANARY@host'"], f"env: {NO_URL}"),
+        (["env=openreward", "env.target='http:/alice:XPCANARY@host'"], f"env: {NO_URL}"),
+        (["env=openreward", "env.target='alice:XPC/ANARY@host'"], f"env: {NO_URL}"),
+        (["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"], f"env: {NO_URL}"),
         (["env=openreward", "env.target=a/b", "env.allowed_origins=['alice:XPCANARY@host:80']"], "allowed_origins"),
         (["env=openreward", "env.target=a/b", "env.allowed_origins=['https:/alice:XPCANARY@host']"], "allowed_origins"),
         (["launcher=ray", "launcher.address='alice:XPCANARY@host:8265'"], "launcher: address"),
-        (
-            ["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"],
-            "gsm8k: target is not an http or https URL",
-        ),
+        (["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"], f"gsm8k: {NO_URL}"),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "run", "prepare", "tasks", "eval", "env", "doctor"])

@@ -16,11 +16,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
+
+from cloud import replace_text, start_worker, tail
 
 
 def main(state: Path, argv: list[str]) -> int:
@@ -38,7 +39,7 @@ def main(state: Path, argv: list[str]) -> int:
         case ["app", "list", "--json"]:
             print(json.dumps([json.loads((app / "app.json").read_text()) for app in sorted(apps.iterdir())]))
         case ["app", "logs", app, "--follow"]:
-            tail(apps / app)
+            tail(apps / app, lambda: json.loads((apps / app / "app.json").read_text())["state"] == "stopped")
         case ["app", "stop", "--yes", app]:
             os.killpg(int((apps / app / "pid").read_text()), signal.SIGTERM)
         case ["volume", "get", _, name, "-"] if (state / "volume" / name).is_file():
@@ -68,16 +69,7 @@ def submit(state: Path, apps: Path, file: Path) -> int:
     app.mkdir()
     name = ast.literal_eval(re.search(r"modal\.App\((.*)\)", file.read_text()).group(1))  # type: ignore[union-attr]
     tell(app, name, "ephemeral (detached)")
-    with (app / "log").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, __file__, str(state), "work", str(app), str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=container_environment(),
-        )
-    (app / "pid").write_text(str(worker.pid))
+    start_worker(app, __file__, state, "work", app, file)
     if fault == "accepts":
         time.sleep(60)
     print(f"xp-submitted ap-{number} fc-{number}", flush=True)
@@ -109,30 +101,8 @@ def work(state: Path, app: Path, file: Path) -> int:
     return 0
 
 
-def container_environment() -> dict[str, str]:
-    """A container has nothing of the user's shell."""
-    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-
-
-def tail(app: Path) -> None:
-    position, is_over = 0, False
-    while True:
-        with (app / "log").open("rb") as log:
-            log.seek(position)
-            data = log.read()
-        position += len(data)
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        if is_over:
-            return
-        is_over = json.loads((app / "app.json").read_text())["state"] == "stopped"
-        time.sleep(0.05)
-
-
 def tell(app: Path, name: str, state: str) -> None:
-    whole = {"app_id": app.name, "description": name, "state": state}
-    (app / "app.part").write_text(json.dumps(whole))
-    (app / "app.part").rename(app / "app.json")
+    replace_text(app / "app.json", json.dumps({"app_id": app.name, "description": name, "state": state}))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import yaml
+from cloud import replace_text, start_worker, tail
 
 
 def main(state: Path, argv: list[str]) -> int:
@@ -32,7 +32,7 @@ def main(state: Path, argv: list[str]) -> int:
         case ["jobs", "queue", "--refresh", "--all", "--output", "json"]:
             print(json.dumps([row for job in sorted(jobs.iterdir()) for row in json.loads((job / "rows").read_text())]))
         case ["jobs", "logs", "--name", name, how]:
-            tail(jobs / name, is_followed=how == "--follow")
+            tail(jobs / name, lambda: how != "--follow" or state_of(jobs / name) not in ("PENDING", "RUNNING"))
             return LOG_CODES[state_of(jobs / name)]
         case ["jobs", "cancel", "--yes", *_, "--name", name]:
             os.killpg(int((jobs / name / "pid").read_text()), signal.SIGTERM)
@@ -58,17 +58,7 @@ def submit(state: Path, job: Path, secrets: list[str], file: Path) -> int:
         return 1
     job.mkdir()
     tell(job, [one["name"] for one in tasks(file)], [])
-    environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", *secrets) if name in os.environ}
-    with (job / "log").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, __file__, str(state), "work", str(job), str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environ,
-        )
-    (job / "pid").write_text(str(worker.pid))
+    start_worker(job, __file__, state, "work", job, file, passes=secrets)
     return 0
 
 
@@ -81,9 +71,7 @@ def tell(job: Path, names: list[str], states: list[str]) -> None:
     rows = [
         {"job_name": job.name, "task_name": name, "status": status} for name, status in zip(names, states, strict=True)
     ]
-    temporary = job / ".rows"
-    temporary.write_text(json.dumps(rows))
-    temporary.replace(job / "rows")
+    replace_text(job / "rows", json.dumps(rows))
 
 
 def work(state: Path, job: Path, file: Path) -> int:
@@ -109,21 +97,6 @@ def work(state: Path, job: Path, file: Path) -> int:
             break
     tell(job, names, states)
     return 0
-
-
-def tail(job: Path, *, is_followed: bool) -> None:
-    position, is_over = 0, False
-    while True:
-        with (job / "log").open("rb") as log:
-            log.seek(position)
-            data = log.read()
-        position += len(data)
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        if not is_followed or is_over:
-            return
-        is_over = all(row["status"] not in ("PENDING", "RUNNING") for row in json.loads((job / "rows").read_text()))
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,8 @@ from xp.planning import data_rows as planned_rows
 from xp.planning.data_rows import row_lines
 from xp.planning.plan import build_plan
 from xp.planning.stages.episode import env_config
-from xp.planning.stages.prepare import prepare_config, task_set_place
-from xp.tasks.config import PrepareConfig
-from xp.tasks.request import source_digest, with_sources
+from xp.planning.stages.prepare import task_set_place
+from xp.tasks.request import source_digest
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]
 
@@ -50,11 +48,6 @@ def test_csv_has_quoted_line_breaks_and_a_byte_order_mark_as_excel_writes_them(t
         {"question": 'one, "two"\nthree?', "answer": "3"},
         {"question": "four?", "answer": "4"},
     ]
-
-
-def test_a_csv_cell_may_be_longer_than_pythons_bound(tmp_path: Path) -> None:
-    long = "x" * 300_000
-    assert rows_of_file(written(tmp_path / "a.csv", f"prompt,answer\n{long},1\n"))[0]["prompt"] == long
 
 
 def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
@@ -96,12 +89,6 @@ def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
         rows_of_file(written(tmp_path / "a.jsonl", '{"a": "b"}\n{"a": "é"}', "latin-1"))
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.parquet")
-    with pytest.raises(XpError, match="not a regular file"):
-        rows_of_file(tmp_path / "a.parquet")
-
-
 @pytest.mark.parametrize(
     ("columns", "prompt", "answer"),
     [
@@ -135,11 +122,6 @@ def test_a_prompt_that_has_the_answer_as_its_last_message_is_refused(tmp_path: P
     file = written(tmp_path / "a.jsonl", json.dumps({"messages": dialogue, "answer": "4"}))
     with pytest.raises(XpError, match=r"row 0 of split train .*its last message is the assistant's.*leave .* out"):
         load_rows(str(file), {"prompt": "messages"})
-
-
-def test_a_column_that_only_later_rows_have_is_found(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.jsonl", '{"prompt": "a", "answer": null}\n{"prompt": "a", "answer": "1"}')
-    assert load_rows(str(file), {})[1]["answer"] == "answer"
 
 
 def test_files_are_splits_and_a_column_may_name_them_too(tmp_path: Path) -> None:
@@ -220,12 +202,6 @@ def words(file: object, *more: str) -> list[str]:
     return ["env=graded", f"env.rows={file}", "env.grader=number", *more]
 
 
-@pytest.fixture(name="here")
-def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return written(tmp_path / "sums.jsonl", "\n".join(map(json.dumps, SUMS)))
-
-
 def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
     for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
         path = compose(words(name)).env.members["sums"].rows
@@ -273,14 +249,6 @@ def test_each_wrong_try_names_the_fault_and_the_way_out(overrides: list[str], fa
     assert not re.search(r"String should match|function-after", str(error.value))
 
 
-def test_a_module_that_is_no_package_has_no_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here.parent / "mygrade.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(here.parent)
-    with pytest.raises(XpError, match=r"mygrade is a module and no package.*\n.*write \./sums\.jsonl"):
-        build_plan(compose(words("mygrade:sums.jsonl")), "r")
-    assert "mygrade" not in sys.modules
-
-
 def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> None:
     place = task_set_place(compose(words("sums.jsonl")))
     (here.parent / "elsewhere").mkdir()
@@ -289,18 +257,6 @@ def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> 
     assert task_set_place(compose(words(copy))) == place
     copy.write_bytes(here.read_bytes().replace(b"19 + 19", b"19+19"))
     assert task_set_place(compose(words(copy))) != place
-
-
-def test_files_of_one_name_are_told_apart_by_their_splits_in_whatever_order(here: Path) -> None:
-    for folder in "ab":
-        (here.parent / folder).mkdir()
-        (here.parent / folder / "sums.jsonl").write_text(json.dumps({"question": folder, "answer": 1}))
-    orders = ("{train: a/sums.jsonl, test: b/sums.jsonl}", "{test: b/sums.jsonl, train: a/sums.jsonl}")
-    swapped = "{train: b/sums.jsonl, test: a/sums.jsonl}"
-    places = [task_set_place(compose(words(files))) for files in (*orders, swapped)]
-    assert places[0] == places[1] != places[2]
-    config = prepare_config(compose(words(orders[0])))
-    assert with_sources(PrepareConfig.from_json(config.to_json())) == config
 
 
 def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

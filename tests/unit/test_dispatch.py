@@ -227,11 +227,6 @@ def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path)
     assert record.status is RunStatus.SUCCEEDED
 
 
-def test_a_result_that_runs_share_may_have_been_there(tmp_path: Path) -> None:
-    (tmp_path / "tasks").write_text("of another run")
-    assert go(plan(stage("prepare", "", outputs=("tasks",))), tmp_path).status is RunStatus.SUCCEEDED
-
-
 def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:
     launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0])
     record = go(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher)
@@ -248,12 +243,6 @@ def test_a_fault_of_the_user_is_never_tried_again(tmp_path: Path) -> None:
 def test_which_codes_are_the_infrastructures() -> None:
     assert all(is_restartable(code) for code in (7, 8, 13, 128 + 9, 128 + 15, 128 + 6))
     assert not any(is_restartable(code) for code in (0, 1, 2, 3, 6, 9, 10, 11, 74, 128 + 11, 128 + 2, 255))
-
-
-def test_missing_outputs_are_never_tried_again(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    failing(plan(stage("a", "", outputs=("x",)), max_restarts=5), tmp_path, launcher)
-    assert launcher.submitted == ["run/1/a"]
 
 
 def test_restarts_end(tmp_path: Path) -> None:

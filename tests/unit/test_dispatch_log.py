@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.foreign import leave_run, make_ours, record
 from xp.launchers.follow import Tail
-from xp.launchers.node.log import _ESCAPE, MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
-from xp.launchers.node.pipe import drain
-from xp.lib.terminal import CONTROLS
+from xp.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream, harmless, plain
 from xp.secrets.redaction import Redactor
 from xp.secrets.shapes import PREFIXES
-from xp.testing.jobs import PATIENCE_S
 
 SECRET = "XPCANARY_0123456789"
 
@@ -192,14 +184,6 @@ def test_an_endless_line_is_cut_and_its_secret_is_not() -> None:
     assert logged.file.replace("\n", "") == text.replace(SECRET, "[REDACTED]").replace("\n", "")
 
 
-def test_megabytes_without_a_line_end_take_a_moment() -> None:
-    logged, began = Logged(), time.thread_time()
-    for _ in range(1000):
-        logged.feed("x" * 4096)
-    assert len(logged.close().file) > 4_000_000
-    assert time.thread_time() - began < 5.0
-
-
 @given(
     st.lists(
         st.sampled_from([SECRET, SECRET[:5], "a", " ", "\r", "\n", "\r\n", "\x1b[1m", "\x1b[2K", "ü"]), max_size=30
@@ -234,40 +218,6 @@ def test_a_log_is_read_in_pieces_of_whole_lines(tmp_path: Path, size: int, monke
     with (tmp_path / "log.txt").open("a") as log:
         log.write(" and more\n")
     assert "".join(tail.read()) == " and more\n"
-
-
-def test_a_log_of_any_size_is_shown_in_little_memory(tmp_path: Path) -> None:
-    run = leave_run(tmp_path, "run", record("run", status="succeeded"))
-    make_ours(run)
-    log = run / "attempt_1/train/log.txt"
-    os.truncate(log, 400_000_000)
-    with log.open("a") as file:
-        file.write("the end\n")
-    program = (
-        "import re, sys\nfrom pathlib import Path\nfrom xp.__main__ import main\n"
-        "assert main(['runs', 'logs', 'run', f'outputs={sys.argv[1]}']) == 0\n"
-        "print(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path], capture_output=True, check=True, timeout=PATIENCE_S
-    )
-    assert done.stdout == b"it trains\nthe end\n"
-    assert int(done.stderr) < 150_000  # kB
-
-
-def test_a_text_without_controls_is_not_copied() -> None:
-    text = "loss 0.5 · reward 1\n" * 3
-    assert plain(text) is text
-    assert harmless(text) is text
-
-
-@given(
-    st.lists(st.sampled_from(["a", "\n", "\r", "\x00", "\x00\x00", "\x1b[31m", "\x1b[2K", "\x1b]0;t", "\x07", "\x9b"]))
-)
-def test_what_is_left_out_does_not_depend_on_what_stands_beside_it(parts: list[str]) -> None:
-    text = "".join(parts)
-    assert plain(text) == _ESCAPE.sub("", text)
-    assert not re.search(f"[{CONTROLS}]", plain(text))
 
 
 TOKENS = (
@@ -318,19 +268,3 @@ def test_every_shape_of_a_token_has_its_beginning() -> None:
 def test_a_text_without_a_token_is_not_held_back() -> None:
     for text in ("loading", "step 10: 50%", "loss 0.5", "https://host/path", "x" * 99):
         assert Redactor().safe_length(text) == len(text)
-
-
-def test_what_a_job_writes_after_the_last_look_before_its_end_is_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a job may write and end while its reader, which has just seen no output, waits for the CPU."""
-    logged = Logged()
-    code = "import sys; sys.stdin.read(); print('last words')"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
-
-        def end() -> None:
-            assert job.stdin is not None
-            job.stdin.close()
-            job.wait()
-
-        monkeypatch.setattr(logged.stream, "idle", end)
-        drain(job, logged.stream)
-    assert logged.file == "last words\n"

@@ -42,11 +42,6 @@ def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path, attem
     assert os.listdir(tmp_path) == []
 
 
-def test_an_attempt_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
-    go(plan(stage("a", "")), tmp_path)
-    assert failing(plan(stage("a", "")).at(3), tmp_path).code == ExitCode.RUN_DIR
-
-
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../evil", "/abs", "a/b", "a\0b", "a\nb", "-rf", "a..b", "x" * 300, "ü", "a b", ".hidden"]
 )
@@ -81,14 +76,6 @@ def test_what_the_launcher_refuses_is_refused_before_anything_is_made(tmp_path: 
     launcher = FakeLauncher(refusal=XpError("no GPU here", ExitCode.RUNTIME))
     assert failing(plan(stage("a", "")), tmp_path / "outputs", launcher).code == ExitCode.RUNTIME
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.scorecard(7)
-def test_outputs_that_are_a_file_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "outputs").write_text("")
-    error = failing(plan(stage("a", "")), tmp_path / "outputs")
-    assert error.code == ExitCode.RESOURCE
-    assert str(tmp_path / "outputs") in str(error)
 
 
 @pytest.mark.scorecard(28)

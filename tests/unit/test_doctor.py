@@ -15,15 +15,12 @@ from xp.compose import compose
 from xp.doctor import exit_code
 from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.functions import functions
-from xp.doctor.machine import accelerators, disk, host, memory, versions
+from xp.doctor.machine import accelerators, disk, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
-from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
-from xp.launchers.checkouts import differing
-from xp.planning.memory import memory_lines
+from xp.launchers.preflight import differing
 from xp.planning.plan import build_plan
-from xp.tasks.template_check import TemplateReport, examine
 from xp.testing.jobs import PATIENCE_S
 
 
@@ -57,20 +54,6 @@ def test_xps_own_python_is_not_made_into_the_trainers() -> None:
     assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
 
 
-@pytest.mark.parametrize(
-    ("words", "verdict", "text"),
-    [
-        (("model=qwen3-4b", "hardware=a100x1"), Verdict.FAULT, "would not fit by "),
-        (("model=qwen3-1.7b", "hardware=a100x1"), Verdict.OK, "GB to spare"),
-    ],
-)
-def test_the_plans_verdict_on_memory_is_repeated(words: tuple[str, ...], verdict: Verdict, text: str) -> None:
-    spec = compose([*words, "env=whodunit"])
-    finding = only(list(memory(spec, Path("outputs"))))
-    assert (finding.verdict, text in finding.text) == (verdict, True)
-    assert finding.text in "\n".join(memory_lines(spec, Path("outputs")))
-
-
 def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rewards.py").write_text("import json\n\ndef mine(outcome, task):\n    return 1.0\n")
     (tmp_path / "my_broken.py").write_text("import no_such_package\n")
@@ -82,12 +65,6 @@ def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monke
     assert (missing.verdict, missing.code) == (Verdict.FAULT, ExitCode.CONFIG)
     assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
     assert "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'" in broken.text
-
-
-def test_functions_without_a_python_to_try_them_are_named_all_the_same() -> None:
-    own = ["env.reward_fn=my_rewards:mine", "backend.runtime.python=/no/such/python"]
-    finding = only(list(functions(compose(own))))
-    assert (finding.verdict, "a run imports my_rewards:mine" in finding.text) == (Verdict.UNKNOWN, True)
 
 
 def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
@@ -119,11 +96,6 @@ def test_accelerators_are_held_against_the_hardware(
     finding = next(iter(accelerators(compose(["env=whodunit", "hardware=a100x2"]))))
     assert finding.verdict is verdict
     assert expected in finding.text
-
-
-def test_the_host_is_held_against_the_hardware() -> None:
-    assert only(list(host(compose(["hardware.num_cpus=1", "hardware.memory_gb=0.1"])))).verdict is Verdict.OK
-    assert "9999 cores" in only(list(host(compose(["hardware.num_cpus=9999"])))).text
 
 
 def test_a_disk_that_is_too_small_is_a_fault(tmp_path: Path) -> None:
@@ -164,35 +136,6 @@ def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
     assert finding.verdict is Verdict.OK
     finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
     assert "has no split nosuch" in finding.text
-
-
-def test_a_template_that_only_appends_is_told_from_one_that_rewrites() -> None:
-    tokenizer, _ = tokenizer_and_model()
-    assert examine(ChatTokens(tokenizer)) == TemplateReport(
-        (), only_appends=True, keeps_thoughts=True, keeps_calls=True
-    )
-    import copy
-
-    rewriting = copy.deepcopy(tokenizer)
-    # As Qwen3's does: what was thought in an earlier turn is taken out.
-    rewriting.chat_template = tokenizer.chat_template.replace(
-        "message.content", "message.content.split('</think>')[-1]"
-    )
-    assert rewriting.chat_template != tokenizer.chat_template
-    found = examine(ChatTokens(rewriting))
-    assert (found.only_appends, found.keeps_thoughts, found.keeps_calls) == (False, False, True)
-
-
-def test_a_template_that_does_not_end_a_turn_is_a_fault() -> None:
-    import copy
-
-    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
-    tokenizer.chat_template = "{{ tools | tojson }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-    assert "does not end an assistant's turn" in examine(ChatTokens(tokenizer)).faults[0]
-
-
-def test_a_tokenizer_that_is_not_here_is_no_fault(tmp_path: Path) -> None:
-    assert only(list(chat_template(compose([]), tmp_path))).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.integration

@@ -49,14 +49,6 @@ def test_both_one_sided_tests_reject_exactly_where_the_90_percent_interval_is_wi
     assert 10 < sum(within) < 90
 
 
-def test_the_bootstrap_resamples_seeds_and_says_the_same_each_time() -> None:
-    first, second = (compared("reward", NAMES, pairs_of([0.01, 0.02, -0.01, 0.0, 0.03]), 0.03) for _ in range(2))
-    assert first.bootstrap == second.bootstrap
-    assert first.bootstrap is not None
-    low, high = first.bootstrap
-    assert -0.01 <= low < 0.01 < high <= 0.03
-
-
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [
@@ -70,15 +62,6 @@ def test_the_bootstrap_resamples_seeds_and_says_the_same_each_time() -> None:
 def test_each_verdict_is_given_where_it_belongs(differences: list[float], verdict: Verdict) -> None:
     found = compared("reward", NAMES, pairs_of(differences), 0.03)
     assert found.verdict is verdict
-    assert verdict.value in found.sentence()
-    assert (" p " in found.sentence()) == (len(differences) > 1)
-    assert ("seeds would show" in found.sentence()) == (verdict is Verdict.UNDECIDED and len(differences) > 1)
-
-
-def test_two_one_sided_tests_wrongly_show_equivalence_in_at_most_five_of_a_hundred() -> None:
-    draws = np.random.default_rng(1).normal(0.03, 0.01, (500, 5)).tolist()  # a true difference of just the margin
-    shown = sum(compared("reward", NAMES, pairs_of(one), 0.03).verdict is Verdict.EQUIVALENT for one in draws)
-    assert shown / 500 == pytest.approx(0.05, abs=0.03)
 
 
 def test_the_area_is_the_mean_of_the_steps_and_each_figure_of_each_two_backends_is_compared() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.log import LogStream
-from xp.launchers.node.pipe import drain
+from xp.launchers.node.log import LogStream, drain
 from xp.secrets.redaction import Redactor
 
 ROOT = str(Path(__file__).parents[2])
@@ -37,13 +36,13 @@ def test_what_a_process_writes_just_before_its_end_is_read(monkeypatch: pytest.M
 
 SIGNALLED_BEFORE_EXEC = """
 import os, signal, sys
-from xp.lib import guard
+from xp.lib import processes
 once = os.setsid
 def setsid():
     once()
     os.kill(os.getpid(), signal.SIGTERM)
 os.setsid = setsid
-sys.exit(guard.main(["1000", "sleep", "600"]))
+sys.exit(processes.main(["1000", "sleep", "600"]))
 """
 
 

@@ -188,7 +188,7 @@ def test_the_directory_of_a_process_goes_with_it(monkeypatch: pytest.MonkeyPatch
 def check_the_directory(temporary: Path, end: str) -> None:
     provider = HostedGrader(graded("equals"), os.environ)
     assert provider.splits()
-    (place,) = temporary.glob("xp-host-*")
+    (place,) = temporary.glob("xp-tmp-host-*")
     if end == "kill":
         os.kill(int(place.name.split("-")[2]), signal.SIGKILL)
     else:

@@ -13,14 +13,12 @@ from xp.cli.install import install, install_sources, make_checkouts, python_abov
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
-from xp.launchers.checkouts import commit_of
-from xp.launchers.preflight import checkouts, interpreter, project
+from xp.launchers.preflight import checkouts, commit_of, interpreter, project
 from xp.planning.plan import build_plan
 from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
 from xp.runtimes import Checkout, Checkouts, installed_checkouts
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
-ROOT = Path(__file__).resolve().parents[2]
 PATCH = """--- a/text
 +++ b/text
 @@ -1 +1 @@

@@ -11,7 +11,6 @@ from tests.launching import FakePlan, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.runs.record import RunStatus, read_record
 
 
 def of_two(train: str = "36 steps", evaluate: str = "all tasks") -> FakePlan:
@@ -118,19 +117,3 @@ def test_another_preparation_of_the_shared_task_set_in_between_changes_nothing(t
     fourth = at(of_two(), 4)
     go(replace(fourth, stages=(prepared("to train"), *fourth.stages)), tmp_path, launcher)
     assert launcher.submitted[0] == "run/4/prepare"
-
-
-def test_what_is_asked_for_by_name_is_run_again(tmp_path: Path) -> None:
-    go(at(of_two(), 1), tmp_path, writing())
-    launcher = writing()
-    go(at(of_two(), 2), tmp_path, launcher, again=True)
-    assert launcher.submitted == ["run/2/train", "run/2/evaluate"]
-
-
-def test_a_plan_that_cannot_be_read_keeps_nothing(tmp_path: Path) -> None:
-    failing(at(of_two(), 1), tmp_path, writing("evaluate"))
-    (tmp_path / "runs/run/attempt_1/plan.json").write_text('{"stages": [{"name": "train", "job": 3}]}')
-    launcher = writing()
-    go(at(of_two(), 2), tmp_path, launcher)
-    assert launcher.submitted == ["run/2/train", "run/2/evaluate"]
-    assert read_record(tmp_path / "runs/run").status is RunStatus.SUCCEEDED

@@ -19,7 +19,16 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.planning.extent import num_steps, training_line
 from xp.planning.plan import build_plan
-from xp.runs.record import AttemptRecord, Provenance, RunRecord, RunStatus, read_record, table, write_record
+from xp.runs.record import (
+    AttemptRecord,
+    Provenance,
+    RunRecord,
+    RunStatus,
+    SettledLength,
+    read_record,
+    table,
+    write_record,
+)
 from xp.spec import RunSpec
 from xp.tasks.training_length import Length, settle
 
@@ -120,7 +129,7 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     attempt = AttemptRecord(1, RunStatus.RUNNING, now(), None, Provenance("", "", None, None, {}), ())
     write_record(run, RunRecord("r", RunStatus.RUNNING, (), (attempt,)))
     record = read_record(run)
-    assert record.attempts[0].training == {"epochs": 3, "num_steps": 18, "num_tasks": 100}
+    assert record.attempts[0].training == SettledLength(18, 100, 3)
     assert "18 steps (3 epochs of 100 tasks)" in table(record)
 
 

@@ -59,10 +59,6 @@ def test_where_that_index_does_not_answer_pip_looks_and_the_user_reads_what_it_m
     assert "--index-url" not in ran
 
 
-def test_an_index_that_nobody_serves_does_not_answer() -> None:
-    assert not make_venv.answers("http://127.0.0.1:9/simple")
-
-
 def test_uv_installs_the_lock_by_its_hashes(commands: Commands) -> None:
     make_venv.install_lock(PYTHON, ROOT / "requirements/demo.lock")
     (ran,) = commands.ran
@@ -92,15 +88,3 @@ def test_where_there_is_no_uv_the_locks_own_is_installed_first_with_its_hashes(
     assert [line.partition("==")[0] for line in locks[0].splitlines() if "==" in line] == ["uv"]
     assert "--hash=sha256:" in locks[0]
     assert commands.ran[-1][0] == "venv/bin/uv"
-
-
-@pytest.mark.parametrize(("failing", "code"), [((), 0), (("uv",), 0), (("uv", "pip"), 1)])
-def test_torch_is_pips_where_uv_fails_and_where_both_fail_so_does_the_program(
-    failing: tuple[str, ...], code: int, commands: Commands, tmp_path: Path
-) -> None:
-    python = tmp_path / "bin/python"
-    python.parent.mkdir()
-    python.touch()
-    programs = {"uv": "/usr/bin/uv", "pip": str(python)}
-    commands.failing = {programs[one] for one in failing}
-    assert make_venv.main([str(tmp_path), "torch==1", "--index-url", "file:///nowhere"]) == code

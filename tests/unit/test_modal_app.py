@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ import pytest
 from tests.launching import launcher_spec
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Resources, Runtime
-from xp.launchers.modal_app import Part, app_text, check_job, gpu_string
-from xp.launchers.modal_image import image_text, lock_of
+from xp.job import Job, Resources, Runtime, Stage
+from xp.launchers.base import Context
+from xp.launchers.modal import ModalLauncher, limit
+from xp.launchers.modal_app import Part, app_text, gpu_string, image_text
+from xp.launchers.service import lock_of
 from xp.planning.plan import build_plan
 from xp.runtimes import locks
 from xp.testing.jobs import PATIENCE_S
@@ -101,7 +102,7 @@ def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(monkeyp
     monkeypatch.delenv("MEGATRON_PATH", raising=False)
     plan = build_plan(compose(["recipes=whodunit-slime", "launcher=modal"]), "r")
     train = next(stage.job for stage in plan.stages if stage.name == "train")
-    check_job("train", replace(train, secrets={}), plan.spec.launcher)
+    assert limit(plan.spec.launcher, Stage("train", train)) is None
     text = image_text(train, plan.spec.launcher, Path("/o"))
     assert ".env({'SLIME_PATH': '/root/slime', 'MEGATRON_PATH': '/root/Megatron-LM'})" in text
     assert f"openreward=={locks()['prepare'].versions()['openreward']}" in text
@@ -172,7 +173,9 @@ def test_accelerators_in_modals_words(accelerator: str, count: int, expected: st
         (job(secrets={"KEY": "MY_KEY"}), ExitCode.SECRET, "modal secret create"),
     ],
 )
-def test_what_modal_lacks_is_refused_with_the_way_out(one: Job, code: ExitCode, said: str) -> None:
+def test_what_modal_lacks_is_refused_with_the_way_out(one: Job, code: ExitCode, said: str, tmp_path: Path) -> None:
     with pytest.raises(XpError, match=said) as caught:
-        check_job("train", one, launcher_spec("modal"))
+        ModalLauncher(launcher_spec("modal"), tmp_path).check(
+            [Stage("train", one)], Context("r", 1, tmp_path, "runs/r")
+        )
     assert caught.value.code == code

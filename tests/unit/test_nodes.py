@@ -9,14 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.launching import stage
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
-from xp.launchers.node.own_cluster import WAIT
 from xp.launchers.node.spread import command, first_failure
 from xp.lib import ray_token as own_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, own_address
@@ -99,37 +96,3 @@ def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:
     found = own_ray.joining({"RAY_AUTH_TOKEN": "another", "HOME": "/home/me"}, told)
     assert found == {"HOME": "/home/me", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/home/me/token"}
     assert own_ray.joining({"RAY_AUTH_TOKEN": "mine"}, {}) == {"RAY_AUTH_TOKEN": "mine"}
-
-
-def test_a_directory_of_a_cluster_that_others_can_open_is_refused() -> None:
-    made = own_ray.directory_named(f"test {os.getpid()}")
-    try:
-        assert own_ray.directory_named(f"test {os.getpid()}") == made
-        made.chmod(0o755)
-        with pytest.raises(PermissionError, match="of this user alone"):
-            own_ray.directory_named(f"test {os.getpid()}")
-    finally:
-        made.rmdir()
-
-
-SLOW_RAY = """
-from pathlib import Path
-tries = Path(__file__).with_name("tries")
-def init(**options):
-    tries.open("a").write("x")
-    if len(tries.read_text()) < 3:
-        raise ConnectionError("Failed to connect to Ray cluster at 10.77.0.1:6379")
-def shutdown(): pass
-def nodes(): return [{"Alive": True}, {"Alive": len(tries.read_text()) > 2}]
-"""
-
-
-@pytest.mark.parametrize(("patience_s", "code"), [("60", 0), ("0", 1)])
-def test_a_head_whose_own_node_is_slow_is_asked_again(patience_s: str, code: int, tmp_path: Path) -> None:
-    (tmp_path / "ray.py").write_text(SLOW_RAY)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "RAY_ADDRESS": "10.77.0.1:6379"}
-    asking = [sys.executable, "-c", WAIT, "2", patience_s]
-    run = subprocess.run(asking, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=250)
-    assert run.returncode == code, run.stderr
-    if code:
-        assert run.stderr == "Failed to connect to Ray cluster at 10.77.0.1:6379\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,16 +128,6 @@ def test_the_table_shows_every_stage_of_every_attempt() -> None:
     assert text.count("train") == 2
     assert "exit 0" in text
     assert "(changed)" in text
-
-
-def test_the_module_prints_a_record_and_says_what_is_none(directory: Path, tmp_path: Path) -> None:
-    write_record(directory, begun())
-    command = [sys.executable, "-m", "xp.runs.record"]
-    shown = subprocess.run([*command, str(directory)], capture_output=True, text=True, check=True)
-    assert "prepare" in shown.stdout
-    absent = subprocess.run([*command, str(tmp_path / "x")], capture_output=True, text=True, check=False)
-    assert absent.returncode == ExitCode.RUN_DIR
-    assert "Traceback" not in absent.stderr
 
 
 def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.files import copy_modules, copy_package, locate_modules
-from xp.runs.provenance import checkout_state, provenance
+from xp.runs.ready import checkout_state, provenance
 from xp.runs.record import is_held
 
 
@@ -38,17 +38,6 @@ def test_a_changed_file_makes_it_dirty_and_a_new_one_does_not(checkout: Path) ->
     assert checkout_state(checkout)[1] is False
     (checkout / "file").write_text("two")
     assert checkout_state(checkout)[1] is True
-
-
-def test_a_package_installed_inside_some_checkout_is_not_that_checkout(checkout: Path) -> None:
-    (checkout / "venv").mkdir()
-    assert checkout_state(checkout / "venv") == (None, None)
-
-
-def test_no_checkout_and_no_git_are_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checkout_state(tmp_path) == (None, None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert checkout_state(Path(__file__).parents[2]) == (None, None)
 
 
 def test_versions_are_those_of_the_interpreter_of_the_job() -> None:

@@ -6,7 +6,6 @@ import base64
 import html
 import json
 import shlex
-import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -90,12 +89,3 @@ def test_the_beginning_of_a_value_at_the_end_of_a_text_is_held_back(cut: int, be
 def test_a_text_that_ends_harmlessly_is_held_back_nowhere() -> None:
     assert Redactor([SECRET]).safe_length("step 10: 50%") == len("step 10: 50%")
     assert Redactor([]).safe_length("step 10") == len("step 10")
-
-
-def test_a_megabyte_of_log_takes_a_moment() -> None:
-    redactor = Redactor([f"XPCANARY_{number}_{'k' * 40}" for number in range(10)])
-    lines = ["step 12: loss 0.1234 eyJhcGlfa2V5IjogIlhQ and some more words to read in this line"] * 12_000
-    began = time.process_time()
-    for line in lines:
-        redactor.redact(line)
-    assert time.process_time() - began < 3

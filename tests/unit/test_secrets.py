@@ -28,11 +28,6 @@ def test_an_empty_value_is_a_missing_one(tmp_path: Path) -> None:
         resolve(["EMPTY"], {"EMPTY": ""}, tmp_path / ".env")
 
 
-def test_an_empty_variable_does_not_hide_the_file(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("A=filed\n")
-    assert resolve(["A"], {"A": ""}, tmp_path / ".env") == {"A": "filed"}
-
-
 def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("A='$(touch pwned) ${HOME} `id`'\nexport B=\"two\\nlines\"\nC='it is; \"quoted\"' # comment\n")
@@ -41,12 +36,6 @@ def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
         "B": "two\nlines",
         "C": 'it is; "quoted"',
     }
-
-
-def test_without_names_no_file_is_read(tmp_path: Path) -> None:
-    unreadable = tmp_path / ".env"
-    unreadable.write_bytes(b"\xff\xfe\x00")
-    assert resolve([], {}, unreadable) == {}
 
 
 def test_a_file_that_is_no_text_is_refused_without_showing_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.launching import launcher_spec, stage
 from xp.job import Runtime, Stage
 from xp.launchers.slurm import SlurmLauncher
-from xp.launchers.slurm_container import apptainer_words, srun_options
+from xp.launchers.slurm_job import apptainer_words, srun_options
 from xp.testing.launcher import LauncherSuite
 
 ROOT = ["/shared/out", "/home/me/.xp/secrets/r"]

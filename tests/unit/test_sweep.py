@@ -61,13 +61,6 @@ def test_a_killed_run_goes_on_and_a_held_one_is_left_to_its_supervisor(tmp_path:
         assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.RUNNING
 
 
-def test_of_several_runs_of_one_spec_the_furthest_counts(tmp_path: Path) -> None:
-    one = spec(tmp_path)
-    leave_run(one, "a-done", RunStatus.SUCCEEDED)
-    leave_run(one, "b-failed", RunStatus.FAILED)
-    assert [entry.run_id for entry in ledger(tmp_path).values()] == ["a-done"]
-
-
 def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:
     one = spec(tmp_path)
     leave_run(one, "done", RunStatus.SUCCEEDED)

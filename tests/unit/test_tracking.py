@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 
 from tests.launching import PATIENCE_S, eventually
-from xp.cli.run_plans import run_plan
-from xp.compose import compose, compose_sweep
+from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.plan import build_preparation
-from xp.tracking.base import Opener, TrackedRun, check_trackers
+from xp.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
 from xp.tracking.mirror import MetricsLine, Mirror, parse_line
-from xp.tracking.opening import openers
-from xp.tracking.places import tracked_places
+from xp.tracking.trackers import openers
 
 LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "num": 2}
 
@@ -64,11 +61,6 @@ def write(directory: Path, *lines: Mapping[str, Any] | str) -> None:
 def test_a_line_is_its_numbers() -> None:
     parsed = parse_line(json.dumps({**LINE, "note": "text", "gone": None, "flag": True, "list": [1]}))
     assert parsed == MetricsLine(3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
-
-
-@pytest.mark.parametrize("text", ["", "{", "3", "null", "[]", '{"loss": 1}', '{"step": "x", "time": 1}', "[" * 100_000])
-def test_what_is_no_line_of_metrics_is_passed_over(text: str) -> None:
-    assert parse_line(text) is None
 
 
 def test_trackers_see_lines_while_the_run_goes_on_and_all_of_them_at_its_end(tmp_path: Path) -> None:
@@ -170,30 +162,6 @@ def test_wandb_needs_a_key_unless_it_is_offline_or_logged_in(monkeypatch: pytest
     assert check_trackers(["wandb"]) == {}
 
 
-def test_the_key_is_not_in_the_repr_of_what_a_tracker_gets(tmp_path: Path) -> None:
-    assert "XPCANARY" not in repr(TrackedRun("run", 1, "p", {}, tmp_path, {"WANDB_API_KEY": "XPCANARY"}))
-
-
-@pytest.mark.parametrize(
-    ("override", "names"),
-    [
-        ("tracking=wandb", ("wandb",)),
-        ("tracking=wandb,tensorboard", ("wandb", "tensorboard")),
-        ("tracking='tensorboard, wandb'", ("tensorboard", "wandb")),
-        ("tracking=[wandb,tensorboard]", ("wandb", "tensorboard")),
-        ("tracking=[]", ()),
-    ],
-)
-def test_trackers_are_named_as_plain_text_or_as_a_list(override: str, names: tuple[str, ...]) -> None:
-    assert compose([override]).tracking == names
-
-
-def test_plain_text_in_a_file_is_a_tracker_too(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntracking: tensorboard\n")
-    assert compose(["recipes=mine"], [tmp_path]).tracking == ("tensorboard",)
-
-
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -206,13 +174,6 @@ def test_what_is_no_tracker_is_refused_with_those_that_are(override: str, expect
         compose([override])
 
 
-def test_a_sweep_names_several_trackers_as_a_list() -> None:
-    with pytest.raises(XpError, match=r"write tracking=\[wandb,tensorboard\]"):
-        compose_sweep(["seed=1,2", "tracking=wandb,tensorboard"])
-    points = compose_sweep(["seed=1,2", "tracking=[wandb,tensorboard]"])
-    assert [point.spec.tracking for point in points] == [("wandb", "tensorboard")] * 2
-
-
 def test_the_end_of_a_run_says_where_files_are_and_how_to_send_or_show_them(tmp_path: Path) -> None:
     run = tmp_path / "runs/a"
     for name in ("wandb/offline-run-1-a", "wandb/offline-run-2-a", "tensorboard/attempt_1"):
@@ -222,11 +183,3 @@ def test_the_end_of_a_run_says_where_files_are_and_how_to_send_or_show_them(tmp_
     assert f"tensorboard --logdir {run}/tensorboard" in tensorboard
     assert tracked_places([], run) == []
     assert tracked_places(["wandb", "tensorboard"], tmp_path) == []
-
-
-def test_a_run_that_fails_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = build_preparation(compose(["tracking=tensorboard", f"outputs={tmp_path}"]), "run")
-    (tmp_path / "runs/run/tensorboard").mkdir(parents=True)
-    with pytest.raises(XpError, match="exists and is not used again"):
-        run_plan(plan, is_whole=False)
-    assert f"tensorboard --logdir {tmp_path}/runs/run/tensorboard" in capsys.readouterr().err.replace("\n", "")

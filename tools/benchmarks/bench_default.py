@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from xp.runs.held_out import held_out
 
 SEEDS = (1, 2, 3)
 
@@ -20,13 +20,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for seed in SEEDS:
             wall_s, peak_gb = _run(seed, Path(directory))
-            results = _results(Path(directory), seed)
-            before, after = (results[name] for name in ("before", "after"))
+            newest = max((Path(directory) / "outputs/runs").iterdir(), key=lambda run: run.stat().st_ctime)
+            before, after = (held_out(newest)[name] for name in ("before", "after"))
             kind = "first run, nothing cached" if seed == SEEDS[0] else "later run"
             print(
                 f"seed {seed} ({kind}): {wall_s / 60:.1f} min, peak {peak_gb:.2f} GB, held-out reward"
-                f" {before['reward_mean']:.3f} -> {after['reward_mean']:.3f}"
-                f" (± {after['reward_stderr']:.3f}, {after['num_scored']} episodes)",
+                f" {before.reward_mean:.3f} -> {after.reward_mean:.3f}"
+                f" (± {after.reward_stderr or 0.0:.3f}, {after.num_scored} episodes)",
                 flush=True,
             )
 
@@ -57,12 +57,3 @@ def _watch(process: psutil.Process, peak: list[int]) -> None:
                 continue
         peak[0] = max(peak[0], total)
         time.sleep(0.5)
-
-
-def _results(directory: Path, seed: int) -> dict[str, Any]:
-    for run in (directory / "outputs" / "runs").iterdir():
-        spec = (run / "spec.yaml").read_text()
-        if f"\nseed: {seed}\n" in spec:
-            results: dict[str, Any] = json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())["results"]
-            return results
-    raise SystemExit(f"no run of seed {seed} below {directory}")

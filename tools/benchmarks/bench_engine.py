@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tools.benchmarks import Clock, Rate
 from tools.benchmarks.bench_rollout import rows_of
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port
@@ -42,25 +42,6 @@ BAR = 0.9
 PYTHON = Path(".venv-vllm/bin/python")
 SAMPLES = 8
 """Episodes of one task."""
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Tokens that the policy wrote."""
-
-    per_second: float
-    per_cpu_second: float
-    """Tokens per CPU second of the process that holds the engine; other processes do not count."""
-
-
-class Watch:
-    """Wall and CPU time since it was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), time.process_time()
-
-    def rate(self, num_tokens: int) -> Rate:
-        return Rate(num_tokens / (time.monotonic() - self._wall), num_tokens / (time.process_time() - self._cpu))
 
 
 @dataclass(frozen=True)
@@ -154,9 +135,9 @@ class Bench:
             return WritingEngine(writer, opening, self.chat.end_ids, self.sampling, seed)
 
         self.llm.reset_prefix_cache()
-        watch = Watch()
+        clock = Clock()
         rollouts = list(play_each(opened, self.chat, numbered, mix))
-        ours = watch.rate(sum(sum(one.conversation.mask) for one in rollouts))
+        ours = clock.rate(sum(sum(one.conversation.mask) for one in rollouts))
         assert all(one.outcome.reward is not None for one in rollouts)
         return Played(len(writer.requests), ours, self._alone(writer))
 
@@ -164,9 +145,9 @@ class Bench:
         prompts = [{"prompt_token_ids": list(request.ids)} for request in writer.requests]
         parameters = [writer._parameters(request) for request in writer.requests]
         self.llm.reset_prefix_cache()
-        watch = Watch()
+        clock = Clock()
         outputs = self.llm.generate(prompts, parameters, use_tqdm=False)
-        return watch.rate(sum(len(one.outputs[0].token_ids) for one in outputs))
+        return clock.rate(sum(len(one.outputs[0].token_ids) for one in outputs))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

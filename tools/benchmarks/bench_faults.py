@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import resource
 import shlex
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
+
+from tools.benchmarks import spent
 
 FILES = sorted((Path(__file__).parents[2] / "tests/bad_configs").glob("*.yaml"))
 
@@ -30,9 +28,6 @@ def _seconds(file: Path) -> tuple[float, float]:
         target = Path(directory) / head["at"]
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        command = [sys.executable, "-m", "xp", "plan", *shlex.split(head["run"]), "--config-dir", directory]
-        done = subprocess.run(command, cwd=directory, capture_output=True, check=False)
-        after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
-    assert done.returncode == 2, file
-    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime), wall
+        took = spent("plan", *shlex.split(head["run"]), "--config-dir", directory, cwd=directory)
+    assert took.done.returncode == 2, file
+    return took.cpu_s, took.wall_s

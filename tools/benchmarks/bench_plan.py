@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
+
+from tools.benchmarks import spent
 
 REPEATS = 5
 
@@ -18,13 +17,6 @@ def main() -> None:
         ("plan of a 100-point sweep", ["plan", "-m", "seed=range(0,100)"], 10.0),
         ("a refused command line", ["plan", "training.lerning_rate=1"], 1.0),
     ):
-        times = [_cpu_seconds(arguments) for _ in range(REPEATS)]
+        with tempfile.TemporaryDirectory() as directory:
+            times = [spent(*arguments, cwd=directory).cpu_s for _ in range(REPEATS)]
         print(f"{label}: {statistics.median(times):.2f} s CPU, median of {REPEATS} (bar: {bar:g} s)")
-
-
-def _cpu_seconds(arguments: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as directory:
-        subprocess.run([sys.executable, "-m", "xp", *arguments], cwd=directory, capture_output=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)

@@ -1,8 +1,7 @@
-"""Preparation against a sequential loop over the SDK, the server's ceiling, the clock and the memory limit."""
+"""Preparation against a sequential loop over the SDK, the clock and the memory limit."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -14,43 +13,26 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from tests.ors_server import rules
 from xp.envs.base import Message, Task, ToolResult, ToolSpec
-from xp.envs.config import (
-    Dialect,
-    EnvConfig,
-    Limits,
-    OnMalformedCall,
-    OnNoToolCall,
-    Reduction,
-    RewardRule,
-    ToolCallsPerTurn,
-)
+from xp.envs.config import EnvConfig
 from xp.tasks.config import MemberConfig, PrepareConfig, Selection
 from xp.tasks.prepare import prepare
 
 NUM_TASKS = 200
 LATENCY_S = 0.05
-NUM_CEILING_TASKS = 1500
 NUM_MANY_TASKS = 100_000
 CONCURRENCY = 64
-ENV = EnvConfig(
+ENV = rules(
     name="bench",
-    provider="openreward",
-    target=None,
-    serve=None,
     variant="benchenvironment",
     max_turns=1,
-    reward=RewardRule(Reduction.SUM, None, None, None, 1e6),
-    on_no_tool_call=OnNoToolCall.STOP,
-    on_malformed_call=OnMalformedCall.TELL,
-    tool_calls_per_turn=ToolCallsPerTurn.FIRST,
-    dialect=Dialect.HERMES,
-    limits=Limits(60.0, 60.0, 60.0, max_sessions=CONCURRENCY, max_attempts=3, retries_per_episode=1, memory_gb=None),
-    secrets=(),
-    allowed_origins=(),
+    max_sessions=CONCURRENCY,
+    create_timeout_s=60.0,
+    call_timeout_s=60.0,
+    episode_timeout_s=60.0,
 )
 
 SERVER = """
@@ -83,14 +65,13 @@ async def slow(scope, receive, send):
 listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
 print(listener.getsockname()[1], flush=True)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the SDK logs every request there
-chosen = slow if %(latency_s)f else app
-uvicorn.Server(uvicorn.Config(chosen, log_config=None, access_log=False)).run(sockets=[listener])
+uvicorn.Server(uvicorn.Config(slow, log_config=None, access_log=False)).run(sockets=[listener])
 """
 
 
 @contextmanager
-def serving(latency_s: float, num_tasks: int) -> Iterator[str]:
-    code = SERVER % {"latency_s": latency_s, "num_tasks": num_tasks}
+def serving() -> Iterator[str]:
+    code = SERVER % {"latency_s": LATENCY_S, "num_tasks": NUM_TASKS}
     environ = {**os.environ, "OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ)
     assert process.stdout is not None
@@ -101,14 +82,14 @@ def serving(latency_s: float, num_tasks: int) -> Iterator[str]:
         process.wait()
 
 
-def config_of(env: EnvConfig, num_tasks: int, concurrency: int = CONCURRENCY) -> PrepareConfig:
+def config_of(env: EnvConfig, num_tasks: int) -> PrepareConfig:
     member = MemberConfig(replace(env, system_prompt="Think."), Selection(("train",), num_tasks), None, weight=1.0)
-    return PrepareConfig({"bench": member}, allow_missing_fraction=0.0, concurrency=concurrency)
+    return PrepareConfig({"bench": member}, allow_missing_fraction=0.0, concurrency=CONCURRENCY)
 
 
-def seconds_of_prepare(url: str, num_tasks: int, concurrency: int = CONCURRENCY) -> float:
+def seconds_of_prepare(url: str, num_tasks: int) -> float:
     """Everything from the empty store to the published set, in this process."""
-    config = config_of(replace(ENV, target=url), num_tasks, concurrency)
+    config = config_of(replace(ENV, target=url), num_tasks)
     with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         start = time.monotonic()
         prepare(config, os.environ, Path(root))
@@ -127,34 +108,6 @@ def seconds_of_sdk_loop(url: str, num_tasks: int) -> float:
             session.get_prompt()
             session.list_tools()
     return time.monotonic() - start
-
-
-async def seconds_of_bare_requests(url: str, num_tasks: int, concurrency: int) -> float:
-    """The server's ceiling: the same requests by bare aiohttp, nothing read, checked, rendered or written."""
-    import aiohttp
-
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-        slots = asyncio.Semaphore(concurrency)
-
-        async def request(method: str, path: str, sid: str | None, body: Any = None) -> bytes:
-            headers = {} if sid is None else {"X-Session-ID": sid}
-            async with client.request(method, url + path, json=body, headers=headers) as response:
-                return await response.read()
-
-        async def one(index: int) -> None:
-            async with slots:
-                sid = (await request("POST", "/create_session", None, {})).split(b"data: ")[1].split(b"\n")[0]
-                name = sid.decode().strip()
-                body = {"env_name": "benchenvironment", "task_spec": {"question": index}}
-                await request("POST", "/create", name, body)
-                await request("GET", "/benchenvironment/messages", name)
-                await request("GET", "/benchenvironment/task_tools", name)
-                await request("POST", "/delete", name)
-                await request("POST", "/delete_session", name)
-
-        start = time.monotonic()
-        await asyncio.gather(*map(one, range(num_tasks)))
-        return time.monotonic() - start
 
 
 class ManyTasks:
@@ -238,7 +191,7 @@ def _seconds_of_stage(root: Path, environ: Mapping[str, str]) -> float:
 
 
 def main() -> None:
-    with serving(LATENCY_S, NUM_TASKS) as url:
+    with serving() as url:
         seconds_of_prepare(url, 2)  # imports
         ours = min(seconds_of_prepare(url, NUM_TASKS) for _ in range(3))
         sequential = seconds_of_sdk_loop(url, NUM_TASKS)
@@ -246,20 +199,6 @@ def main() -> None:
         f"{NUM_TASKS} tasks, {LATENCY_S * 1000:.0f} ms a request: sequential SDK loop {sequential:.1f} s"
         f" ({NUM_TASKS / sequential:.1f}/s), prepare {ours:.2f} s ({NUM_TASKS / ours:.0f}/s):"
         f" {sequential / ours:.1f} times as fast (bar: 25)",
-        flush=True,
-    )
-    with serving(0.0, NUM_CEILING_TASKS) as url:
-        bare: list[float] = []
-        prepared: list[float] = []
-        for concurrency in (8, 16, 32) * 2:
-            bare.append(asyncio.run(seconds_of_bare_requests(url, NUM_CEILING_TASKS, concurrency)))
-            prepared.append(seconds_of_prepare(url, NUM_CEILING_TASKS, concurrency))
-    pairs = median(ceiling / own for ceiling, own in zip(bare, prepared, strict=True))
-    print(
-        f"{NUM_CEILING_TASKS} tasks without latency, best of {len(bare)}: ceiling"
-        f" {NUM_CEILING_TASKS / min(bare):.0f}/s,"
-        f" prepare {NUM_CEILING_TASKS / min(prepared):.0f}/s: {min(bare) / min(prepared):.0%} of it,"
-        f" {pairs:.0%} in the median of runs side by side (bar: 90%)",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as root:

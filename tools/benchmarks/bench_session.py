@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
 from tests.fake_session import RULES, call
 from tests.ors_server import COUNTER, rules
+from tools.benchmarks import Clock, Rate
 from xp.envs.base import Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
@@ -29,20 +31,6 @@ from xp.episode.episode import Episode
 TASK = Task("bench", "train", 0)
 CALL = {"name": "say", "input": {"value": "x" * 200}}
 SLEEP = {"name": "sleep", "input": {"amount": 0.05}}
-
-
-Rate = tuple[float, float]
-"""Calls a second, and the client's CPU per call in ms."""
-
-
-class Clock:
-    """Started when the sessions are open: what comes before is not the calls'."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.monotonic(), time.process_time()
-
-    def rate(self, calls: int) -> Rate:
-        return calls / (time.monotonic() - self._wall), (time.process_time() - self._cpu) / calls * 1e3
 
 
 class Place:
@@ -91,7 +79,7 @@ def cpu_per_turn(place: Place, turns: int) -> dict[str, float]:
     return {name: min(times) for name, times in found.items()}
 
 
-def threads_per_second(place: Place, sessions: int, seconds: float) -> Rate:
+def threads_per_second(sessions: int, seconds: float, place: Place) -> Rate:
     """Calls a second through our sessions, one thread each."""
     provider = place.provider(max_sessions=sessions, call_timeout_s=60.0, create_timeout_s=120.0)
     opened: list[Any] = [None] * sessions
@@ -123,7 +111,11 @@ def _in_threads(work: Callable[[int], None], number: int) -> None:
         thread.join()
 
 
-async def _ceiling(place: Place, sessions: int, seconds: float) -> Rate:
+def ceiling(sessions: int, seconds: float, place: Place) -> Rate:
+    return asyncio.run(_ceiling(sessions, seconds, place))
+
+
+async def _ceiling(sessions: int, seconds: float, place: Place) -> Rate:
     """Calls a second of the leanest client there is: prepared bytes on raw sockets, nothing read but the end."""
     provider = place.provider(max_sessions=sessions, create_timeout_s=120.0)
     opened = await asyncio.gather(*(asyncio.to_thread(provider.open, TASK) for _ in range(sessions)))
@@ -151,33 +143,7 @@ async def _ceiling(place: Place, sessions: int, seconds: float) -> Rate:
     return rate
 
 
-async def _sdk(place: Place, sessions: int, seconds: float) -> Rate:
-    """Calls a second through the SDK's own asynchronous sessions, on one event loop."""
-    from openreward import AsyncOpenReward
-
-    os.environ["OPENREWARD_SESSION_URL"] = place.url
-    client = AsyncOpenReward(api_key=place.key)
-    environment = client.environments.get("counter", variant="counter")
-    opened = [environment.session(split="train", index=0) for _ in range(sessions)]
-    await asyncio.gather(*(session.__aenter__() for session in opened))
-    until = time.monotonic() + seconds
-    total = 0
-
-    async def play(session: Any) -> None:
-        nonlocal total
-        while time.monotonic() < until:
-            await session.call_tool("sleep", SLEEP["input"])
-            total += 1
-
-    clock = Clock()
-    await asyncio.gather(*(play(session) for session in opened))
-    rate = clock.rate(total)
-    await asyncio.gather(*(session.__aexit__(None, None, None) for session in opened))
-    await client.environments.aclose()
-    return rate
-
-
-def _sdk_cpu(place: Place, turns: int) -> Rate:
+def sdk_cpu(turns: int, place: Place) -> Rate:
     """CPU per call of the SDK's blocking session, in ms."""
     from openreward import OpenReward
 
@@ -199,34 +165,8 @@ def _apart(work: Callable[[Place], Rate], place: Place) -> Rate:
         return pool.apply(work, (place,))
 
 
-class Ours:
-    def __init__(self, sessions: int, seconds: float) -> None:
-        self.sessions, self.seconds = sessions, seconds
-
-    def __call__(self, place: Place) -> Rate:
-        return threads_per_second(place, self.sessions, self.seconds)
-
-
-class Ceiling(Ours):
-    def __call__(self, place: Place) -> Rate:
-        return asyncio.run(_ceiling(place, self.sessions, self.seconds))
-
-
-class Sdk(Ours):
-    def __call__(self, place: Place) -> Rate:
-        return asyncio.run(_sdk(place, self.sessions, self.seconds))
-
-
-class SdkCpu:
-    def __init__(self, turns: int) -> None:
-        self.turns = turns
-
-    def __call__(self, place: Place) -> Rate:
-        return _sdk_cpu(place, self.turns)
-
-
 def main(argv: Sequence[str] = ()) -> None:
-    """Print milliseconds of CPU per turn, and throughput against the leanest client and the SDK's."""
+    """Print milliseconds of CPU per turn, and throughput against the leanest client."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=1200)
     parser.add_argument("--sessions", type=int, default=256)
@@ -236,20 +176,24 @@ def main(argv: Sequence[str] = ()) -> None:
     with LocalServer(COUNTER) as server:
         place = Place(server.url, server.key)
         times = cpu_per_turn(place, options.turns)
-        times["SDK session.call_tool"] = _apart(SdkCpu(options.turns // 3), place)[1]
+        times["SDK session.call_tool"] = 1e3 / _apart(partial(sdk_cpu, options.turns // 3), place).per_cpu_second
         for name, spent in times.items():
             print(
                 f"{name:24s} {spent:7.3f} ms CPU per turn, {spent - times['raw http.client']:+.3f} over raw", flush=True
             )
         print(f"{options.sessions} sessions at once, each call takes the server 50 ms:")
-        rates: dict[str, list[float]] = {"ceiling": [], "ours": [], "SDK": []}
+        rates: dict[str, list[float]] = {"ceiling": [], "ours": []}
         for _ in range(options.rounds):
-            for name, kind in (("ceiling", Ceiling), ("ours", Ours), ("SDK", Sdk)):
-                rate, cpu_ms = _apart(kind(options.sessions, options.seconds), place)
-                rates[name].append(rate)
-                print(f"  {name:8s} {rate:6.0f} calls/s, {cpu_ms:.2f} ms CPU of the client per call", flush=True)
+            for name, kind in (("ceiling", ceiling), ("ours", threads_per_second)):
+                rate = _apart(partial(kind, options.sessions, options.seconds), place)
+                rates[name].append(rate.per_second)
+                cpu_ms = 1e3 / rate.per_cpu_second
+                print(
+                    f"  {name:8s} {rate.per_second:6.0f} calls/s, {cpu_ms:.2f} ms CPU of the client per call",
+                    flush=True,
+                )
     middle = {name: statistics.median(found) for name, found in rates.items()}
-    print(f"ours / ceiling {middle['ours'] / middle['ceiling']:.2f}   ours / SDK {middle['ours'] / middle['SDK']:.2f}")
+    print(f"ours / ceiling {middle['ours'] / middle['ceiling']:.2f}")
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@ import contextlib
 import io
 import json
 import os
-import resource
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
 
 from tests.report_run import make_run
+from tools.benchmarks import spent
 from xp.compose import compose
 from xp.planning.stages.prepare import prepare_config
 from xp.runs.record import read_record, write_record
@@ -38,13 +35,10 @@ def main() -> None:
                 words = ("env=multiply", f"env.train.num_tasks={number + 1}", "env.held_out.num_tasks=1")
                 prepare(prepare_config(compose(words)), os.environ, outputs)
         for command in COMMANDS:
-            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            command_line = [sys.executable, "-m", "xp", *command, f"outputs={outputs}"]
-            done = subprocess.run(command_line, check=True, capture_output=True, text=True)
-            after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
-            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            took = spent(*command, f"outputs={outputs}")
+            lines = len(took.done.stdout.splitlines())
             print(
-                f"{' '.join(command)}: {seconds:.2f} s, {used:.2f} s CPU, {len(done.stdout.splitlines()):,} lines,"
+                f"{' '.join(command)}: {took.wall_s:.2f} s, {took.cpu_s:.2f} s CPU, {lines:,} lines,"
                 f" load {os.getloadavg()[0]:.1f} (bar: 2 s)"
             )
 

@@ -1,33 +1,15 @@
-"""Several runs' reward by step on one chart: `python -m tools.benchmarks.curves PICTURE.png NAME=RUN_DIRECTORY ...`.
-
-Runs of one spec on several trainers log the same metrics under the same names, so their curves lie on each other. Runs
-of the same NAME (the seeds of one spec) are one curve: their mean, with a band.
-"""
+"""Several runs' reward by step on one chart; runs of the same name (the seeds of one spec) are one curve."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from tools.benchmarks.sweeps import rewards_of
 from xp.evaluation.statistics import mean
-from xp.runs.held_out import held_out
 
 WINDOW = 6
 """Steps of the moving average."""
-
-
-def main(argv: Sequence[str]) -> None:
-    """Draw the picture and print the table behind it."""
-    picture, curves = Path(argv[0]), dict[str, list[Sequence[float]]]()
-    for text in argv[1:]:
-        name, _, directory = text.partition("=")
-        rewards = rewards_of(Path(directory))
-        curves.setdefault(name, []).append(rewards)
-        print(f"| {name} | {_ends(Path(directory))} | {' | '.join(windows(rewards))} |")
-    draw(picture, curves)
 
 
 def draw(picture: Path, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
@@ -73,13 +55,3 @@ def _band(values: Sequence[float]) -> tuple[float, float]:
     found = mean([[value] for value in values])
     assert found is not None  # there is a run
     return (found.value, found.value) if found.low is None or found.high is None else (found.low, found.high)
-
-
-def _ends(run: Path) -> str:
-    """Held-out reward before and after training."""
-    results = held_out(run).values()
-    return " | ".join(f"{one.reward_mean:.3f} ± {one.reward_stderr or 0.0:.3f}" for one in results)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -72,23 +72,8 @@ class Comparison:
     """90 % interval (Student's): within the margin where both one-sided tests reject."""
     p_value: float | None
     """Larger p value of the two one-sided tests; None: one seed."""
-    seeds_needed: int | None
-    """Seeds that show a difference of the margin's size with a chance of 80 %, at this spread."""
     margin: float
     verdict: Verdict
-
-    def sentence(self) -> str:
-        """Result in words."""
-        seeds = f"{self.num_seeds} seed{'s' * (self.num_seeds > 1)}"
-        size = f"{self.second} - {self.first} {self.difference:+.3f}"
-        if self.interval is not None:
-            size += f" (90 % interval {self.interval[0]:+.3f} to {self.interval[1]:+.3f})"
-        p_value = "" if self.p_value is None else f" p {p_text(self.p_value)},"
-        tests = f"two one-sided tests, margin {self.margin:g},{p_value} {seeds}"
-        text = f"{self.figure}: {self.verdict.value}: {size}; {tests}"
-        if self.verdict is Verdict.UNDECIDED and self.seeds_needed is not None:
-            text += f"; about {max(self.seeds_needed, self.num_seeds + 1)} seeds would show a difference of the margin"
-        return text
 
 
 def compared(
@@ -114,7 +99,6 @@ def compared(
         bootstrap=bootstrap([[other - one] for one, other in pairs.values()]),
         interval=bounds,
         p_value=found.p_equivalent,
-        seeds_needed=found.enough_tasks,
         margin=margin,
         verdict=_verdict(found, bounds),
     )
@@ -236,7 +220,7 @@ def _main(options: argparse.Namespace) -> int:
     runs = {backend: trained_runs(words) for backend, words in sweeps.items()}
     found = comparisons(runs, options.margin)
     _write(options.out or options.outputs / "equivalence", runs, found)
-    print(table(runs, found), *(one.sentence() for one in found), sep="\n")
+    print(table(runs, found))
     return int(any(one.verdict is not Verdict.EQUIVALENT for one in found))
 
 

@@ -27,8 +27,8 @@ from xp.planning.plan import (
     build_preparation,
     new_run_id,
 )
-from xp.runs.commands import xp_command
 from xp.runs.resume import spec_to_resume, split_off
+from xp.runs.run_directory import xp_command
 from xp.spec import RunSpec
 
 

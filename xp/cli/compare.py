@@ -11,8 +11,7 @@ from typing import Final
 from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence, settings_of
 from xp.lib.terminal import one_line
-from xp.runs.differences import brief, text
-from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, leaderboard
+from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, brief, leaderboard, text
 
 RANKS: Final = {
     name: rank

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.launchers.checkouts import commit_of, differing
-from xp.launchers.preflight import probe
+from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.text import counted
 from xp.planning.stages.needs import runtime_checkouts, runtime_lock, trainer_runtime

@@ -10,8 +10,8 @@ from typing import Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
-from xp.runs.commands import xp_command
 from xp.runs.record import number_of
+from xp.runs.run_directory import xp_command
 
 REPORT: Final = "report.html"
 ROOM: Final = "reports"

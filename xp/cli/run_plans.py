@@ -18,11 +18,11 @@ from xp.lib.terminal import shown
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.planning.stages.episode import user_modules
-from xp.runs.commands import xp_command
 from xp.runs.record import RunStatus, read_record
 from xp.runs.resume import Resumed, spec_to_resume, split_off
+from xp.runs.run_directory import xp_command
 from xp.spec import RunSpec
-from xp.tracking.places import tracked_places
+from xp.tracking.base import tracked_places
 
 
 def run_plans(

@@ -24,12 +24,12 @@ from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, shown
 from xp.runs import detached
-from xp.runs.commands import resume_command
 from xp.runs.held_out import NAMES, evaluation_files, held_out
 from xp.runs.named import named_runs, run_directory
 from xp.runs.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
 from xp.runs.resume import spec_to_resume
 from xp.runs.run_directory import cancel as stop_supervisor
+from xp.runs.run_directory import resume_command
 
 RUNS: Final = (
     Column("run", 0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,8 +11,8 @@ from pathlib import Path
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.checkouts import commit_of, differing
-from xp.launchers.preflight import checkouts, interpreter, probe
+from xp.launchers.node.gpus import gpu_rows
+from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
 from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
 from xp.planning.memory.estimate import shape_of
@@ -35,7 +34,9 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
         return
     yield ok("python", f"{python}, {version}")
     install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
-    differing = {package: pin for package, pin in spec.backend.pins.items() if _differs(found[package], pin)}
+    # A local label (`2.13.0+cpu`) is no difference.
+    plain = {package: (there or "").partition("+")[0] for package, there in found.items()}
+    differing = {package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin}
     if differing and python == sys.executable and install:
         # Do not advise the user to install the trainer into xp's own Python.
         wanted = ", ".join(f"{package} {pin}" for package, pin in differing.items())
@@ -48,11 +49,6 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
             yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {way_out}")
         elif package in found:
             yield ok("version", f"{package} {found[package]}, as pinned")
-
-
-def _differs(there: str | None, pin: str) -> bool:
-    """Returns whether a version differs from its pin; a local label (`2.13.0+cpu`) is ignored."""
-    return there is None or there.partition("+")[0] != pin
 
 
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:
@@ -85,7 +81,8 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
     if spec.launcher.name is not LauncherName.LOCAL:
         yield unknown("accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere")
         return
-    there = _gpus()
+    rows = gpu_rows("name", "memory.total")
+    there = [(name, float(memory) * 1024**2 / GB) for name, memory in rows if memory.isdigit()]
     wanted = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"
@@ -110,20 +107,6 @@ def memory(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         text = memory_lines(spec, outputs)[-1].strip()
         is_enough = estimate["verdict"] != MemoryVerdict.UNLIKELY
         yield ok("memory", text) if is_enough else fault("memory", text, ExitCode.PLAN)
-
-
-def _gpus() -> list[tuple[str, float]]:
-    """Name and memory in GB of every GPU that nvidia-smi shows."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [line.rsplit(",", 1) for line in run.stdout.splitlines() if "," in line]
-    return [(name.strip(), float(memory) * 1024**2 / GB) for name, memory in rows if memory.strip().isdigit()]
 
 
 def host(spec: RunSpec) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from xp.lib import guard, loopback
+from xp.lib import loopback, processes
 from xp.lib import ray_token as own_ray
 from xp.lib.asgi_key import App, KeyCheck
 
@@ -65,5 +65,5 @@ def main(engine: str, arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     loopback.stay()
-    guard.end_with_parent()
+    processes.end_with_parent()
     main(sys.argv[1], sys.argv[2:])

@@ -22,7 +22,7 @@ from xp.engines.config import VLLMServer
 from xp.engines.probe import PROBE_S, VLLM_PROBE, is_answering, tail
 from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib.loopback import HOST, free_port
 
 START_POLL_S = 0.5
@@ -154,7 +154,7 @@ class _Watch:
                 answered = time.monotonic()
             elif self._process.poll() is None and time.monotonic() - answered > self._patience_s:
                 self._hang = f"did not answer for {self._patience_s:g} s and was killed"
-                guard.ask(self._process, now=True)
+                processes.ask(self._process, now=True)
         if not self._is_over.wait(LEAVE_S):
             print(f"xp: {self.message()}", file=sys.stderr, flush=True)
             os._exit(ExitCode.ENGINE)
@@ -166,7 +166,7 @@ def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen
     python = program.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        process = guard.start(
+        process = processes.start(
             program.command,
             env={
                 **os.environ,
@@ -180,7 +180,7 @@ def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen
     try:
         yield process
     finally:
-        guard.end(process)
+        processes.end(process)
 
 
 def _wait_up(process: subprocess.Popen[bytes], name: str, served: Served, timeout_s: float, log: Path) -> None:

@@ -189,16 +189,15 @@ class _Player:
                     self._watch.doing(f"playing {policy} episodes", f"({len(errors)} of {total} done)")
 
         self._watch.doing(f"playing {policy} episodes", f"(0 of {total} done)")
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(self._at_once())]
+        threads = [
+            threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, self._rules.limits.max_sessions))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         if bugs:
             raise bugs[0]
-
-    def _at_once(self) -> int:
-        return min(AT_ONCE, self._rules.limits.max_sessions)
 
     def _play(self, task: Task, policy: Policy, errors: list[int]) -> EpisodeResult:
         episode = Episode(task, lambda: self._provider.open(task), self._rules)

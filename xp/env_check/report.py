@@ -51,6 +51,7 @@ def report(
     """
     prompts = [prompt for prompt in found.prompts if prompt]
     lengths = [count_tokens(prompt, found.schemas(rules.dialect)) for prompt in prompts] if count_tokens else []
+    flat = found.random.share_without_variance()
     facts = {
         "version": found.version or "none given",
         "tasks": ", ".join(f"{count} in {split}" for split, count in found.counts.items()) or "not known",
@@ -61,7 +62,7 @@ def report(
         **{f"{question} takes": _latency(seconds) for question, seconds in found.seconds.items()},
         "random policy": _plays_fact(found.random),
         "scripted policy": _plays_fact(found.scripted),
-        "groups without variance": _share(found.random.share_without_variance()),
+        "groups without variance": "unknown" if flat is None else f"{flat:.0%}",
     }
     warnings = tuple(_warnings(rules, found, lengths, max_prompt_tokens))
     return EnvReport(rules.name, facts, tuple(_faults(found)), warnings, found.stopped)
@@ -133,7 +134,3 @@ def _latency(seconds: Sequence[float]) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1.0 else f"{1000 * seconds:.1f} ms"
-
-
-def _share(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.0%}"

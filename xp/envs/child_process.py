@@ -19,7 +19,7 @@ from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.pythons import executable, path_for
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib.private_directory import PREFIX
 from xp.secrets.environment import inherited
 
@@ -65,7 +65,7 @@ class ChildProcess:
         return next(self._numbers)
 
     def close(self, *, now: bool = True) -> None:
-        """Ends the child; with `now=False`, one with its own shutdown gets guard.GRACE_S seconds for it."""
+        """Ends the child; with `now=False`, one with its own shutdown gets processes.GRACE_S seconds for it."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
@@ -88,7 +88,7 @@ class Child:
         self._waiting: dict[int, Future[Any]] = {}
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
-        self._process = guard.start(
+        self._process = processes.start(
             [executable(python), "-m", program, str(theirs.fileno())],
             env=env,
             pass_fds=(theirs.fileno(),),
@@ -130,11 +130,11 @@ class Child:
         return _result(kind, value, what)
 
     def end(self, why: str, *, now: bool = True) -> None:
-        """Ends the process and what it started, now or within guard.GRACE_S; waiting callers get the reason."""
+        """Ends the process and what it started, now or within processes.GRACE_S; waiting callers get the reason."""
         with self._ending:
             self._gone = self._gone or why
         if self._owner == os.getpid():
-            guard.end(self._process, now=now)
+            processes.end(self._process, now=now)
 
     def _read(self) -> None:
         while True:
@@ -149,7 +149,7 @@ class Child:
                 done.set_result(answer)
         with self._ending:  # `end` closes the guard's input, whose number another child may have by then.
             if self._gone is None:
-                guard.ask(self._process)
+                processes.ask(self._process)
 
     def _watch(self) -> None:
         """Waits for the process's end and tells the waiting callers."""

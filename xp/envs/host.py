@@ -18,7 +18,7 @@ from xp.lib import private_directory
 from xp.lib.load import load_object
 
 END_S: Final = 4.0
-"""Seconds to close open sessions after the parent's end; xp.lib.guard kills this process after five seconds."""
+"""Seconds to close open sessions after the parent's end; xp.lib.processes kills this process after five seconds."""
 
 
 class HostHandler:

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from xp.envs.pythons import candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib.exchange import direct_opener
 from xp.secrets.environment import inherited
 
@@ -93,7 +93,7 @@ class LocalServer:
         with self._turn:
             if self._process is None or self._owner != os.getpid():
                 return
-            guard.end(self._process, now=True)
+            processes.end(self._process, now=True)
             if not self._is_ending.is_set():
                 self._start(int(self.url.rpartition(":")[2]))
 
@@ -129,7 +129,7 @@ class LocalServer:
     def _end(self) -> None:
         process, self._process, self.pid = self._process, None, None
         if process is not None:
-            guard.end(process)
+            processes.end(process)
 
     def __enter__(self) -> LocalServer:
         self.start()
@@ -184,7 +184,7 @@ class LocalServer:
         reading, writing = os.pipe()
         try:
             with _opened(self._log) as log:
-                self._process = guard.start(
+                self._process = processes.start(
                     [
                         *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
                         *(str(writing), str(port), str(self._memory_gb or "")),

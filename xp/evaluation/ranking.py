@@ -14,8 +14,7 @@ from xp.evaluation.paired import Paired, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import interval
-from xp.runs.differences import brief, words_of
-from xp.runs.leaderboard import RunRow
+from xp.runs.leaderboard import RunRow, brief, words_of
 
 OPTIONS: Final = ("model", "algorithm", "backend")
 

@@ -15,9 +15,7 @@ from xp.runs.held_out import (
     Scoring,
     evaluation_files,
     read_rewards,
-    rewards_by_task,
     scoring_differences,
-    scoring_of,
 )
 from xp.runs.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
@@ -88,9 +86,9 @@ def named(outputs: Path, name: str) -> NamedResult:
         if not (place / SUMMARY).exists():
             raise XpError(f"{name} is not finished; call the same `eval` again", ExitCode.RUN_DIR)
         value = read_summary(place / SUMMARY)
-        rewards = rewards_by_task({task: one["rewards"] for task, one in value["tasks"].items()})
+        rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
         hashes = {task: str(one["hash"]) for task, one in value["tasks"].items()}
-        threshold, scoring = float(value["summary"]["pass_threshold"]), scoring_of(value.get("scoring"))
+        threshold, scoring = float(value["summary"]["pass_threshold"]), value.get("scoring")
         return NamedResult(name, rewards, hashes, threshold, scoring, place / SUMMARY)
     run, _, step = name.partition("@")
     if step not in ("", "0"):

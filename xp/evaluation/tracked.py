@@ -12,7 +12,7 @@ from xp.secrets.redaction import Redactor
 from xp.spec import RunSpec
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
-from xp.tracking.opening import openers
+from xp.tracking.trackers import openers
 
 METRICS: Final = "metrics.jsonl"
 ESTIMATES: Final = ("reward", "passes", "avg_at_k")

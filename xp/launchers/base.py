@@ -45,6 +45,10 @@ class Context:
     def log(self, stage: str) -> str:
         return f"{self.directory}/{stage}/log.txt"
 
+    def variables(self, stage: str) -> dict[str, str]:
+        """Variables that tell a stage's program what it is a part of."""
+        return {"XP_RUN_ID": self.run_id, "XP_ATTEMPT": str(self.attempt), "XP_STAGE": stage}
+
     def key(self, stage: str) -> str:
         """Name under which a stage is submitted, only once even if `submit` is called again."""
         return f"{self.run_id}/{self.attempt}/{stage}"

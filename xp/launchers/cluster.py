@@ -8,19 +8,20 @@ import shlex
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Launch
+from xp.launchers.base import Context, Launch, now
 from xp.launchers.files import write_files
-from xp.launchers.native_ids import is_native_id
 from xp.launchers.node.job_spec import JOB_SPEC, Spread, make_job_spec
 from xp.lib.atomic import write_atomically
+from xp.lib.codec import decode
 from xp.lib.digest import text_digest
-from xp.lib.names import is_inner_path
-from xp.lib.reading import json_of
+from xp.lib.names import is_inner_path, is_native_id
+from xp.lib.reading import config_of
 from xp.secrets.environment import STAGE_TOKENS
 from xp.secrets.environment import inherited as passed
 from xp.spec.place import LauncherSpec
@@ -93,20 +94,21 @@ def read_launches(directory: Path) -> list[Launch] | None:
     file = directory / SUBMITTED
     if not file.exists():
         return None
-    try:
-        launches = [Launch(**one) for one in json_of(file, ExitCode.RUN_DIR)]
-    except TypeError as error:
-        raise XpError(f"{file} is not a list of jobs: {error}", ExitCode.RUN_DIR) from None
-    for launch in launches:
-        is_typed = isinstance(launch.key, str) and isinstance(launch.started, str)
-        if not (is_typed and is_native_id(launch.launcher, launch.native_id) and is_inner_path(launch.log)):
-            raise XpError(f"{file} names a job or a log that xp would not name so", ExitCode.RUN_DIR)
+    launches = config_of(file, partial(decode, list[Launch]))
+    if not all(is_native_id(one.native_id) and is_inner_path(one.log) for one in launches):
+        raise XpError(f"{file} names a job or a log that xp would not name so", ExitCode.RUN_DIR)
     return launches
 
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
     """Record submissions that the cluster accepted."""
     write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
+
+
+def launches_of(launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+    """Launches of stages that one job runs, submitted now."""
+    started = now()
+    return [Launch(launcher, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
 
 
 def identity(stage: Stage, context: Context) -> str:

@@ -1,4 +1,4 @@
-"""Follows a job on another machine by the files that it writes below the outputs root."""
+"""Base of launchers of clusters, whose nodes see the outputs root: a job is followed by the files that it writes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Echo
+from xp.launchers import secrets_files
+from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.job_spec import read_result
 from xp.launchers.node.log import plain
+from xp.spec.place import LauncherSpec
 
 LOOK_S = 0.3
 """Seconds between two reads of the log and the result."""
@@ -24,6 +26,42 @@ STOPPED_S = 2.0
 """The same for a job that was stopped, which writes no result."""
 PIECE_BYTES = 1024 * 1024
 """Largest size of a text that is read at once."""
+
+
+class ClusterLauncher:
+    """Waits for jobs by their logs and results below the outputs root."""
+
+    is_here = True
+
+    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
+        self._spec, self._outputs = spec, outputs.absolute()
+
+    def _ended(self, launch: Launch) -> int | None:
+        """Queries the cluster: None while the job is queued or running, else the exit code if there is no result."""
+        raise NotImplementedError
+
+    def _message(self, launch: Launch) -> str:
+        """The cluster's message on a job without a result, for the log."""
+        raise NotImplementedError
+
+    def wait(self, launch: Launch, echo: Echo) -> int:
+        directory = (self._outputs / launch.log).parent
+        return follow(directory, lambda: self._ended(launch), lambda: self._message(launch), echo)
+
+    def poll(self, launch: Launch) -> int | None:
+        """The exit code; None while the job is queued or running."""
+        directory = (self._outputs / launch.log).parent
+        if (result := read_result(directory)) is not None:
+            return result.exit_code
+        code = self._ended(launch)
+        result = read_result(directory)  # again: the job may have written it meanwhile
+        return code if result is None else result.exit_code
+
+    def fetch(self, launch: Launch) -> None:
+        """Does nothing: the job's files are below the outputs root."""
+
+    def close(self, context: Context) -> None:
+        secrets_files.forget(context)
 
 
 class Tail:

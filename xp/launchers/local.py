@@ -18,11 +18,10 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
-from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.log import LogStream, is_screen
-from xp.launchers.node.pipe import drain
-from xp.launchers.preflight import check_machine, checkouts, interpreter, project
-from xp.lib import guard
+from xp.launchers.node.gpus import Gpus, claim_for
+from xp.launchers.node.log import LogStream, drain, is_screen
+from xp.launchers.preflight import check_machine, interpreter, python_variables
+from xp.lib import processes
 from xp.planning.limits import needs_one_node
 from xp.spec.place import LauncherSpec
 
@@ -69,10 +68,8 @@ class LocalLauncher:
             if (said := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
                 raise XpError(said, ExitCode.RUNTIME)
         check_machine(stages)
-        wanted = max((stage.job.resources for stage in stages), key=lambda needs: needs.num_accelerators, default=None)
         self._gpus.release()
-        if wanted is not None and wanted.num_accelerators:
-            self._gpus = claim(wanted.num_accelerators, wanted.accelerator)
+        self._gpus = claim_for(stages)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         key = context.key(stage.name)
@@ -88,7 +85,7 @@ class LocalLauncher:
         python = interpreter(stage.job.runtime)
         argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
         hold = self._hold_tree(context)
-        process = guard.start(
+        process = processes.start(
             argv,
             self._grace_s,
             cwd=context.outputs,
@@ -120,7 +117,7 @@ class LocalLauncher:
         return code if code >= 0 else 128 - code
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
-        guard.ask(self._running[launch.key].process, now=now)
+        processes.ask(self._running[launch.key].process, now=now)
 
     def close(self, context: Context) -> None:
         """Does nothing: no process outlives a stage, and accelerators are kept for the next attempt."""
@@ -145,24 +142,15 @@ class LocalLauncher:
     def _environment(self, stage: Stage, context: Context) -> dict[str, str]:
         job = stage.job
         plain, hidden = inherited(context, *([job.runtime.project] if job.runtime.project else []))
-        path = [str(context.outputs / context.code)]
-        if (checkout := project(job.runtime)) is not None:
-            path.append(str(checkout))
-        if job.runtime.python is None and plain.get("PYTHONPATH"):
-            path += [os.path.abspath(part) for part in plain["PYTHONPATH"].split(os.pathsep) if part]
         gpus = self._gpus.names[: job.resources.num_accelerators]
         return {
             **plain,
             **hidden,
-            **checkouts(job.runtime),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             **(_screen() if self._on_screen else {}),
-            "PYTHONPATH": os.pathsep.join(path),
-            "PYTHONUNBUFFERED": "1",
+            **python_variables(job.runtime, context.outputs / context.code, plain.get("PYTHONPATH", "")),
             **job.env,
-            "XP_RUN_ID": context.run_id,
-            "XP_ATTEMPT": str(context.attempt),
-            "XP_STAGE": stage.name,
+            **context.variables(stage.name),
             "XP_PYTHON": sys.executable,  # xp.envs.local_server
             **context.secrets,
         }

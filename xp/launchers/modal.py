@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,49 +21,34 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import modal_app
-from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited, read_launches, write_launches
-from xp.launchers.files import inside, write_files
-from xp.launchers.log_command import follow_until_over
-from xp.launchers.modal_image import lock_of
-from xp.launchers.node.job_spec import JOB_SPEC, RESULT, make_job_spec
-from xp.lib.atomic import replacing, write_atomically
-from xp.secrets.redaction import Redactor
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited
+from xp.launchers.files import inside
+from xp.launchers.node.job_spec import JOB_SPEC, RESULT
+from xp.launchers.service import ServiceLauncher, StageContext, limit_of, run_unattended
+from xp.lib.atomic import replacing
+from xp.planning.limits import check_limits, needs_one_node
 from xp.spec.place import LauncherSpec
 
 ANSWER_S = 120.0
 SUBMIT_S = 3600.0
 """Seconds that a submission may take; the first one builds the image."""
-ASK_S = 10.0
-
-
-def make_launcher(spec: LauncherSpec, outputs: Path) -> ModalLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return ModalLauncher(spec, outputs)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
-    try:
-        modal_app.check_job(stage.name, stage.job, spec)
-    except XpError as error:
-        # A secret's name there is no part of the plan: the launch asks for it.
-        return str(error) if error.code is ExitCode.PLAN else None
-    return None
+    del spec
+    return needs_one_node(stage, "launcher=modal gives a stage one container") or (
+        modal_app.accelerator_limit(stage.job.resources) or limit_of(stage, "modal")
+    )
 
 
-class ModalLauncher:
+class ModalLauncher(ServiceLauncher):
     """One app per stage; one app for all stages of a detached run."""
 
     name = "modal"
-    is_here = False
-    tells = ("wandb",)
+    file_name = modal_app.APP_FILE
     brings_metrics = True
-
-    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec = spec
-        self._outputs = outputs.absolute()
-        self._redactor = Redactor()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Checks Modal's client, and whether Modal supports the stages' needs, without network requests."""
@@ -73,24 +58,13 @@ class ModalLauncher:
                 ExitCode.RUNTIME,
             )
         for stage in stages:
-            modal_app.check_job(stage.name, stage.job, self._spec)
+            modal_app.check_secrets(stage, self._spec)
+        check_limits(self._spec, stages)
         modal_app.check_trackers(context.tracking, self._spec)
-
-    def submit(self, stage: Stage, context: Context) -> Launch:
-        return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
-
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """Submits one app with a chain of functions."""
-        if not stages:
-            return []
-        context = stages[0][1]
-        return self._submit(stages, context.outputs / context.directory)
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follows Modal's log of the app until the result is on the volume, then copies the small results here."""
-        command = [*_modal(), "app", "logs", launch.native_id, "--follow"]
-        log = self._outputs / launch.log
-        code = follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
+        code = self._follow(launch, [*_modal(), "app", "logs", launch.native_id, "--follow"], echo)
         missing = self._bring(launch, leave=("log.txt",))  # written locally from Modal's own log
         if missing:
             echo(f"xp: Modal did not give {', '.join(missing)}; `runs fetch` asks again\n")
@@ -101,7 +75,7 @@ class ModalLauncher:
         result = f"{Path(launch.log).parent}/{RESULT}"
         if (code := _code(self._read(result))) is not None:
             return code
-        state = self._state(launch.native_id)
+        state = next((app.get("state") for app in self._apps() if app.get("app_id") == launch.native_id), None)
         if state is None or "stopped" not in state:
             return None
         if (text := self._read(result)) is None:  # read again: it may be as old as the app's end
@@ -111,15 +85,7 @@ class ModalLauncher:
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Stops the app; Modal has only one way to stop, so `now` has no effect."""
         del now
-        subprocess.Popen(
-            [*_modal(), "app", "stop", "--yes", launch.native_id],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def close(self, context: Context) -> None:
-        """Does nothing: the secrets' values are in the user's own Modal Secret."""
+        run_unattended([*_modal(), "app", "stop", "--yes", launch.native_id])
 
     def fetch(self, launch: Launch) -> None:
         """See xp.launchers.base.Detachable; raises XpError(RUNTIME) with the names of files that Modal did not give."""
@@ -170,13 +136,7 @@ class ModalLauncher:
                 missing.append(name)
         return missing
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """Text of each app; of one app for all stages of a detached run."""
-        if self._spec.detach:
-            return {f"{stages[0][1].directory}/{modal_app.APP_FILE}": self._app(stages)}
-        return {f"{its.directory}/{one.name}/{modal_app.APP_FILE}": self._app([(one, its)]) for one, its in stages}
-
-    def _app(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+    def _text(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
         parts = [modal_app.part_of(*pair) for pair in stages]
         title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
@@ -185,66 +145,24 @@ class ModalLauncher:
     def _name(self, stage: Stage, context: Context) -> str:
         return f"{self._spec.app}-{identity(stage, context)}"
 
-    def _submit(self, stages: Sequence[tuple[Stage, Context]], directory: Path) -> list[Launch]:
-        stage, context = stages[0]
-        self._redactor = context.redactor
-        if (known := read_launches(directory)) is not None:
-            return known
-        name = self._name(stage, context)
-        file = directory / modal_app.APP_FILE
-        if not file.exists() or (native_id := self._find(name)) is None:
-            for one, its in stages:
-                self._place(one, its)
-            write_atomically(file, self._app(stages))
-            native_id = self._hand_in(file, name, context)
-        started = now()
-        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
-        write_launches(directory, launches)
-        return launches
-
-    def _place(self, stage: Stage, context: Context) -> None:
-        """Writes the files that the app adds to the image: the job spec, and the lock's files."""
-        write_files(stage.job.files, context.outputs)  # so that the run's directory is complete on this machine too
-        job_spec = make_job_spec(
-            stage,
-            context,
-            root=modal_app.MOUNT,
-            grace_s=self._spec.grace_s,
-            secrets_file=None,
-            prints=True,
-            brings_files=True,
-        )
-        path = context.outputs / job_spec.directory / JOB_SPEC
-        write_atomically(path, job_spec.to_json())
-        if (lock := lock_of(stage.job)) is not None:
-            for file in lock.files:
-                write_atomically(path.parent / modal_app.LOCKS / file.name, file.read_text(encoding="utf-8"))
-
-    def _hand_in(self, file: Path, name: str, context: Context) -> str:
-        plain, _ = inherited(context)
+    def _hand_in(self, file: Path, name: str, stages: Sequence[StageContext]) -> str:
+        plain, _ = inherited(stages[0][1])
         tokens = {name: value for name, value in os.environ.items() if name.startswith("MODAL_")}
         try:
             answer = ask(
                 [*_modal(), "run", "--detach", "--quiet", str(file)], timeout_s=SUBMIT_S, environ=plain | tokens
             )
-        except TimedOut:
-            if (found := self._find(name)) is None:
-                raise
-            return found
+        except TimedOut as error:
+            answer = str(error)
         match = re.search(r"^xp-submitted (ap-\S+) ", answer, re.MULTILINE)
-        if match is None and (found := self._find(name)) is not None:
-            return found
-        if match is None:
+        native_id = self._find(name) if match is None else match.group(1)
+        if native_id is None:
             raise XpError(f"modal run printed no app: {answer.strip()[-300:]!r}", ExitCode.RUNTIME)
-        return match.group(1)
+        return native_id
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name; None: there is none."""
         found = (app.get("app_id") for app in self._apps() if app.get("description") == name)
-        return next(found, None)
-
-    def _state(self, native_id: str) -> str | None:
-        found = (app.get("state") for app in self._apps() if app.get("app_id") == native_id)
         return next(found, None)
 
     def _apps(self) -> list[dict[str, str]]:
@@ -281,6 +199,10 @@ class ModalLauncher:
         except (OSError, subprocess.TimeoutExpired):
             return None
         return run.stdout if run.returncode == 0 else None
+
+
+make_launcher = ModalLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def _code(text: bytes | None) -> int | None:

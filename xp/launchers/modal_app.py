@@ -10,16 +10,13 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Stage
 from xp.launchers.base import Context
-from xp.launchers.modal_image import image_text, lock_of
 from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
+from xp.launchers.service import LOCKS, MOUNT, lock_of
+from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 from xp.tracking.base import NodeTracking
 
 APP_FILE = "modal_app.py"
-LOCKS = "environment"
-"""Directory beside the job spec with copies of the lock's files."""
-MOUNT = "/outputs"
-"""Path of the volume in a container, which is its outputs root."""
 CODE = "/xp/code"
 JOB_SPECS = "/xp/jobs"
 COMMIT_S = 30
@@ -150,7 +147,7 @@ def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -
     """Text of the app of one stage, or of a chain of stages.
 
     Raises:
-        XpError: PLAN or SECRET, as `check_job` does.
+        XpError: PLAN, as `limit_of` of xp.launchers.service.
     """
     names = [function_name(part.stage) for part in parts]
     head = HEAD.format(
@@ -168,28 +165,12 @@ def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -
     return "".join([head, *functions, CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)])
 
 
-def check_job(stage: str, job: Job, spec: LauncherSpec) -> None:
-    """Raises XpError if Modal cannot run the job: PLAN for nodes and accelerators, SECRET without a Modal Secret."""
-    if job.resources.num_nodes > 1:
+def check_secrets(stage: Stage, spec: LauncherSpec) -> None:
+    """Raises XpError(SECRET) for a stage with secrets where no Modal Secret is named."""
+    if stage.job.secrets and spec.secret_name is None:
+        names = ", ".join(sorted(stage.job.secrets))
         raise XpError(
-            f"stage {stage} needs {job.resources.num_nodes} nodes; launcher=modal gives a stage one container:"
-            " choose a hardware option of one node",
-            ExitCode.PLAN,
-        )
-    gpu_string(job.resources)
-    is_in_image = job.runtime.image is not None and job.runtime.project in (None, *job.runtime.image_checkouts)
-    if job.runtime.python is not None or (job.runtime.project is not None and not is_in_image):
-        raise XpError(
-            f"stage {stage}: backend.runtime.python and project_env name paths of this machine; for launcher=modal"
-            " name an image that holds the trainer, and where it has the checkout: backend.runtime.image=..."
-            " backend.runtime.image_checkouts.NAME=/its/place",
-            ExitCode.PLAN,
-        )
-    lock_of(job)
-    if job.secrets and spec.secret_name is None:
-        names = ", ".join(sorted(job.secrets))
-        raise XpError(
-            f"stage {stage} needs the secrets {names}: make a Modal Secret of these names"
+            f"stage {stage.name} needs the secrets {names}: make a Modal Secret of these names"
             " (modal secret create NAME --from-dotenv .env) and set launcher.secret_name=NAME",
             ExitCode.SECRET,
         )
@@ -206,20 +187,23 @@ def check_trackers(tracking: NodeTracking | None, spec: LauncherSpec) -> None:
         )
 
 
-def gpu_string(resources: Resources) -> str | None:
-    """Modal's name of a stage's accelerators; raises XpError(PLAN) for an accelerator that Modal lacks."""
+def accelerator_limit(resources: Resources) -> str | None:
+    """One sentence for accelerators that Modal lacks, or too many of them; else None."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
         return None
     gpu = GPUS.get(resources.accelerator)
     if gpu is None:
-        raise XpError(
-            f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}", ExitCode.PLAN
-        )
+        return f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}"
     if resources.num_accelerators > (most := MAX_GPUS.get(gpu, 8)):
-        raise XpError(
-            f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}", ExitCode.PLAN
-        )
-    return f"{gpu}:{resources.num_accelerators}"
+        return f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}"
+    return None
+
+
+def gpu_string(resources: Resources) -> str | None:
+    """Modal's name of a stage's accelerators, which have no `accelerator_limit`; None: it needs none."""
+    if resources.accelerator == "cpu" or not resources.num_accelerators:
+        return None
+    return f"{GPUS[resources.accelerator]}:{resources.num_accelerators}"
 
 
 def function_name(stage: str) -> str:
@@ -255,3 +239,43 @@ def _function(part: Part, spec: LauncherSpec) -> str:
         function=function_name(part.stage),
         stage=quoted(part.stage),
     )
+
+
+PYTHON = "3.12"
+"""Python version of images that are made from a lock."""
+LOCKED = "--require-hashes --no-deps"
+BY_ADDRESS = "--no-deps"
+"""Option for wheels by URL; the URL ends with the wheel's hash."""
+
+
+def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
+    """The image as a Python expression of Modal's API.
+
+    Args:
+        job: the stage's job.
+        spec: the launcher's section.
+        locks: directory with a copy of the lock's files.
+    """
+    lock = lock_of(job)
+    if lock is None:
+        return _given(job)
+    if job.resources.num_accelerators:
+        base = f"modal.Image.from_registry({spec.base_image!a}, add_python={PYTHON!a})"
+    else:
+        base = f"modal.Image.debian_slim(python_version={PYTHON!a})"
+    layers = [
+        f".uv_pip_install(requirements=[{str(locks / file.name)!a}],"
+        f" extra_options={BY_ADDRESS if file.name == AFTER_LOCK else LOCKED!a})"
+        for file in lock.files
+    ]
+    return "\n    ".join([base, *layers])
+
+
+def _given(job: Job) -> str:
+    """Expression of an image with the trainer; for a trainer in checkouts, with xp's requirements added."""
+    runtime = job.runtime
+    layers = [f"modal.Image.from_registry({runtime.image!a})"]
+    if runtime.project is not None:
+        layers.append(f".pip_install({', '.join(map(ascii, added_to_image()))})")
+        layers.append(f".env({dict(runtime.image_checkouts)!a})")
+    return "\n    ".join(layers)

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -80,10 +80,26 @@ def project(runtime: Runtime) -> Path | None:
     return Path(value).absolute()
 
 
-def checkouts(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def checkouts(runtime: Runtime) -> dict[str, str]:
     """Variable -> path of checkouts that `install` made, for variables that are not set."""
     made = installed_checkouts(runtime.checkouts)
-    return {variable: place for variable, place in made.items() if not environ.get(variable)}
+    return {variable: place for variable, place in made.items() if not os.environ.get(variable)}
+
+
+def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
+    """Variables by which a job finds its code: the run's copy, its checkout, and directories of the user's.
+
+    Args:
+        runtime: the job's Python; one that the user names does not get the user's directories.
+        code: parent directory of the run's copy of xp.
+        path: the user's PYTHONPATH.
+    """
+    places = [str(code)]
+    if (checkout := project(runtime)) is not None:
+        places.append(str(checkout))
+    if runtime.python is None:
+        places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
+    return {**checkouts(runtime), "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
 
 
 def probe(
@@ -104,3 +120,34 @@ def probe(
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise XpError(f"{python} does not work as an interpreter: {error}", ExitCode.RUNTIME) from error
     return found, versions, version
+
+
+def commit_of(checkout: Path) -> str | None:
+    """The commit of a checkout; None if git does not report it."""
+    return git(checkout, "rev-parse", "HEAD")
+
+
+def git(directory: Path, *words: str) -> str | None:
+    """Output of git in a checkout; None if it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(directory), *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def differing(commits: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """One sentence for each checkout that is not at its pinned commit: found, expected, and remedies.
+
+    Args:
+        commits: variable that names a checkout -> its pinned commit (`backend.commits`).
+        environ: environment with the variables; variables that are not set are not checked.
+    """
+    for variable, pin in commits.items():
+        checkout = Path(environ.get(variable, ""))
+        there = commit_of(checkout) if environ.get(variable) else None
+        if there is not None and not there.startswith(pin):
+            yield (
+                f"{variable}: {checkout} is at {there[:9]}, and xp's rendering was proven with {pin[:9]};"
+                f" git -C {checkout} checkout {pin}, or backend.commits.{variable}={there} takes it as it is"
+            )

@@ -24,11 +24,19 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import identity, inherited, place_job_spec, read_launches, spread_of, write_launches
-from xp.launchers.follow import follow
-from xp.launchers.node.gpus import Gpus, claim
-from xp.launchers.node.job_spec import JOB_SPEC, JobSpec, read_result
+from xp.launchers.base import Context, Launch
+from xp.launchers.cluster import (
+    identity,
+    inherited,
+    launches_of,
+    place_job_spec,
+    read_launches,
+    spread_of,
+    write_launches,
+)
+from xp.launchers.follow import ClusterLauncher
+from xp.launchers.node.gpus import Gpus, claim_for
+from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
 from xp.lib.reading import config_of
@@ -41,11 +49,6 @@ LOST_S = 300.0
 """Seconds without an answer after which a cluster and its jobs count as lost."""
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path) -> RayLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return RayLauncher(spec, outputs)
-
-
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     return (
@@ -55,14 +58,13 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     )
 
 
-class RayLauncher:
+class RayLauncher(ClusterLauncher):
     """One Ray job per stage; one job for all stages of a detached run."""
 
     name = "ray"
-    is_here = True
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec, self._outputs = spec, outputs.absolute()
+        super().__init__(spec, outputs)
         self._head: RayHead | None = None
         self._gpus, self._num_cpus = Gpus(), 1
         self._answered = time.monotonic()
@@ -83,10 +85,8 @@ class RayLauncher:
         check_limits(self._spec, stages)
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
-            wanted = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
             self._gpus.release()
-            if wanted is not None and wanted.num_accelerators and wanted.accelerator != "cpu":
-                self._gpus = claim(wanted.num_accelerators, wanted.accelerator)
+            self._gpus = claim_for(stages)
         else:
             self._check_cluster(stages)
         del context
@@ -98,22 +98,6 @@ class RayLauncher:
         """Submits one job that runs the stages in order, since Ray does not order jobs."""
         return self._submit(stages) if stages else []
 
-    def wait(self, launch: Launch, echo: Echo) -> int:
-        directory = (self._outputs / launch.log).parent
-        return follow(directory, lambda: self._ended(launch), lambda: self._said(launch), echo)
-
-    def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued or running."""
-        directory = (self._outputs / launch.log).parent
-        if (result := read_result(directory)) is not None:
-            return result.exit_code
-        code = self._ended(launch)
-        result = read_result(directory)
-        return code if result is None else result.exit_code
-
-    def fetch(self, launch: Launch) -> None:
-        """Does nothing: the job's files are below the outputs root."""
-
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Stops the job from a thread, since Ray's client waits; Ray sends TERM, and KILL after the grace period."""
         if now and self._head is not None:
@@ -122,7 +106,7 @@ class RayLauncher:
         threading.Thread(target=self._stop, args=(launch.native_id,), daemon=False).start()
 
     def close(self, context: Context) -> None:
-        secrets_files.forget(context)
+        super().close(context)
         if self._head is not None:
             self._head.stop()
             self._head = None
@@ -166,16 +150,16 @@ class RayLauncher:
         native_id = identity(stage, context)
         client = self._client()
         if _info(client, native_id) is None:
-            specs = [self._place(one, its, hidden if is_loopback(self._address) else {}) for one, its in stages]
+            extra = hidden if is_loopback(self._address) else {}
+            spreads = [None if asks_itself(one.job) else spread_of(one.job, "ray") for one, _ in stages]
+            specs = [
+                place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
+                for (one, its), spread in zip(stages, spreads, strict=True)
+            ]
             self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
-        started = now()
-        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        launches = launches_of(self.name, native_id, stages)
         write_launches(directory, launches)
         return launches
-
-    def _place(self, stage: Stage, context: Context, hidden: dict[str, str]) -> Path:
-        spread = None if asks_itself(stage.job) else spread_of(stage.job, "ray")
-        return place_job_spec(stage, context, self._spec, extra=hidden, prints=True, spread=spread)
 
     def _hand_in(
         self, client: Any, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], context: Context
@@ -184,8 +168,9 @@ class RayLauncher:
         try:
             client.submit_job(**self._request(native_id, jobs, specs, secrets_file, context))
         except Exception as error:  # the client raises RuntimeError for all errors of the server
-            if self._is_taken(client, native_id):
-                return
+            with suppress(Exception):
+                if _info(client, native_id) is not None:  # it was accepted, and the answer was lost
+                    return
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise XpError(f"Ray did not take the job {native_id}: {said[-1]}", ExitCode.RUNTIME) from None
 
@@ -218,14 +203,6 @@ class RayLauncher:
             "entrypoint_num_gpus": gpus,
             "entrypoint_memory": int(memory_gb * 2**30),
         }
-
-    def _is_taken(self, client: Any, native_id: str) -> bool:
-        """Returns whether a submission was accepted although it reported a failure."""
-        for turn in range(5):
-            with suppress(Exception):
-                return _info(client, native_id) is not None
-            time.sleep(turn)
-        return False
 
     def _check_secrets(self, stages: Sequence[Stage]) -> None:
         names = sorted({name for stage in stages for name in stage.job.secrets})
@@ -278,7 +255,7 @@ class RayLauncher:
         code: int = info.driver_exit_code or ExitCode.INTERNAL
         return code if code > 0 else 128 - code
 
-    def _said(self, launch: Launch) -> str:
+    def _message(self, launch: Launch) -> str:
         with suppress(Exception):
             info = _info(self._client(), launch.native_id)
             return "" if info is None else str(info.message)
@@ -287,6 +264,10 @@ class RayLauncher:
     def _stop(self, native_id: str) -> None:
         with suppress(Exception):
             self._client().stop_job(native_id)
+
+
+make_launcher = RayLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def _info(client: Any, native_id: str) -> Any | None:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 
 from xp.errors import ExitCode, XpError
-from xp.lib import guard
 from xp.lib import private_directory as own_directory
+from xp.lib import processes
 from xp.lib import ray_token as own_ray
 from xp.lib.loopback import HOST, free_ports
 
@@ -41,7 +41,7 @@ class RayHead:
         }
         self._log = self._directory / "head.log"
         with self._log.open("wb") as log:
-            self._process = guard.start(command, env=variables, stdout=log, stderr=subprocess.STDOUT)
+            self._process = processes.start(command, env=variables, stdout=log, stderr=subprocess.STDOUT)
         self._wait()
 
     @property
@@ -50,11 +50,11 @@ class RayHead:
 
     def kill(self) -> None:
         """Kills all its processes without waiting; `stop` must still be called."""
-        guard.ask(self._process, now=True)
+        processes.ask(self._process, now=True)
 
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
-        guard.end(self._process)
+        processes.end(self._process)
         own_directory.remove(self._directory)
 
     def _wait(self) -> None:

@@ -61,12 +61,12 @@ def write_token(context: Context, stage: str) -> Path:
 
 
 def forget(context: Context) -> None:
-    """Removes all files of the run's secrets; nothing else, and never through a link."""
+    """Removes all files of the run's secrets; nothing else."""
     place = directory() / context.run_id
-    if not is_name(context.run_id) or place.is_symlink() or not place.is_dir():
+    if not is_name(context.run_id):
         return
-    for file in place.iterdir():
-        if _FILE.fullmatch(file.name) and (file.is_symlink() or file.is_file()):
+    for file in place.glob("*.*"):
+        if _FILE.fullmatch(file.name):
             file.unlink(missing_ok=True)
     with suppress(OSError):  # the directory has files that xp did not write
         place.rmdir()

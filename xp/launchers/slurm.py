@@ -16,32 +16,33 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers import secrets_files
-from xp.launchers.base import Context, Echo, Launch, now
+from xp.launchers.base import Context, Launch
 from xp.launchers.cluster import (
     TimedOut,
     ask,
     identity,
     inherited,
+    launches_of,
     place_job_spec,
     read_launches,
     spread_of,
     write_launches,
 )
-from xp.launchers.follow import follow
-from xp.launchers.node.job_spec import JOB_SPEC, Spread, read_result
+from xp.launchers.follow import ClusterLauncher
+from xp.launchers.node.job_spec import JOB_SPEC, Spread
 from xp.launchers.preflight import check_machine
 from xp.launchers.slurm_array import SCRIPT as SCRIPT_OF_ARRAY
 from xp.launchers.slurm_array import SlurmArrays, array_job, most
-from xp.launchers.slurm_container import (
+from xp.launchers.slurm_job import (
     apptainer_words,
     check_container,
     is_in_image,
     mounts,
+    options,
     secrets_places,
     srun_options,
 )
 from xp.launchers.slurm_job import batch_script as batch_script
-from xp.launchers.slurm_job import options
 from xp.lib.atomic import write_atomically
 from xp.planning.limits import asks_itself, check_limits
 from xp.spec.place import Container, LauncherSpec
@@ -64,26 +65,19 @@ ASSUMED = {
 OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})
 
 
-def make_launcher(spec: LauncherSpec, outputs: Path) -> SlurmLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return SlurmLauncher(spec, outputs)
-
-
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
     del spec, stage
     return None
 
 
-class SlurmLauncher:
+class SlurmLauncher(ClusterLauncher):
     """One batch job per stage, submitted only once even if the answer is lost."""
 
     name = "slurm"
-    is_here = True
 
     def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec = spec
-        self._outputs = outputs.absolute()
+        super().__init__(spec, outputs)
         self._arrays: SlurmArrays | None = None
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
@@ -96,6 +90,13 @@ class SlurmLauncher:
         for resources in dict.fromkeys(stage.job.resources for stage in stages):
             words = options(self._spec, resources)
             ask(["sbatch", "--test-only", *words, "--wrap=true"], timeout_s=ANSWER_S, environ=plain)
+
+    def _ended(self, launch: Launch) -> int | None:
+        return assumed_code(launch.native_id)
+
+    def _message(self, launch: Launch) -> str:
+        files = sorted((self._outputs / launch.log).parent.glob("slurm-*.out"))
+        return "".join(file.read_text(errors="replace") for file in files)
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit(stage, context, after=None)
@@ -125,22 +126,6 @@ class SlurmLauncher:
         if self._arrays is not None:
             self._arrays.release()
 
-    def wait(self, launch: Launch, echo: Echo) -> int:
-        directory = (self._outputs / launch.log).parent
-        return follow(directory, lambda: assumed_code(launch.native_id), lambda: _said(directory), echo)
-
-    def poll(self, launch: Launch) -> int | None:
-        """The exit code; None while the job is queued or running."""
-        directory = (self._outputs / launch.log).parent
-        if (result := read_result(directory)) is not None:
-            return result.exit_code
-        code = assumed_code(launch.native_id)
-        result = read_result(directory)
-        return code if result is None else result.exit_code
-
-    def fetch(self, launch: Launch) -> None:
-        """Does nothing: the job's files are below the outputs root."""
-
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
         try:
@@ -150,9 +135,6 @@ class SlurmLauncher:
                 f"scancel is not on this machine's PATH, so job {launch.native_id} goes on; start xp where Slurm is",
                 ExitCode.RUNTIME,
             ) from None
-
-    def close(self, context: Context) -> None:
-        secrets_files.forget(context)
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
         """Batch script of each stage, with the command that would submit it."""
@@ -177,12 +159,9 @@ class SlurmLauncher:
             return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
-        started = now()
-        if native_id is None:
-            native_id = self._hand_in(stage, context, name, after)
-        launch = Launch(self.name, context.key(stage.name), native_id, context.log(stage.name), started)
-        write_launches(directory, [launch])
-        return launch
+        launches = launches_of(self.name, native_id or self._hand_in(stage, context, name, after), [(stage, context)])
+        write_launches(directory, launches)
+        return launches[0]
 
     def _place(self, stages: Sequence[tuple[Stage, Context]], arrays: SlurmArrays) -> list[Launch]:
         """Writes the job specs of a run's stages, and assigns them to its task of an array."""
@@ -192,8 +171,7 @@ class SlurmLauncher:
             spread = self._spread(stage, its)
             paths.append(place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread))
         native_id = arrays.place(context.run_id, context.outputs / context.code, paths)
-        started = now()
-        launches = [Launch(self.name, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+        launches = launches_of(self.name, native_id, stages)
         for path, launch in zip(paths, launches, strict=True):
             write_launches(path.parent, [launch])
         return launches
@@ -206,16 +184,13 @@ class SlurmLauncher:
         write_atomically(job_spec.parent / SCRIPT, batch_script(context, stage, job_spec, argv, spread))
         try:
             answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
-        except TimedOut:
-            if (found := _find(name, LOOKUPS)) is None:
-                raise
-            return found
+        except TimedOut as error:
+            answer = str(error)
         number = answer.partition(";")[0]
-        if re.fullmatch(r"[0-9]+", number):
-            return number
-        if (found := _find(name, LOOKUPS)) is None:
+        native_id = number if re.fullmatch(r"[0-9]+", number) else _find(name, LOOKUPS)
+        if native_id is None:
             raise XpError(f"sbatch answered {answer[:200]!r} and no job is named {name}", ExitCode.RUNTIME)
-        return found
+        return native_id
 
     def _command(self, stage: Stage, name: str, job_spec: Path, context: Context, after: str | None) -> list[str]:
         return [
@@ -255,6 +230,10 @@ class SlurmLauncher:
         return spread_of(job, "srun", ray_token=token, srun=srun, container=words)
 
 
+make_launcher = SlurmLauncher
+"""See xp.launchers.base.LauncherModule."""
+
+
 def assumed_code(native_id: str) -> int | None:
     """Exit code from Slurm's state of a job without a result; None while it is queued or running, or without an
     answer."""
@@ -284,8 +263,3 @@ def _find(name: str, times: int = 1) -> str | None:
         if found:
             return max(found, key=int)
     return None
-
-
-def _said(directory: Path) -> str:
-    """Slurm's own output about a stage's jobs."""
-    return "".join(file.read_text(errors="replace") for file in sorted(directory.glob("slurm-*.out")))

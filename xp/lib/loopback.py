@@ -6,21 +6,14 @@ SkyRL's servers and Slime's listen on every address of the machine, and have no 
 from __future__ import annotations
 
 import os
-import random
 import socket
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing import spawn
 from typing import Any
 
 HOST = "127.0.0.1"
 ANYWHERE = ("", "0.0.0.0", "::", "::0")
-LOWEST_PORT = 20_000
-ROOM = 4_000
-"""Number of ports below the system's range that are enough to choose from. Many clusters' range begins at 1024."""
-RANGE_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
-_CHOICE = random.SystemRandom()
-"""Source of random ports; the module's own may have the same seed in several programs."""
 ONE_MACHINE = "XP_ONE_MACHINE"
 """Variable that is set for a job on this machine only: no process has to be reachable from another machine."""
 
@@ -48,47 +41,16 @@ def free_port() -> int:
     return free_ports(1, HOST)[0]
 
 
-def free_ports(count: int, address: str = "", besides: Collection[int] = ()) -> list[int]:
+def free_ports(count: int, address: str = "") -> list[int]:
     """Different TCP ports that nobody listens on, for programs that take them later.
-
-    They are below the system's range for connections and for port 0, so that no other program is given one of them
-    before the program that it is for has started. Where too few ports are below it, the system chooses.
 
     Args:
         count: number of ports; two calls may return the same port.
         address: IPv4 address; empty: all of this machine.
-        besides: ports that are not chosen, for example those of programs that do not listen yet.
     """
-    held: list[socket.socket] = []
-    ports: list[int] = []
-    try:
-        while len(ports) < count:
-            held.append(socket.socket())
-            _bind(held[-1], address)
-            port = held[-1].getsockname()[1]
-            ports += [] if port in besides else [port]
-        return ports
-    finally:
-        for one in held:
-            one.close()
-
-
-def _bind(one: socket.socket, address: str) -> None:
-    end = _first_given()
-    for _ in range(100 if end - LOWEST_PORT >= ROOM else 0):
-        with suppress(OSError):
-            one.bind((address, _CHOICE.randrange(LOWEST_PORT, end)))
-            return
-    one.bind((address, 0))
-
-
-def _first_given() -> int:
-    """Lowest port that the system gives away itself."""
-    try:
-        with open(RANGE_FILE) as file:
-            return int(file.read().split()[0])
-    except OSError:
-        return 32_768
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
 
 
 def _keep_sockets() -> None:

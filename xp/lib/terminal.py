@@ -146,7 +146,6 @@ def guarded() -> Iterator[None]:
     if isinstance(out, Screen):
         yield
         return
-    _open_standard_descriptors()
     sys.stdout, sys.stderr = Screen(out), Screen(err)
     try:
         yield
@@ -169,16 +168,6 @@ def is_read() -> bool:
 
 def _devnull() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
-
-
-def _open_standard_descriptors() -> None:
-    """Opens those of the descriptors 0 to 2 that are closed: the next files would get them, and children would write
-    there."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _visible_or_written(match: re.Match[str]) -> str:

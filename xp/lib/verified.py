@@ -46,10 +46,11 @@ def damaged(manifest: Path) -> str | None:
         files = dict(json.loads(content).get("files", {}).items())
         if strange := [name for name in files if not is_inner_path(name) or not (directory / name).is_file()]:
             return f"{strange[0]!r} is missing"
-        found = {name: _size_and_time(directory / name) for name in files}
+        stats = {name: (directory / name).stat() for name in files}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return str(error)
-    seen = {"manifest": bytes_digest(content), "files": found}
+    sizes = {name: [found.st_size, found.st_mtime_ns] for name, found in stats.items()}
+    seen = {"manifest": bytes_digest(content), "files": sizes}
     record = directory / VERIFIED
     with suppress(OSError, ValueError, RecursionError):
         if json.loads(record.read_text(encoding="utf-8")) == seen:
@@ -60,8 +61,3 @@ def damaged(manifest: Path) -> str | None:
     with suppress(OSError):  # a read-only store is verified each time
         write_atomically(record, json.dumps(seen) + "\n")
     return None
-
-
-def _size_and_time(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xp.episode.clusters import Limits, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
-from xp.lib.reading import LARGEST, check_below, is_count, is_finite, json_of
+from xp.lib.reading import LARGEST, MAX_COUNT, check_below, text_of
 from xp.runs.record import RunRecord, number_of, read_record
 from xp.tasks.held_out import overlap_label
 
@@ -62,9 +64,64 @@ class TaskRewards:
     scoring: Scoring | None
 
 
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
+
+
+class _Part(BaseModel):
+    """A part of an evaluation.json; keys that are not read here are not looked at."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Model(_Part):
+    reward_mean: Number
+    reward_stderr: Number | None = None
+    perfect_share: Number | None = None
+    num_scored: Count | None = None
+    num_void: Count | None = None
+    pass_share: Number | None = None
+    pass_threshold: Number | None = None
+    num_tasks: Count | None = None
+    env_pass_share: Number | None = None
+    tasks: dict[str, list[Number | None]] | None = None
+
+
+class _Overlap(_Part):
+    num_trained_on: Count
+    num_held_out: Count
+
+
+class _Evaluation(_Part):
+    results: dict[str, _Model]
+    held_out: dict[str, _Overlap] = {}
+    task_hashes: dict[str, str] = {}
+    scoring: dict[str, dict[str, Any]] | None = None
+    models: dict[str, Any] = {}
+
+
 def read_held_out(file: Path) -> dict[str, HeldOutResult]:
     """The results of an evaluation.json; raises XpError(RUN_DIR) for another file."""
-    return _checked(file)[0]
+    evaluation = _read(file)
+    overlaps = evaluation.held_out.values()
+    num_trained_on = sum(one.num_trained_on for one in overlaps)
+    label = overlap_label(num_trained_on, sum(one.num_held_out for one in overlaps)) if num_trained_on else ""
+    rewards = [one for model in evaluation.results.values() for task in (model.tasks or {}).values() for one in task]
+    try:
+        limits = reward_limits(rewards, _limits(evaluation.scoring))
+    except ValueError as error:
+        raise XpError(f"{file} is not an evaluation: {error}", ExitCode.RUN_DIR) from None
+    return {
+        name: HeldOutResult(
+            **model.model_dump(exclude={"tasks"}),
+            label=label,
+            limits=limits,
+            scoring=evaluation.scoring,
+            tasks=_digest(model.tasks, evaluation.task_hashes),
+        )
+        for name in NAMES
+        if (model := evaluation.results.get(name)) is not None
+    }
 
 
 def read_rewards(file: Path, which: str) -> TaskRewards | None:
@@ -77,53 +134,21 @@ def read_rewards(file: Path, which: str) -> TaskRewards | None:
     Raises:
         XpError: (RUN_DIR) the file is not an evaluation.json.
     """
-    found, rewards = _checked(file)
-    if which not in found:
+    evaluation = _read(file)
+    if (model := evaluation.results.get(which)) is None:
         return None
-    if which not in rewards:
+    if model.tasks is None or model.pass_threshold is None:
         raise XpError(f"{file} has no rewards by task; evaluate the run again with `eval`", ExitCode.RUN_DIR)
-    return rewards[which]
+    return TaskRewards(model.tasks, evaluation.task_hashes, model.pass_threshold, evaluation.scoring)
 
 
-def _checked(file: Path) -> tuple[dict[str, HeldOutResult], dict[str, TaskRewards]]:
-    """Results of each model, and its rewards by task if they are recorded."""
-    value = json_of(file, ExitCode.RUN_DIR)
+def _read(file: Path) -> _Evaluation:
     try:
-        models = _mapping(_mapping(value)["results"])
-        own = {name: _mapping(models[name]) for name in NAMES if name in models}
-        label = _label(_mapping(value.get("held_out", {})))
-        hashes = _hashes(value.get("task_hashes", {}))
-        scoring = scoring_of(value.get("scoring"))
-        rewards = {
-            name: TaskRewards(rewards_by_task(one["tasks"]), hashes, _some(one["pass_threshold"]), scoring)
-            for name, one in own.items()
-            if "tasks" in one and one.get("pass_threshold") is not None
-        }
-        limits = reward_limits(
-            (one for model in rewards.values() for task in model.rewards.values() for one in task), _limits(scoring)
-        )
-        results = {
-            name: replace(_result(one), label=label, limits=limits, scoring=scoring, tasks=_tasks(rewards.get(name)))
-            for name, one in own.items()
-        }
-        return results, rewards
-    except (KeyError, TypeError, ValueError) as error:
-        raise XpError(f"{file} is not an evaluation: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
-
-
-def rewards_by_task(value: Any) -> dict[str, list[float | None]]:
-    """Task -> rewards of its episodes, null for a void one; raises TypeError or ValueError for another value."""
-    found: dict[str, list[float | None]] = {}
-    for task, rewards in _mapping(value).items():
-        if not isinstance(rewards, list):
-            raise TypeError("the rewards of a task are not a list")
-        found[task] = [_number(one) for one in rewards]
-    return found
-
-
-def scoring_of(value: Any) -> Scoring | None:
-    """The record of what decides the rewards; None: not recorded. Raises TypeError for another value."""
-    return None if value is None else {name: _mapping(one) for name, one in _mapping(value).items()}
+        return _Evaluation.model_validate_json(text_of(file, ExitCode.RUN_DIR))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise XpError(f"{file} is not an evaluation: {where}: {first['msg']}", ExitCode.RUN_DIR) from None
 
 
 def _limits(scoring: Scoring | None) -> Limits:
@@ -131,14 +156,14 @@ def _limits(scoring: Scoring | None) -> Limits:
     members = list((scoring or {}).values())
     if len(members) != 1 or members[0].get("env.reward_fn"):
         return None, None
-    return _number(members[0].get("env.reward.minimum")), _number(members[0].get("env.reward.maximum"))
+    return members[0].get("env.reward.minimum"), members[0].get("env.reward.maximum")
 
 
-def _tasks(played: TaskRewards | None) -> str | None:
+def _digest(rewards: Mapping[str, Any] | None, hashes: Mapping[str, str]) -> str | None:
     """Digest of the tasks with their contents; None if a content is not on record."""
-    if played is None or not played.rewards.keys() <= played.hashes.keys():
+    if rewards is None or not rewards.keys() <= hashes.keys():
         return None
-    return digest_of({task: played.hashes[task] for task in played.rewards})
+    return digest_of({task: hashes[task] for task in rewards})
 
 
 def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
@@ -163,27 +188,6 @@ def is_of_reward_fn(key: str, record: Scoring | None) -> bool:
     """Returns whether a key of `scoring_differences` is about the user's reward functions alone."""
     functions = [member.get("env.reward_fn") for member in (record or {}).values()]
     return key == "env.reward_fn" or any(isinstance(one, dict) and key.removeprefix(CODE) in one for one in functions)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("not a JSON object where one is expected")
-    return value
-
-
-def _hashes(value: Any) -> dict[str, str]:
-    hashes = _mapping(value)
-    if not all(isinstance(one, str) for one in hashes.values()):
-        raise TypeError("the digest of a task's content is not a text")
-    return dict(hashes)
-
-
-def _label(records: Mapping[str, Any]) -> str:
-    num_trained_on, num_held_out = (
-        sum(_whole(record[name]) for record in map(_mapping, records.values()))
-        for name in ("num_trained_on", "num_held_out")
-    )
-    return overlap_label(num_trained_on, num_held_out) if num_trained_on else ""
 
 
 def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutResult]:
@@ -225,39 +229,9 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
 def checkpoint_of(file: Path) -> str | None:
     """Path below the outputs root of the checkpoint that an evaluation.json is of; None: of the run's model."""
     try:
-        place = _mapping(_mapping(json_of(file, ExitCode.RUN_DIR))["models"])["after"]
-    except (XpError, KeyError, TypeError):
+        place = _read(file).models.get("after")
+    except XpError:
         return None
-    is_of_a_run = isinstance(place, str) and place.startswith("runs/")
-    return place if is_of_a_run and place.split("/")[2:] != ["model"] else None
-
-
-def _result(value: Mapping[str, Any]) -> HeldOutResult:
-    mean = _some(value["reward_mean"])
-    found = [value.get(name) for name in ("num_scored", "num_void", "num_tasks")]
-    counts = [None if count is None else _whole(count) for count in found]
-    stderr, share = _number(value.get("reward_stderr")), _number(value.get("perfect_share"))
-    passes, threshold = _number(value.get("pass_share")), _number(value.get("pass_threshold"))
-    own = _number(value.get("env_pass_share"))
-    return HeldOutResult(mean, stderr, share, counts[0], counts[1], passes, threshold, counts[2], env_pass_share=own)
-
-
-def _number(value: Any) -> float | None:
-    if value is None:
+    if not isinstance(place, str) or not place.startswith("runs/"):
         return None
-    if not is_finite(value):
-        raise ValueError(f"a reward is not a number of at most {LARGEST:g}")
-    return float(value)
-
-
-def _some(value: Any) -> float:
-    number = _number(value)
-    if number is None:
-        raise ValueError("a reward is null")
-    return number
-
-
-def _whole(value: Any) -> int:
-    if not is_count(value):
-        raise ValueError("a number of tasks or episodes is not a whole number")
-    return int(value)
+    return None if place.split("/")[2:] == ["model"] else place

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.node.outputs import states
+from xp.launchers.node.job_spec import states
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged
-from xp.runs.commands import xp_command
 from xp.runs.record import RunRecord, RunStatus, read_record
+from xp.runs.run_directory import xp_command
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -79,6 +79,15 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     )
 
 
+def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
+    """Returns whether a stage's content-addressed result exists and is not damaged; a damaged one is made again."""
+    if stage.done is None or not all(states(outputs, stage.promised).values()):
+        return False
+    if (fault := damaged(outputs / stage.done)) is not None:
+        warn(f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n")
+    return fault is None
+
+
 def attempt_of(record: RunRecord, name: str) -> int | None:
     """Number of the last attempt in which a stage ran; None: it never did."""
     ran = [
@@ -105,7 +114,9 @@ def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_her
             return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
         # unchanged. So are those outside the run, which runs share: they are named by their content.
-        if recorded is None or any(_is_replaced(name, run, directory) for name in recorded["job"]["outputs"]):
+        if recorded is None or any(
+            name.startswith(f"{run}/") and not name.startswith(f"{directory}/") for name in recorded["job"]["outputs"]
+        ):
             return None
     return None
 
@@ -116,11 +127,6 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
     return all(states(outputs, promised).values()) and all(
         damaged(manifest) is None for manifest in manifests if manifest.is_file()
     )
-
-
-def _is_replaced(output: str, run: str, attempt: str) -> bool:
-    """Returns whether an attempt's output replaces that of an earlier one; both directories are of the outputs root."""
-    return output.startswith(f"{run}/") and not output.startswith(f"{attempt}/")
 
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:

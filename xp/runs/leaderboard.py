@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -14,7 +14,6 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
 from xp.lib.terminal import csv_cell, markdown_cell
-from xp.runs.differences import brief, differing, text
 from xp.runs.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.runs.named import named_runs
 from xp.runs.record import RunRecord, read_record
@@ -65,24 +64,24 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     Raises:
         XpError: RUN_DIR if a named run does not exist.
     """
-    groups: dict[str, list[_Readable]] = {}
+    groups: dict[str, list[tuple[Any, RunRow]]] = {}
     broken: list[RunRow] = []
     for run in named_runs(outputs, names, takes_several=True):
         try:
-            found = _read(run)
+            spec, row = _read(run)
         except XpError as error:
             if names:
                 raise
             broken.append(RunRow(run.name, note=str(error)))
             continue
-        groups.setdefault(found.row.env, []).append(found)
+        groups.setdefault(row.env, []).append((spec, row))
     lines = []
     for group in groups.values():
-        differs = differing([one.spec for one in group])
-        basis, reason = _basis([one.row for one in group])
+        differs = differing([spec for spec, _ in group])
+        basis, reason = _basis([row for _, row in group])
         rows = [
-            replace(one.row, differs=own, ranked_by=basis, incomparable=reason)
-            for one, own in zip(group, differs, strict=True)
+            replace(row, differs=values, ranked_by=basis, incomparable=reason)
+            for (_, row), values in zip(group, differs, strict=True)
         ]
         lines += sorted(rows, key=_place)
     return lines + broken
@@ -115,7 +114,8 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = head(lines)
     writer.writerow(map(csv_cell, names))
-    writer.writerows([[_cell_of_csv(value) for value in _values(line, names)] for line in lines])
+    for line in lines:
+        writer.writerow([csv_cell(one) if isinstance(one, str) else one for one in _values(line, names)])
     return text.getvalue()
 
 
@@ -126,19 +126,12 @@ def as_markdown(lines: Sequence[RunRow]) -> str:
     return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
 
 
-def _cell_of_csv(value: Any) -> Any:
-    return "" if value is None else csv_cell(value) if isinstance(value, str) else value
-
-
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
     """Cells of a row under these columns, rounded and cut."""
-    return [_readable(value) for value in _values(line, names)]
-
-
-def _readable(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else brief(str(value))
+    return [
+        "-" if value is None else f"{value:.3f}" if isinstance(value, float) else brief(str(value))
+        for value in _values(line, names)
+    ]
 
 
 def head(lines: Sequence[RunRow]) -> list[str]:
@@ -163,20 +156,12 @@ def spec_of(directory: Path, attempt: int) -> Any:
     return recorded_spec(directory / "spec.yaml")
 
 
-@dataclass(frozen=True)
-class _Readable:
-    """One run that was read."""
-
-    spec: Any
-    row: RunRow
-    """Its row, with `differs` empty."""
-
-
-def _read(directory: Path) -> _Readable:
+def _read(directory: Path) -> tuple[Any, RunRow]:
+    """A run's spec, and its row without `differs`."""
     record = read_record(directory)
     try:
         spec = spec_of(directory, len(record.attempts))
-        return _Readable(spec, _row(directory, record, spec))
+        return spec, _row(directory, record, spec)
     except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
 
@@ -210,3 +195,70 @@ def _minutes(record: RunRecord) -> float:
         if attempt.ended is not None
     ]
     return sum(span.total_seconds() for span in spans) / 60
+
+
+INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
+"""Sections of a spec that change nothing about its result."""
+NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
+"""Keys that a listing of runs has as columns of their own."""
+FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
+"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
+
+
+def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Lists for each spec its values of the keys in which the specs differ; a key that a spec lacks is None.
+
+    Excluded are keys without effect on a result, the keys in `NAMED`, and sections whose option differs.
+
+    Args:
+        specs: dumped RunSpecs.
+    """
+    varied = {".".join(path): path for path in _varied((), specs)}
+    wanted = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
+    return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
+
+
+MAX_SHOWN: Final = 200
+"""Largest number of a value's characters in a table."""
+
+
+def brief(value: str) -> str:
+    """A value as a table shows it: a long one is cut."""
+    return value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 3]}..."
+
+
+def words_of(values: Mapping[str, Any]) -> str:
+    """Overrides (`key=value`) that set these values."""
+    return " ".join(f"{key}={text(value)}" for key, value in values.items())
+
+
+def text(value: Any) -> str:
+    """A value in the syntax of an override."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "[" + ",".join(map(text, value)) + "]" if isinstance(value, list | tuple) else str(value)
+
+
+def _at(spec: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    return spec
+
+
+def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Paths of the values that are not all equal; equal sections are compared as a whole."""
+    first = values[0] if values else None
+    if all(value == first for value in values):
+        return []
+    sections = [value for value in values if isinstance(value, dict) and value]
+    keys = dict.fromkeys(key for section in sections for key in section)
+    found = [one for key in keys for one in _varied((*path, key), [_at(value, (key,)) for value in values])]
+    is_section = all(value is None or isinstance(value, dict) for value in values)
+    return found if sections and is_section else [path, *found]
+
+
+def _is_left_out(key: str, varied: Collection[str]) -> bool:
+    section = key.partition(".")[0]
+    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied

@@ -1,58 +1,193 @@
-"""Record of a run on disk: one frozen RunRecord, rewritten atomically as `run.json` at each change.
+"""Record of a run: its attempts and their stages, in memory and on disk.
 
-`python -m xp.runs.record <dir>` prints it.
+It is one frozen RunRecord; each change is a new one, and `run.json` is rewritten atomically.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import pwd
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
 
 from xp.errors import ExitCode, XpError
+from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
-from xp.lib.reading import json_of
-from xp.lib.terminal import guarded, shown
+from xp.lib.codec import JsonFile
+from xp.lib.names import is_name, is_native_id, is_variable
+from xp.lib.reading import text_of
 from xp.lib.text import counted
-from xp.runs.attempts import (
-    AttemptRecord,
-    Provenance,
-    RunRecord,
-    RunStatus,
-    StageRecord,
-    begin_attempt,
-    close_attempt,
-    number_of,
-    update_stage,
-    with_last,
-)
-from xp.runs.record_check import length_of, record_of
 from xp.tasks.training_length import FILE as LENGTH_FILE
-
-__all__ = [
-    "AttemptRecord",
-    "Provenance",
-    "RunRecord",
-    "RunStatus",
-    "StageRecord",
-    "begin_attempt",
-    "check_ours",
-    "close_attempt",
-    "is_held",
-    "number_of",
-    "read_record",
-    "table",
-    "update_stage",
-    "write_record",
-]
 
 FILE = "run.json"
 LOCK = ".lock"
 """Lock file that the run's supervisor holds."""
+
+
+def _is_time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without its zone")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_is_time)]
+"""Time in UTC, ISO 8601."""
+
+
+class RunStatus(StrEnum):
+    """Status of a run, an attempt or a stage."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    CACHED = "cached"
+    """A stage whose result was there already."""
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The code that ran."""
+
+    xp: str
+    python: str
+    commit: str | None
+    """Commit of the checkout that xp was imported from; None: not a checkout."""
+    is_dirty: bool | None
+    """True if tracked files of that checkout were changed."""
+    versions: Mapping[str, str | None]
+    """Pinned packages -> what the job's interpreter has; None: not installed."""
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage of one attempt."""
+
+    name: str
+    status: RunStatus = RunStatus.PENDING
+    exit_code: int | None = None
+    """128 + n: killed by signal n."""
+    started: Time | None = None
+    ended: Time | None = None
+    log: str | None = None
+    """Relative to the outputs root."""
+    launcher: str | None = None
+    native_id: str | None = None
+    """Identifier of the job at its launcher: a process id, a job id."""
+    stand_ins: tuple[str, ...] = ()
+    """Parts that xp replaced in its job (`xp.job.Job.stand_ins`)."""
+
+
+@dataclass(frozen=True)
+class SettledLength(JsonFile):
+    """Length of a training that its stage has computed (`xp.tasks.training_length`)."""
+
+    num_steps: int
+    num_tasks: int
+    epochs: int | None
+    """None: the steps were given."""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One go at the run; a resume or a restart makes another."""
+
+    number: int
+    status: RunStatus
+    started: Time
+    ended: Time | None
+    provenance: Provenance
+    stages: tuple[StageRecord, ...]
+    supervisor: int | None = None
+    """Process id of whoever follows it, true only while the run is held; None: nobody does, the launcher was left."""
+    host: str | None = None
+    """The machine of that process."""
+    training: SettledLength | None = None
+    """Length of the training, as its stage settled it."""
+
+
+@dataclass(frozen=True)
+class RunRecord(JsonFile):
+    """A run and all its attempts."""
+
+    run_id: str
+    status: RunStatus
+    """`running` while an attempt runs, else the status of the last attempt that trained (of a run without training: of
+    the last attempt)."""
+    secrets: tuple[str, ...]
+    """Names of the variables that held secrets at launch; their values are nowhere."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    user: str = ""
+    """Login name of whoever began the run, or trusts it; empty in a record that was never written."""
+    directory: str = ""
+    """Absolute path of the run's directory, without links: a copy of the directory has another one."""
+    format: Literal[1] = 1
+    """Version of this record's form."""
+
+    @property
+    def num_steps(self) -> int | None:
+        """Rollout steps of the last training, as its stage settled them; None: none has begun."""
+        return next((one.training.num_steps for one in reversed(self.attempts) if one.training), None)
+
+
+def number_of(attempt: Path) -> int:
+    """Number of an attempt by its directory's name, `attempt_<n>`; 0 for another name.
+
+    Attempts are ordered by it, since file times change in a copy of a run.
+    """
+    number = attempt.name.removeprefix("attempt_")
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def begin_attempt(
+    record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
+) -> RunRecord:
+    """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
+    if record.attempts and record.attempts[-1].status is RunStatus.RUNNING:
+        record = close_attempt(record, RunStatus.INTERRUPTED)
+    pending = tuple(StageRecord(name) for name in stages)
+    supervisor, host = (None, None) if is_detached else (os.getpid(), platform.node())
+    attempt = AttemptRecord(
+        len(record.attempts) + 1, RunStatus.RUNNING, now(), None, provenance, pending, supervisor, host
+    )
+    return replace(record, status=RunStatus.RUNNING, attempts=(*record.attempts, attempt))
+
+
+def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
+    """Change fields of a stage of the last attempt."""
+    attempt = record.attempts[-1]
+    stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages)
+    return _with_last(record, replace(attempt, stages=stages))
+
+
+def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
+    """End the last attempt, and the stage that it was at; the run's status is that of its last training."""
+    attempt = record.attempts[-1]
+    stages = tuple(
+        replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
+        for stage in attempt.stages
+    )
+    closed = _with_last(record, replace(attempt, status=status, ended=now(), stages=stages))
+    return replace(closed, status=_status(closed))
+
+
+def _status(record: RunRecord) -> RunStatus:
+    """Status of the last attempt that trained, or of the last one if none did: an evaluation finishes no training."""
+    training = [one for one in record.attempts if any(stage.name == "train" for stage in one.stages)]
+    return (training or record.attempts)[-1].status
+
+
+def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
+    """The record with another last attempt."""
+    return replace(record, attempts=(*record.attempts[:-1], attempt))
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
@@ -71,14 +206,37 @@ def read_record(directory: Path) -> RunRecord:
     file = directory / FILE
     if not file.exists():
         raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
-    value = json_of(file, ExitCode.RUN_DIR, below=directory)
+    text = text_of(file, ExitCode.RUN_DIR, below=directory)
     try:
-        record = record_of(value)
-    except (ValueError, RecursionError) as error:
+        record = RunRecord.from_json(text)
+        _check_words(record)
+    except ValueError as error:
         raise XpError(f"{file} is not a run record: {error}", ExitCode.RUN_DIR) from None
     if record.run_id != (name := Path(os.path.abspath(directory)).name):
         raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
     return record
+
+
+def _check_words(record: RunRecord) -> None:
+    """Raises ValueError for a text that becomes a path, an argument or a process id, and that xp would not have
+    written."""
+    _check(is_name(record.run_id), "run_id", record.run_id)
+    for name in record.secrets:
+        _check(is_variable(name), "secrets", name)
+    for number, attempt in enumerate(record.attempts, start=1):
+        place = f"runs/{record.run_id}/attempt_{number}"
+        _check(attempt.number == number, f"{place}: number", attempt.number)
+        # 1 and below mean the first process, groups, or all processes.
+        _check(attempt.supervisor is None or attempt.supervisor > 1, f"{place}: supervisor", attempt.supervisor)
+        for stage in attempt.stages:
+            _check(is_name(stage.name), f"{place}: name of a stage", stage.name)
+            _check(stage.log in (None, f"{place}/{stage.name}/log.txt"), f"{place}: log", stage.log)
+            _check(stage.native_id is None or is_native_id(stage.native_id), f"{place}: job", stage.native_id)
+
+
+def _check(is_legal: bool, what: str, value: object) -> None:
+    if not is_legal:
+        raise ValueError(f"{what}: {value!r} is not what xp writes there")
 
 
 def is_ours(directory: Path) -> bool:
@@ -140,10 +298,10 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     last = record.attempts[-1]
     try:
         file = directory / f"attempt_{last.number}" / "train" / LENGTH_FILE
-        found = length_of(json_of(file, ExitCode.RUN_DIR, below=directory))
+        training = SettledLength.from_json(text_of(file, ExitCode.RUN_DIR, below=directory))
     except (XpError, ValueError):
         return record
-    return with_last(record, replace(last, training=found))
+    return _with_last(record, replace(last, training=training))
 
 
 def table(record: RunRecord, outputs: Path | None = None) -> str:
@@ -166,12 +324,12 @@ def table(record: RunRecord, outputs: Path | None = None) -> str:
     return "\n".join(lines)
 
 
-def _length(training: Mapping[str, int | None] | None) -> str:
+def _length(training: SettledLength | None) -> str:
     if training is None:
         return ""
-    epochs = training["epochs"]
-    how = "" if epochs is None else f" ({counted(epochs, 'epoch')} of {counted(training['num_tasks'] or 0, 'task')})"
-    return f"  {counted(training['num_steps'] or 0, 'step')}{how}"
+    epochs = training.epochs
+    how = "" if epochs is None else f" ({counted(epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
+    return f"  {counted(training.num_steps, 'step')}{how}"
 
 
 def _seconds(started: str | None, ended: str | None) -> str:
@@ -179,30 +337,3 @@ def _seconds(started: str | None, ended: str | None) -> str:
         return ""
     end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
     return f"{(end - datetime.fromisoformat(started)).total_seconds():.1f} s"
-
-
-def main(argv: Sequence[str]) -> int:
-    if len(argv) != 1:
-        print("usage: python -m xp.runs.record RUN_DIRECTORY", file=sys.stderr)
-        return ExitCode.CONFIG
-    with guarded():
-        return _print(argv[0])
-
-
-def _print(place: str) -> int:
-    try:
-        directory = Path(place)
-        record = read_record(directory)
-        print(shown(table(record)))
-        if record.status is RunStatus.RUNNING and not is_held(directory):
-            print(
-                f"no process runs it any more: its supervisor was killed; continue with python -m xp resume={directory}"
-            )
-    except XpError as error:
-        print(f"xp: {shown(str(error))}", file=sys.stderr)
-        return error.code
-    return ExitCode.OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

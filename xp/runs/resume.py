@@ -11,7 +11,7 @@ from xp.compose import from_container, give_way, parse_assignments, with_value
 from xp.compose.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import counted
-from xp.runs.commands import xp_command
+from xp.runs.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
 
@@ -92,7 +92,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     if {"training.num_steps", "training.epochs"} & set(values):
         trained = next((one.training for one in reversed(attempts) if one.training), None)
-        _check_length(spec, directory, None if trained is None else trained["num_tasks"])
+        _check_length(spec, directory, None if trained is None else trained.num_tasks)
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
     return Resumed(directory.name, len(attempts) + 1, spec, stages)
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from xp.compose.points import to_yaml
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import TEMPORARY
+from xp.lib.atomic import TEMPORARY, write_atomically
 from xp.lib.text import counted
-from xp.runs.commands import resume_command
 from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
+from xp.spec import RunSpec
 
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
@@ -85,6 +87,11 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
         lock.release()
 
 
+def save_spec(run: Path, spec: RunSpec) -> None:
+    """Writes the spec that the next resume reads."""
+    write_atomically(run / SPEC, to_yaml(spec))
+
+
 def save_record(run: Path, record: RunRecord) -> None:
     """Write the record; on a full disk, into the space that is reserved for it."""
     with resource_errors(run):
@@ -101,8 +108,9 @@ def cancel(run: Path) -> int:
     """Stops a run by SIGTERM to its supervisor, as orderly as by Ctrl-C; returns its process id.
 
     Raises:
-        XpError: RUN_DIR if the run has no supervisor.
+        XpError: RUN_DIR if the run has no supervisor, or was begun elsewhere.
     """
+    check_ours(run)
     record = read_record(run)
     attempt = record.attempts[-1] if record.attempts else None
     if attempt is None or attempt.supervisor is None or not is_held(run):
@@ -110,25 +118,8 @@ def cancel(run: Path) -> int:
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
-    if not _has_open(attempt.supervisor, run / LOCK):
-        raise XpError(
-            f"{run.name}: process {attempt.supervisor} of its record does not hold {run / LOCK}, so it is not stopped;"
-            " look for the process that does: lsof, fuser",
-            ExitCode.RUN_DIR,
-        )
     os.kill(attempt.supervisor, signal.SIGTERM)
     return attempt.supervisor
-
-
-def _has_open(process: int, file: Path) -> bool:
-    """Returns whether a process has a file open; a process id from a record alone must not receive a signal."""
-    import psutil
-
-    try:
-        names = {opened.path for opened in psutil.Process(process).open_files()}
-    except (psutil.Error, OSError):
-        return False
-    return os.path.realpath(file) in names
 
 
 @contextmanager
@@ -145,3 +136,14 @@ def resource_errors(place: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
+
+
+def xp_command(words: str, outputs: Path) -> str:
+    """A command, with the outputs root unless it is the default one."""
+    default = outputs.absolute() == Path("outputs").absolute()
+    return f"python -m xp {words}" + ("" if default else f" {shlex.quote(f'outputs={outputs}')}")
+
+
+def resume_command(run_id: str, outputs: Path) -> str:
+    """The command that continues a run."""
+    return xp_command(f"resume={run_id}", outputs)

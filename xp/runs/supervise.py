@@ -12,23 +12,15 @@ from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.cluster import read_launches
-from xp.launchers.files import copy_modules, copy_package
 from xp.launchers.node.exits import exit_code, is_restartable, reason
+from xp.launchers.node.job_spec import State, missing, states
 from xp.launchers.node.log import last_lines, write_to_screen
-from xp.launchers.node.outputs import State, missing, states
-from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
-from xp.lib.verified import damaged
-from xp.runs.commands import resume_command
 from xp.runs.detached import record_before
-from xp.runs.kept import has_every_stage, kept
-from xp.runs.provenance import provenance
-from xp.runs.ready import Ready, context_of, make_ready
+from xp.runs.kept import has_every_stage, is_whole, kept
+from xp.runs.ready import Ready, context_of, make_ready, provenance
 from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
-from xp.runs.run_directory import hold, resource_errors, save_record
-from xp.tracking.base import TrackedRun
-from xp.tracking.mirror import Mirror
-from xp.tracking.opening import openers
+from xp.runs.run_directory import hold, resource_errors, resume_command, save_record, save_spec
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -42,8 +34,8 @@ def dispatch(
     outputs: Path,
     *,
     echo: Echo = write_to_screen,
-    modules: Sequence[str] = (),
     replan: Callable[[int], Plan] | None = None,
+    modules: Sequence[str] = (),
     restart_delay_s: float = 5.0,
     again: bool = False,
     resume: str | None = None,
@@ -63,6 +55,10 @@ def dispatch(
     Raises:
         XpError: preflight failed (nothing was created), a stage failed, or the run was stopped by a signal.
     """
+    from xp.planning.plan import build_again
+
+    names = [stage.name for stage in plan.stages]
+    replan = replan or (lambda attempt: build_again(plan.spec, plan.run_id, attempt, names))
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
@@ -72,7 +68,7 @@ def dispatch(
         for restart in range(max_restarts + 1):
             try:
                 # Trackers of each attempt are its own, as for a resumed run.
-                with _mirror(plan, run, ready, echo), Signals(plan.run_id, resume) as signals:
+                with ready.mirror(plan, run, echo), Signals(plan.run_id, resume) as signals:
                     is_again = again and restart == 0
                     attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
                     return attempt.leave() if plan.spec.launcher.detach else attempt.run()
@@ -83,7 +79,7 @@ def dispatch(
                 echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
                 with Signals(plan.run_id, resume) as signals:
                     signals.sleep(delay)
-                    plan = replan(plan.attempt + 1) if replan else _next_attempt(plan)
+                    plan = replan(plan.attempt + 1)
                     signals.check()
     raise AssertionError("unreachable")
 
@@ -114,7 +110,7 @@ class _Attempt:
     def run(self) -> RunRecord:
         self._open()
         try:
-            self._fill()
+            self._ready.fill(self._outputs / self._context.directory, self._plan)
             for stage in self._plan.stages:
                 self._signals.check()
                 self._stage(stage)
@@ -135,7 +131,7 @@ class _Attempt:
         assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
         self._open()
         try:
-            self._fill()
+            self._ready.fill(self._outputs / self._context.directory, self._plan)
             todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
             with resource_errors(self._outputs / self._context.directory):
                 launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
@@ -185,22 +181,13 @@ class _Attempt:
         with resource_errors(self._run):
             if has_every_stage(plan, earlier):
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
-                write_atomically(self._run / "spec.yaml", _yaml(plan.spec.model_dump(mode="json")))
+                save_spec(self._run, plan.spec)
         self._save(record)
-
-    def _fill(self) -> None:
-        """Write the attempt's files that do not belong to a stage."""
-        directory = self._outputs / self._context.directory
-        with resource_errors(directory):
-            directory.mkdir()
-            write_atomically(directory / "plan.json", self._plan.to_json())
-            copy_package(directory / "code")
-            copy_modules(self._ready.modules, directory / "code", self._ready.data)
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
             return
-        before = states(self._outputs, _promised(stage))
+        before = states(self._outputs, stage.promised)
         context = self._context_of(stage)
         with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
@@ -222,7 +209,7 @@ class _Attempt:
         """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
         if (attempt := self._kept.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
-        elif stage.done is not None and self._launcher.is_here and self._is_whole(stage, stage.done):
+        elif self._launcher.is_here and is_whole(stage, self._outputs, self._echo):
             where = "done before"
         else:
             return False
@@ -230,17 +217,9 @@ class _Attempt:
         self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
 
-    def _is_whole(self, stage: Stage, manifest: str) -> bool:
-        """Returns whether a content-addressed result exists and is not damaged; a damaged one is made again."""
-        if not all(states(self._outputs, _promised(stage)).values()):
-            return False
-        if (fault := damaged(self._outputs / manifest)) is not None:
-            self._echo(f"xp: {stage.name}: {Path(manifest).parent} is damaged ({fault}); it is made again\n")
-        return fault is None
-
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
         is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
-        absent = missing(self._outputs, _promised(stage), before, f"runs/{self._plan.run_id}") if is_over else []
+        absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
         if self._signals.number is not None:  # for any code: a stopped program may clean up and exit 0
             self._update(stage, status=RunStatus.INTERRUPTED, **ending)
@@ -267,17 +246,6 @@ class _Attempt:
         save_record(self._run, record)
 
 
-def _promised(stage: Stage) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*stage.job.outputs, *([stage.done] if stage.done else []))))
-
-
-def _mirror(plan: Plan, run: Path, ready: Ready, echo: Echo) -> Mirror:
-    config = plan.spec.model_dump(mode="json")
-    tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=ready.tracker_keys)
-    redactor, here = ready.redactor, [name for name in plan.spec.tracking if name not in ready.told]
-    return Mirror(run / "metrics.jsonl", tracked, openers(here), lambda text: echo(redactor.redact(text)))
-
-
 def _on_record(launch: Launch) -> dict[str, Any]:
     return {
         "started": launch.started,
@@ -285,16 +253,3 @@ def _on_record(launch: Launch) -> dict[str, Any]:
         "launcher": launch.launcher,
         "native_id": launch.native_id,
     }
-
-
-def _next_attempt(plan: Plan) -> Plan:
-    from xp.planning.plan import build_again
-
-    return build_again(plan.spec, plan.run_id, plan.attempt + 1, [stage.name for stage in plan.stages])
-
-
-def _yaml(value: Any) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
-    return text

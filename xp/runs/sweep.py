@@ -15,8 +15,7 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.runs.detached import current
-from xp.runs.differences import INCIDENTAL
-from xp.runs.leaderboard import leaderboard
+from xp.runs.leaderboard import INCIDENTAL, leaderboard
 from xp.runs.record import RunStatus, is_held, is_ours
 from xp.spec import RunSpec
 

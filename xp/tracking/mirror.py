@@ -63,7 +63,8 @@ class Mirror:
         self._trackers: dict[str, Tracker] = {}
         self._offset = file.stat().st_size if file.exists() else 0
         self._stop = threading.Event()
-        self._is_success = False
+        self.is_success = True
+        """False: the run failed."""
         # A daemon thread: a tracker that hangs on a broken network must not keep the process alive.
         self._thread = threading.Thread(target=self._follow, name="xp-tracking", daemon=True)
 
@@ -75,7 +76,7 @@ class Mirror:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_success = kind is None
+        self.is_success = self.is_success and kind is None
         self._stop.set()
         if not self._thread.ident:
             return
@@ -95,7 +96,7 @@ class Mirror:
             if is_last:
                 break
         for name, tracker in list(self._trackers.items()):
-            self._try(name, partial(tracker.close, is_success=self._is_success))
+            self._try(name, partial(tracker.close, is_success=self.is_success))
             self._waiting.pop(name, None)
 
     def _open(self, name: str, opener: Opener) -> None:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from xp.contrib.skypilot.task import (
-    LOCKS,
-    MOUNT,
     TASK_FILE,
     SkypilotOptions,
     SkyTask,
@@ -28,14 +25,12 @@ from xp.contrib.skypilot.task import (
 )
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.base import Context, Echo, Launch, now
-from xp.launchers.cluster import ask, identity, inherited, read_launches, write_launches
-from xp.launchers.files import write_files
-from xp.launchers.log_command import follow_until_over
-from xp.launchers.modal_image import lock_of
-from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
+from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import ask, identity, inherited
+from xp.launchers.service import ServiceLauncher, StageContext, run_unattended
 from xp.lib.atomic import write_atomically
-from xp.secrets.redaction import Redactor, resolve
+from xp.planning.limits import check_limits
+from xp.secrets.redaction import resolve
 from xp.spec.place import LauncherSpec
 
 __all__ = ["Options", "SkypilotLauncher", "limit", "make_launcher"]
@@ -45,17 +40,11 @@ Options = SkypilotOptions
 
 ANSWER_S, SUBMIT_S = 120.0, 1800.0
 """Seconds for an answer, and for a submission, which may start SkyPilot's controller first."""
-ASK_S = 10.0
 LOG_CODES = (0, 100, 101, 103)
 """Exit codes with which `sky jobs logs` has printed a log: the job succeeded, failed, has not ended, was cancelled
 (JobExitCode in sky/exceptions.py, SkyPilot 0.14.1)."""
 OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED"})
 """States of ended stages; states that begin with FAILED, like FAILED_SETUP, also count."""
-
-
-def make_launcher(spec: LauncherSpec, outputs: Path) -> SkypilotLauncher:
-    """See xp.launchers.base.LauncherModule."""
-    return SkypilotLauncher(spec, outputs)
 
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
@@ -64,18 +53,12 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     return limit_of(stage)
 
 
-class SkypilotLauncher:
+class SkypilotLauncher(ServiceLauncher):
     """One managed job per stage; one job with a chain of tasks for a detached run."""
 
     name = "skypilot"
-    is_here = False
-    tells = ("wandb",)
+    file_name = TASK_FILE
     brings_metrics = False
-
-    def __init__(self, spec: LauncherSpec, outputs: Path) -> None:
-        self._spec = spec
-        self._outputs = outputs.absolute()
-        self._redactor = Redactor()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Checks SkyPilot's client, and whether SkyPilot can run the stages, without network requests."""
@@ -85,24 +68,13 @@ class SkypilotLauncher:
                 " kubernetes, ...), in a virtual environment of its own whose `sky` is on PATH; then sky check",
                 ExitCode.RUNTIME,
             )
-        for stage in stages:
-            if (said := limit_of(stage)) is not None:
-                raise XpError(said, ExitCode.PLAN)
+        check_limits(self._spec, stages)
         if context.tracking is not None:
             resolve(context.tracking.secrets)
 
-    def submit(self, stage: Stage, context: Context) -> Launch:
-        return self._submit([(stage, context)], context.outputs / context.directory / stage.name)[0]
-
-    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
-        """Submits one job with a chain of tasks."""
-        return self._submit(stages, stages[0][1].outputs / stages[0][1].directory) if stages else []
-
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follows the job's log until SkyPilot reports its end."""
-        command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"]
-        log = self._outputs / launch.log
-        return follow_until_over(command, log, self._redactor, echo, lambda: self.poll(launch), ASK_S)
+        return self._follow(launch, [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"], echo)
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued, running or recovering, or if SkyPilot does not answer."""
@@ -119,15 +91,7 @@ class SkypilotLauncher:
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Ends the job and its machine; the outputs are uploaded first unless `now`."""
         graceful = [] if now else ["--graceful"]
-        subprocess.Popen(
-            [*_sky(), "jobs", "cancel", "--yes", *graceful, "--name", launch.native_id],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def close(self, context: Context) -> None:
-        """Does nothing: SkyPilot stops the machine with the job."""
+        run_unattended([*_sky(), "jobs", "cancel", "--yes", *graceful, "--name", launch.native_id])
 
     def fetch(self, launch: Launch) -> None:
         """Writes the current log; results stay in the bucket or volume."""
@@ -146,54 +110,16 @@ class SkypilotLauncher:
             ExitCode.RUNTIME,
         )
 
-    def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
-        """YAML of each job; of one job for all stages of a detached run."""
-        if self._spec.detach:
-            return {f"{stages[0][1].directory}/{TASK_FILE}": self._text(stages)}
-        return {f"{its.directory}/{one.name}/{TASK_FILE}": self._text([(one, its)]) for one, its in stages}
-
-    def _text(self, stages: Sequence[tuple[Stage, Context]]) -> str:
+    def _text(self, stages: Sequence[StageContext]) -> str:
         return task_text(self._name(*stages[0]), [SkyTask(*pair) for pair in stages], self._spec)
 
     def _name(self, stage: Stage, context: Context) -> str:
         return identity(stage, context).replace("_", "-").replace(".", "-")
 
-    def _submit(self, stages: Sequence[tuple[Stage, Context]], directory: Path) -> list[Launch]:
-        stage, context = stages[0]
-        self._redactor = context.redactor
-        if (known := read_launches(directory)) is not None:
-            return known
-        name = self._name(stage, context)
-        file = directory / TASK_FILE
-        if not file.exists() or not self._rows(name):
-            for one, its in stages:
-                self._place(one, its)
-            write_atomically(file, self._text(stages))
-            self._hand_in(file, name, stages)
-        started = now()
-        launches = [Launch(self.name, its.key(one.name), name, its.log(one.name), started) for one, its in stages]
-        write_launches(directory, launches)
-        return launches
+    def _find(self, name: str) -> str | None:
+        return name if self._rows(name) else None
 
-    def _place(self, stage: Stage, context: Context) -> None:
-        """Writes the files for the node: the job spec, and the lock's files."""
-        write_files(stage.job.files, context.outputs)
-        job_spec = make_job_spec(
-            stage,
-            context,
-            root=MOUNT,
-            grace_s=self._spec.grace_s,
-            secrets_file=None,
-            prints=True,
-            brings_files=True,
-        )
-        path = context.outputs / job_spec.directory / JOB_SPEC
-        write_atomically(path, job_spec.to_json())
-        if (lock := lock_of(stage.job)) is not None:
-            for one in lock.files:
-                write_atomically(path.parent / LOCKS / one.name, one.read_text(encoding="utf-8"))
-
-    def _hand_in(self, file: Path, name: str, stages: Sequence[tuple[Stage, Context]]) -> None:
+    def _hand_in(self, file: Path, name: str, stages: Sequence[StageContext]) -> str:
         """Submits a job; `--secret NAME` takes values from the environment of `sky`, so commands and files have
         none."""
         names = sorted({secret for pair in stages for secret in SkyTask(*pair).secrets})
@@ -207,6 +133,7 @@ class SkypilotLauncher:
             timeout_s=SUBMIT_S,
             environ=plain | sky | {secret: values[secret] for secret in names},
         )
+        return name
 
     def _state(self, launch: Launch) -> str | None:
         rows = self._rows(launch.native_id)
@@ -228,6 +155,10 @@ class SkypilotLauncher:
             command = [*_sky(), "jobs", "logs", "--name", launch.native_id, "--no-follow"]
             return ask(command, timeout_s=ANSWER_S, codes=LOG_CODES)
         return ""
+
+
+make_launcher = SkypilotLauncher
+"""See xp.launchers.base.LauncherModule."""
 
 
 def _program() -> str | None:

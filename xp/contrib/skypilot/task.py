@@ -11,20 +11,19 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Stage
+from xp.launchers import service
 from xp.launchers.base import Context
-from xp.launchers.modal_image import BY_ADDRESS, LOCKED, PYTHON, lock_of
+from xp.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
 from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
+from xp.launchers.service import LOCKS, MOUNT, lock_of
 from xp.planning.limits import needs_one_node
 from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 
 TASK_FILE = "skypilot.yaml"
-LOCKS = "environment"
-"""Directory beside the job spec with copies of the lock's files."""
-MOUNT, CODE, JOB_SPECS, LOCK_FILES = "/outputs", "/xp/code", "/xp/jobs", "/xp/environment"
-"""Paths on the node of the outputs root, xp's package, job specs, and the lock's files."""
+CODE, JOB_SPECS, LOCK_FILES = "/xp/code", "/xp/jobs", "/xp/environment"
+"""Paths on the node of xp's package, job specs, and the lock's files."""
 EXIT_CODE = "xp-exit-code"
 """Beginning of the last line of a failed stage's log, since SkyPilot's queue has no exit codes."""
 UV = "~/.local/bin/uv"
@@ -100,7 +99,7 @@ def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
     """The YAML of one stage, or of a chain of stages.
 
     Raises:
-        XpError: PLAN, with the sentence of `limit_of`.
+        XpError: PLAN if no lock has a stage's imports.
     """
     options = SkypilotOptions.model_validate(spec.options)
     documents = [_document(one, options, spec) for one in tasks]
@@ -113,29 +112,16 @@ def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
 
 def limit_of(stage: Stage) -> str | None:
     """One sentence, with a remedy, for a stage that SkyPilot cannot run; else None."""
-    runtime, resources = stage.job.runtime, stage.job.resources
+    resources = stage.job.resources
     if (said := needs_one_node(stage, "launcher=skypilot gives a stage one node")) is not None:
         return said
     if resources.num_accelerators and resources.accelerator not in ACCELERATORS:
         return f"hardware.accelerator={resources.accelerator}: launcher=skypilot has {', '.join(ACCELERATORS)}"
-    is_in_image = runtime.image is not None and runtime.project in (None, *runtime.image_checkouts)
-    if runtime.python is not None or (runtime.project is not None and not is_in_image):
-        return (
-            f"stage {stage.name}: backend.runtime.python and project_env name paths of this machine; for"
-            " launcher=skypilot name an image that holds the trainer, and where it has the checkout:"
-            " backend.runtime.image=... backend.runtime.image_checkouts.NAME=/its/place"
-        )
-    try:
-        lock_of(stage.job)
-    except XpError as error:
-        return str(error)
-    return None
+    return service.limit_of(stage, "skypilot")
 
 
 def _document(one: SkyTask, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
     job, name = one.stage.job, one.stage.name
-    if (said := limit_of(one.stage)) is not None:
-        raise XpError(said, ExitCode.PLAN)
     lock = lock_of(job)
     mounts: dict[str, Any] = {
         CODE: str(one.context.outputs / one.context.code),

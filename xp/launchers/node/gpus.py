@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
+from xp.job import Stage
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -34,21 +34,7 @@ class Gpus:
 
 def visible_gpus() -> list[str]:
     """GPUs that a job may use on this machine, those with the least used memory first."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    try:
-        run = subprocess.run(
-            [program, "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
-    used = {row[0]: int(row[1]) if row[1].isdigit() else 0 for row in rows}
+    used = {name: int(memory) if memory.isdigit() else 0 for name, memory in gpu_rows("index", "memory.used")}
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         names = list(used)
@@ -57,9 +43,27 @@ def visible_gpus() -> list[str]:
     return sorted(names, key=lambda name: used.get(name, 0))
 
 
+def gpu_rows(*columns: str) -> list[list[str]]:
+    """Cells of each GPU that nvidia-smi shows; none without it."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
+    try:
+        run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
+
+
 def _is_there(used: Mapping[str, int], name: str) -> bool:
     """Returns whether CUDA takes a name; it ignores the list from the first number on that no GPU has, such as -1."""
     return name in used or name.startswith(("GPU-", "MIG-"))
+
+
+def claim_for(stages: Sequence[Stage]) -> Gpus:
+    """Reserves the GPUs of the stage that needs most; raises XpError(RUNTIME) if there are fewer."""
+    needs = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
+    if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
+        return Gpus()
+    return claim(needs.num_accelerators, needs.accelerator)
 
 
 def claim(count: int, accelerator: str, directory: Path | None = None) -> Gpus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -13,7 +13,6 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context
-from xp.launchers.node.outputs import State
 from xp.lib.atomic import temporary_beside
 from xp.lib.reading import json_of
 from xp.tracking.base import NodeTracking
@@ -135,20 +134,15 @@ def make_job_spec(
 ) -> JobSpec:
     """Makes the job spec of a stage."""
     job = stage.job
-    names = {
-        "XP_RUN_ID": context.run_id,
-        "XP_ATTEMPT": str(context.attempt),
-        "XP_STAGE": stage.name,
-    }
     return JobSpec(
         key=context.key(stage.name),
         root=root,
         directory=f"{context.directory}/{stage.name}",
         code=context.code,
         argv=job.argv,
-        env={**job.env, **names},
+        env={**job.env, **context.variables(stage.name)},
         files=job.files if brings_files else {},
-        outputs=tuple(dict.fromkeys((*job.outputs, *([stage.done] if stage.done else [])))),
+        outputs=stage.promised,
         done=stage.done,
         runtime=job.runtime,
         secrets_file=secrets_file,
@@ -183,16 +177,45 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
     """
     temporary = temporary_beside(file)
     temporary.write_text(json.dumps({"job": job, "before": dict(before)}) + "\n", encoding="utf-8")
-    try:
+    with suppress(FileExistsError):
         os.link(temporary, file)  # atomic and exclusive, also on a network filesystem
-    except FileExistsError:
-        pass
-    except OSError:  # the filesystem does not support links
-        with suppress(FileExistsError), file.open("x", encoding="utf-8") as taking:
-            taking.write(temporary.read_text(encoding="utf-8"))
-    finally:
-        temporary.unlink()
+    temporary.unlink()
     taken = json.loads(file.read_text(encoding="utf-8"))
     if taken["job"] != job:
         raise XpError(f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR)
     return {name: None if state is None else tuple(state) for name, state in taken["before"].items()}
+
+
+State = tuple[int, int, int] | None
+"""Inode, time of change and size of a file; None: there is no file."""
+
+
+def states(root: Path, names: Sequence[str]) -> dict[str, State]:
+    """Current state of the files."""
+    return {name: _state(root / name) for name in names}
+
+
+def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: str) -> list[str]:
+    """Declared outputs that do not exist, or, within the run, are unchanged files of an earlier attempt.
+
+    Args:
+        root: the outputs root.
+        names: paths relative to it.
+        before: `states` at the beginning of the stage.
+        run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
+            by content and may have existed before.
+    """
+    now = states(root, names)
+    return [
+        name
+        for name, state in now.items()
+        if state is None or (state == before.get(name) and name.startswith(f"{run}/"))
+    ]
+
+
+def _state(path: Path) -> State:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

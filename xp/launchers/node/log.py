@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -55,24 +58,15 @@ def is_screen() -> bool:
 
 def plain(text: str) -> str:
     """The text without terminal control sequences."""
-    return _filtered(text, lambda _: False)
+    return _ESCAPE.sub("", text) if _CONTROL.search(text) else text
 
 
 def harmless(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
     queries, hidden text)."""
-    return _filtered(text, _is_harmless)
-
-
-def _filtered(text: str, is_kept: Callable[[str], bool]) -> str:
-    """The text without those escapes that are not kept."""
-    parts, position = [], 0
-    while (control := _CONTROL.search(text, position)) is not None:
-        escape = _ESCAPE.match(text, control.start())
-        assert escape is not None  # the last alternative is any control character
-        parts.append(text[position : escape.end() if is_kept(escape.group()) else control.start()])
-        position = escape.end()
-    return "".join((*parts, text[position:])) if parts else text
+    if _CONTROL.search(text) is None:
+        return text
+    return _ESCAPE.sub(lambda match: match[0] if _is_harmless(match[0]) else "", text)
 
 
 def _is_harmless(sequence: str) -> bool:
@@ -195,3 +189,24 @@ class LogStream:
         self._file.flush()
         if not self._on_screen:
             self._echo(f"{text}\n")
+
+
+IDLE_S = 0.2
+
+
+def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
+    """Reads until the process closes its output, or has ended while an orphan keeps it open."""
+    assert process.stdout is not None
+    source = process.stdout.fileno()
+    while True:
+        has_ended = process.poll() is not None  # asked before the look, which then finds all that the process wrote
+        ready, _, _ = select.select([source], [], [], 0 if has_ended else IDLE_S)
+        if ready:
+            data = os.read(source, 65536)
+            if not data:
+                return
+            stream.feed(data)
+        elif has_ended:
+            return
+        else:
+            stream.idle()

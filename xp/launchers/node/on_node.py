@@ -22,10 +22,8 @@ from typing import BinaryIO
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, read_result
-from xp.launchers.node.log import LogStream, write_to_screen
-from xp.launchers.node.outputs import missing, states
-from xp.launchers.node.pipe import drain
+from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, missing, read_result, states
+from xp.launchers.node.log import LogStream, drain, write_to_screen
 from xp.launchers.node.program import Ending, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
 from xp.launchers.node.tracking import followed

@@ -18,7 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib import ray_token as own_ray
 from xp.lib.loopback import free_ports
 from xp.worker.nodes import Nodes, own_address
@@ -65,7 +65,7 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
     part = _NodePart(spec, nodes)
     try:
         if nodes.number == 0:
-            _wait_for_head(part, nodes, ending)
+            _wait_for_head(nodes, lambda: part.is_alive() and not ending.is_asked)
             _wait_for_all(spec, part, nodes)
             return ExitCode.TERMINATED if ending.is_asked else play(part.told)
         return _stay(part, nodes, ending)
@@ -84,11 +84,11 @@ class _NodePart:
         self.told = {**nodes.variables(), **own_ray.token_variables(Path(spread.ray_token)), "RAY_ADDRESS": head}
         self._directory = own_ray.directory_named(f"{spec.key} {head}")
         if nodes.number:
-            _wait_for_port(nodes, START_S)
+            _wait_for_head(nodes, lambda: True)
         gpus = spec.env.get(own_ray.PRETENDED_GPUS, str(spread.num_gpus))
         cpus = str(spread.num_cpus + (int(gpus) if own_ray.PRETENDED_GPUS in spec.env else 0))
         if nodes.number == 0:
-            client, dashboard = free_ports(2, besides={nodes.port})
+            client, dashboard = free_ports(2)
             place = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
             place += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
             place.append(f"--temp-dir={own_ray.files(self._directory)}")
@@ -104,7 +104,7 @@ class _NodePart:
             *("--min-worker-port=0", "--max-worker-port=0"),
         ]
         with self._log.open("wb") as log:
-            self._process = guard.start(
+            self._process = processes.start(
                 command,
                 cwd=spec.root,
                 env={**RETRIES, **environ},
@@ -113,33 +113,26 @@ class _NodePart:
                 preexec_fn=deaf_to_usr2,
             )
 
-    def check(self) -> None:
-        """Raises XpError(RUNTIME) with Ray's output if its processes have ended."""
+    def is_alive(self) -> bool:
+        """True; raises XpError(RUNTIME) with Ray's output if its processes have ended."""
         if self._process.poll() is not None:
-            said = self._log.read_text(errors="replace")[-2000:]
-            raise XpError(f"Ray ended on this node:\n{said}", ExitCode.RUNTIME)
+            output = self._log.read_text(errors="replace")[-2000:]
+            raise XpError(f"Ray ended on this node:\n{output}", ExitCode.RUNTIME)
+        return True
 
     def stop(self) -> None:
         """Ends all processes of this node's part and removes its files."""
-        guard.end(self._process)
+        processes.end(self._process)
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def _wait_for_head(part: _NodePart, nodes: Nodes, ending: Ending) -> None:
+def _wait_for_head(nodes: Nodes, check: Callable[[], bool]) -> None:
+    """Waits until the head answers; `check` returns False to end the wait."""
     end = time.monotonic() + START_S
-    while not _answers(nodes) and not ending.is_asked:
-        part.check()
-        if time.monotonic() > end:
-            raise XpError(f"Ray's head did not start within {START_S:g} s", ExitCode.RUNTIME)
-        time.sleep(0.3)
-
-
-def _wait_for_port(nodes: Nodes, patience_s: float) -> None:
-    end = time.monotonic() + patience_s
-    while not _answers(nodes):
+    while not _answers(nodes) and check():
         if time.monotonic() > end:
             raise XpError(
-                f"Ray's head at {nodes.address}:{nodes.port} was not reached within {patience_s:g} s", ExitCode.RUNTIME
+                f"Ray's head at {nodes.address}:{nodes.port} was not reached within {START_S:g} s", ExitCode.RUNTIME
             )
         time.sleep(0.3)
 
@@ -175,7 +168,7 @@ def _said(process: subprocess.Popen[str], part: _NodePart) -> str:
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=LOOK_S)[1]
-        part.check()
+        part.is_alive()
 
 
 def _stay(part: _NodePart, nodes: Nodes, ending: Ending) -> int:
@@ -185,7 +178,7 @@ def _stay(part: _NodePart, nodes: Nodes, ending: Ending) -> int:
         time.sleep(LOOK_S)
         misses = 0 if _answers(nodes) else misses + 1
         if misses == 0:
-            part.check()
+            part.is_alive()
     return ExitCode.TERMINATED if ending.is_asked else ExitCode.OK
 
 

@@ -13,8 +13,8 @@ from types import FrameType
 
 from xp.envs.secrets_file import environment as with_secrets
 from xp.launchers.node.job_spec import JobSpec
-from xp.launchers.preflight import checkouts, interpreter, project
-from xp.lib import guard
+from xp.launchers.preflight import interpreter, python_variables
+from xp.lib import processes
 from xp.lib import ray_token as own_ray
 from xp.secrets.environment import STAGE_TOKENS, inherited
 from xp.secrets.redaction import Redactor, telling_values
@@ -89,15 +89,9 @@ def redactor_of(spec: JobSpec) -> Redactor:
 
 def variables(spec: JobSpec) -> dict[str, str]:
     """The program's environment without its secrets, and without variables of the node that it must not get."""
-    there, root = held(spec), Path(spec.root)
-    plain, hidden = inherited(there, (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
-    path = [str(root / spec.code)]
-    if (checkout := project(spec.runtime)) is not None:
-        path.append(str(checkout))
-    if spec.runtime.python is None and os.environ.get("PYTHONPATH"):
-        path += [part for part in os.environ["PYTHONPATH"].split(os.pathsep) if part]
-    found = checkouts(spec.runtime)
-    return {**plain, **hidden, **found, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", **spec.env}
+    plain, hidden = inherited(held(spec), (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
+    code = python_variables(spec.runtime, Path(spec.root, spec.code), os.environ.get("PYTHONPATH", ""))
+    return {**plain, **hidden, **code, **spec.env}
 
 
 def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -131,7 +125,7 @@ def piped(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=_deaf_until_parent_ends if is_deaf else guard.end_with_parent,
+        preexec_fn=_deaf_until_parent_ends if is_deaf else processes.end_with_parent,
     )
 
 
@@ -148,4 +142,4 @@ def deaf_to_usr2() -> None:
 
 def _deaf_until_parent_ends() -> None:
     deaf_to_usr2()
-    guard.end_with_parent()
+    processes.end_with_parent()

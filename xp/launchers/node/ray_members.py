@@ -19,7 +19,7 @@ from typing import Any
 from xp.errors import ExitCode
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.spread import MEMBER
-from xp.lib import guard
+from xp.lib import processes
 from xp.lib.reading import config_of
 from xp.worker.nodes import NUMBER, free_port
 
@@ -40,7 +40,7 @@ class Member:
     def run(self, number: int, job_spec: str, main: str, grace_s: float) -> Iterator[bytes | int]:
         """Runs the program; yields its output, and its exit code last."""
         argv = [sys.executable, "-m", MEMBER, job_spec, main]
-        process = guard.start(
+        process = processes.start(
             argv,
             grace_s,
             env={**os.environ, NUMBER: str(number), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from xp.launchers.node.job_spec import JobSpec
 from xp.tracking.base import TrackedRun
 from xp.tracking.mirror import Mirror
-from xp.tracking.opening import openers
+from xp.tracking.trackers import openers
 
 CLOSE_S = 20.0
 """Seconds for the last lines; a preempted machine ends within half a minute."""
-
-
-class _FailedError(Exception):
-    """Passes the program's failure to the trackers."""
 
 
 def followed(spec: JobSpec, root: Path, run: Callable[[], int], warn: Callable[[str], None]) -> int:
@@ -45,10 +40,8 @@ def followed(spec: JobSpec, root: Path, run: Callable[[], int], warn: Callable[[
         directory=directory,
         secrets={name: os.environ[name] for name in told.secrets if name in os.environ},
     )
-    code = 0
     metrics = directory / "metrics.jsonl"
-    with suppress(_FailedError), Mirror(metrics, tracked, openers(told.names), warn, close_timeout_s=CLOSE_S):
+    with Mirror(metrics, tracked, openers(told.names), warn, close_timeout_s=CLOSE_S) as mirror:
         code = run()
-        if code:
-            raise _FailedError
+        mirror.is_success = code == 0
     return code

@@ -1,6 +1,6 @@
 """A process between a program of xp and its child (a job, a server, a Ray node): no process of the child outlives xp.
 
-    guard.py GRACE_S ARGV...
+    processes.py GRACE_S ARGV...
 
 Standard input comes from xp: T requests an orderly shutdown, K an immediate KILL; its end (xp has ended, even by KILL)
 means T. An orderly shutdown is TERM to the child, which may need its own children to clean up (sessions on its own
