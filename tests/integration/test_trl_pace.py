@@ -28,7 +28,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import PATIENCE_S

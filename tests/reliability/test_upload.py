@@ -22,7 +22,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.recorder import Recorder
 from xp.episode.upload import Uploaded, Uploader, batches, rollout_events
 from xp.errors import XpError
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 
 ACCEPTED = faults.replied(b"{}", executed=False)
 

@@ -18,7 +18,7 @@ from xp.envs import target as targets
 from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 
 pytestmark = pytest.mark.scorecard(47)
 
@@ -97,15 +97,24 @@ def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"], "env: target is not an http or https URL"),
+        (
+            ["env=openreward", "env.target='alice:XPCANARY@host.example.org:8080'"],
+            "env: target is not an http or https URL",
+        ),
         (["env=openreward", "env.target='XPCANARY@host'"], "env: target is not an http or https URL"),
         (["env=openreward", "env.target='http:/alice:XPCANARY@host'"], "env: target is not an http or https URL"),
         (["env=openreward", "env.target='alice:XPC/ANARY@host'"], "env: target is not an http or https URL"),
-        (["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"], "env: target is not an http or https URL"),
+        (
+            ["env=openenv", "env.target='alice:XPCANARY@host:80'", "env.rows=a:b"],
+            "env: target is not an http or https URL",
+        ),
         (["env=openreward", "env.target=a/b", "env.allowed_origins=['alice:XPCANARY@host:80']"], "allowed_origins"),
         (["env=openreward", "env.target=a/b", "env.allowed_origins=['https:/alice:XPCANARY@host']"], "allowed_origins"),
         (["launcher=ray", "launcher.address='alice:XPCANARY@host:8265'"], "launcher: address"),
-        (["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"], "gsm8k: target is not an http or https URL"),
+        (
+            ["env=whodunit_gsm8k", "env.members.gsm8k.target='alice:XPCANARY@host:80'"],
+            "gsm8k: target is not an http or https URL",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "run", "prepare", "tasks", "eval", "env", "doctor"])

@@ -22,8 +22,8 @@ from xp.builtin.mystery import generate_case
 from xp.compose import compose
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.planning.stages.episode import episode_config
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.episode import episode_config
+from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 

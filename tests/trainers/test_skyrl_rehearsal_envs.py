@@ -26,8 +26,7 @@ from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
-from xp.planning.stages.model import model_place
-from xp.planning.stages.prepare import task_set_place
+from xp.planning.stages import model_place, task_set_place
 from xp.tasks.row import TaskRow, read_rows
 
 REPOSITORY = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from xp.episode.metrics import episode_metrics
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.prompt import opening_messages, tool_schemas
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -165,7 +165,7 @@ def test_slimes_own_train_py_plays_an_openenv_environment(tmp_path: Path, monkey
     from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
     from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, rehearsed, run, spec_of
     from xp.planning.backend import RunPaths
-    from xp.planning.stages.prepare import prepare_stage, task_set_place
+    from xp.planning.stages import prepare_stage, task_set_place
 
     monkeypatch.setenv("XP_PYTHON", str(XPS_PYTHON))
     model = tiny_directory(tmp_path)

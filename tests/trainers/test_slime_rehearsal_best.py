@@ -19,7 +19,7 @@ from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from tests.trainers.test_slime_rehearsal import job_of, rehearsed, run, spec_of
 from xp.episode.metrics_file import read_metrics
 from xp.planning.backend import RunPaths
-from xp.planning.stages.prepare import prepare_stage, task_set_place
+from xp.planning.stages import prepare_stage, task_set_place
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -55,7 +55,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.worker.token_budget import TokenBudget

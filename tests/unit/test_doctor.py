@@ -21,7 +21,7 @@ from xp.doctor.template import chat_template
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode
 from xp.launchers.checkouts import differing
-from xp.planning.memory import memory_lines
+from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 from xp.tasks.template_check import TemplateReport, examine
 from xp.testing.jobs import PATIENCE_S

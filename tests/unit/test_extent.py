@@ -17,7 +17,7 @@ from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
 from xp.planning.extent import evaluated, evaluation_line, num_tasks, turn_lines
 from xp.planning.plan import Plan, build_plan
-from xp.planning.stages.prepare import prepare_config, task_set_place
+from xp.planning.stages import prepare_config, task_set_place
 from xp.spec import BackendName, RunSpec
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.request import canonical_request, request_key

@@ -28,7 +28,7 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.planning.backend import RunPaths
-from xp.planning.stages.model import model_place
+from xp.planning.stages import model_place
 
 SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
 MIN_RATIO = 1.5

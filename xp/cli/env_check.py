@@ -19,7 +19,7 @@ from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import Chat
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
-from xp.planning.stages.episode import chat_of, env_config, episode_secrets
+from xp.planning.episode import chat_of, env_config, episode_secrets
 from xp.runs.resume import split_off
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec

@@ -17,7 +17,7 @@ from xp.envs.base import EnvFault
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
-from xp.planning.stages.episode import CATALOG_KEY, env_config, needs_catalog_key
+from xp.planning.episode import CATALOG_KEY, env_config, needs_catalog_key
 from xp.spec import EnvMember, RunSpec
 
 COLUMNS: Final = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from xp.cli.install_checkouts import install_sources, interpreter_for
 from xp.cli.install_programs import run, uv
 from xp.lib.text import counted
-from xp.planning.stages.needs import runtime_lock
+from xp.planning.stages import runtime_lock
 from xp.runtimes import AFTER_LOCK, WHOLE, RuntimeLock, directory, installed
 from xp.spec import LauncherName, RunSpec
 

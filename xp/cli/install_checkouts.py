@@ -15,7 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.checkouts import commit_of, differing
 from xp.launchers.preflight import probe
 from xp.lib.atomic import write_atomically
-from xp.planning.stages.needs import runtime_checkouts, trainer_runtime
+from xp.planning.stages import runtime_checkouts, trainer_runtime
 from xp.runtimes import PLACES, WHOLE, Checkout, Checkouts, added_to_image, directory, installed_checkouts
 from xp.spec import RunSpec
 

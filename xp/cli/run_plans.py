@@ -11,8 +11,8 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
 from xp.lib.terminal import shown
+from xp.planning.episode import user_modules
 from xp.planning.plan import Plan
-from xp.planning.stages.episode import user_modules
 from xp.runs.commands import xp_command
 from xp.runs.record import RunStatus, read_record
 from xp.tracking.places import tracked_places
@@ -101,7 +101,7 @@ def run_plan(
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.panel import screen
     from xp.launchers.choice import make_launcher
-    from xp.planning.data_rows import row_lines
+    from xp.planning.extent import row_lines
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
 

@@ -226,7 +226,7 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 def trust(run: Path) -> str:
     """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
     from xp.compose.points import validated
-    from xp.planning.stages.named_code import named_code
+    from xp.planning.episode import named_code
     from xp.spec.recorded import recorded_spec
 
     record = read_record(run)

@@ -23,7 +23,7 @@ from xp.launchers.node.log import LogStream, is_screen
 from xp.launchers.node.pipe import drain
 from xp.launchers.preflight import check_machine, checkouts, interpreter, project
 from xp.lib import guard
-from xp.planning.limits import needs_one_node
+from xp.planning.refusals import needs_one_node
 from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"

@@ -16,7 +16,7 @@ from xp.job import Job, Resources, Stage
 from xp.launchers.base import Context
 from xp.launchers.modal_image import BY_ADDRESS, LOCKED, PYTHON, lock_of
 from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
-from xp.planning.limits import needs_one_node
+from xp.planning.refusals import needs_one_node
 from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 

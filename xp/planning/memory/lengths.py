@@ -13,7 +13,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import is_count, lines_of
-from xp.planning.stages.prepare import task_set_place
+from xp.planning.stages import task_set_place
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 from xp.tasks.manifest import read_manifest

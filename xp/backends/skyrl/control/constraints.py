@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.batch.constraint import NOT_MEGATRON, WHOLE_UPDATES, Constraint, Tier, divides, fits, placement
+from xp.planning.batch import NOT_MEGATRON, WHOLE_UPDATES, Constraint, Tier, divides, fits, placement
 
 SKYRL_BATCHES = "skyrl 0.3.0, train/utils/utils.py validate_batch_sizes"
 

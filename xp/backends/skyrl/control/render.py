@@ -15,18 +15,23 @@ from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
 from xp.lib.ray_token import PRETENDED_GPUS
-from xp.planning import capability
+from xp.planning import rows
 from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch.constraint import Constraint, with_shared
-from xp.planning.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
-from xp.planning.stages.episode import episode_secrets
-from xp.planning.stages.evaluation import best_rule, rounds
-from xp.planning.stages.model import model_stage
-from xp.planning.stages.needs import (
+from xp.planning.batch import Constraint, with_shared
+from xp.planning.episode import episode_secrets
+from xp.planning.stages import (
     QUIET,
+    best_rule,
     cpu_engine,
     cpu_environment,
+    episode_files,
+    model_stage,
+    rounds,
+    sampling_fields,
+    stage_fields,
     starts_own_ray,
+    train_and_evaluate,
+    train_fields,
     trainer_resources,
     trainer_runtime,
 )
@@ -64,7 +69,7 @@ def _install(spec: RunSpec) -> str | None:
 
 def native(spec: RunSpec) -> dict[str, Any]:
     """All keys of SkyRLTrainConfig that xp sets, without paths, then the user's own keys."""
-    return capability.render(ROWS, spec) | flat(spec.backend.overrides)
+    return rows.render(ROWS, spec) | flat(spec.backend.overrides)
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:

@@ -8,10 +8,10 @@ from xp.backends.slime.control.architecture import architecture_refusals, family
 from xp.backends.slime.control.flags import flags_of, words
 from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
-from xp.planning import capability
+from xp.planning import rows
 from xp.planning.backend import Meaning, Refusal
 from xp.planning.batch import batch_refusals
-from xp.planning.capability import Native
+from xp.planning.rows import Native
 from xp.spec import RunSpec
 
 
@@ -27,7 +27,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         ]
     if (family := family_refusal(spec)) is not None:
         return [family]
-    found = [*architecture_refusals(spec), *capability.refusals(ROWS, spec)]
+    found = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
     return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
@@ -36,12 +36,12 @@ def owners(spec: RunSpec) -> dict[str, str]:
     """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
     # xp uses this flag for the critic; a user's own function needs another algorithm.
     own_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
-    return capability.owners(ROWS, spec) | {"--custom-advantage-function-path": own_function}
+    return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": own_function}
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return capability.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
 
 
 def _written(flags: Native) -> str:

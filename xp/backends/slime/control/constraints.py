@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.batch.constraint import WHOLE_UPDATES, Constraint, Tier, divides, placement
+from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
 
 SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
 MEGATRON_MICRO_BATCHES = "Megatron-Core, num_microbatches_calculator.py, which slime 0.3.1 sets up in any case"

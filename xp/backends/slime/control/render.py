@@ -25,14 +25,24 @@ from xp.backends.slime.worker.config import (
 )
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
-from xp.planning import capability
+from xp.planning import rows
 from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch.constraint import NOT_MEGATRON, Constraint, with_shared
-from xp.planning.stages.config import episode_files, stage_fields, train_and_evaluate, train_fields
-from xp.planning.stages.episode import episode_secrets
-from xp.planning.stages.evaluation import best_rule, rounds
-from xp.planning.stages.model import model_place, start_place
-from xp.planning.stages.needs import QUIET, starts_own_ray, trainer_resources, trainer_runtime
+from xp.planning.batch import NOT_MEGATRON, Constraint, with_shared
+from xp.planning.episode import episode_secrets
+from xp.planning.stages import (
+    QUIET,
+    best_rule,
+    episode_files,
+    model_place,
+    rounds,
+    stage_fields,
+    start_place,
+    starts_own_ray,
+    train_and_evaluate,
+    train_fields,
+    trainer_resources,
+    trainer_runtime,
+)
 from xp.spec import RunSpec
 from xp.worker.token_budget import TokenBudget
 
@@ -60,7 +70,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     here = places.stage("train")
     is_evaluated = spec.evaluation.every is not None
     return {
-        **flags_of(capability.render(ROWS, spec)),
+        **flags_of(rows.render(ROWS, spec)),
         "--prompt-data": (_prompts(here),),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
         # Slime resumes from --load if it has a checkpoint, else starts from --ref-load; the stage's program sets --load
@@ -170,7 +180,7 @@ def _critic(spec: RunSpec, places: RunPaths) -> CriticConfig | None:
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     """Flags with which Slime starts its engines and plays the held-out tasks once."""
     flags: Flags = {
-        **flags_of(capability.render(ROWS, spec) | evaluation_flags(spec, 1)),
+        **flags_of(rows.render(ROWS, spec) | evaluation_flags(spec, 1)),
         "--eval-temperature": value(spec.evaluation.temperature),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)),
         "--debug-rollout-only": (),
@@ -182,7 +192,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         # With a critic, Slime would reserve memory for training even if nothing is trained.
         "--advantage-estimator": value("grpo"),
         "--normalize-advantages": None,
-        **dict.fromkeys(capability.render(CRITIC, spec)),
+        **dict.fromkeys(rows.render(CRITIC, spec)),
     }
     return flags | given(spec.backend.overrides)
 

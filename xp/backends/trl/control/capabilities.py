@@ -6,28 +6,28 @@ from collections.abc import Mapping
 
 from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.rows import ROWS
-from xp.planning import capability
+from xp.planning import rows
 from xp.planning.backend import Meaning, Refusal
 from xp.planning.batch import batch_refusals
-from xp.planning.capability import Native
+from xp.planning.rows import Native
 from xp.spec import RunSpec
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
-    found = capability.refusals(ROWS, spec)
+    found = rows.refusals(ROWS, spec)
     # The batch shape and the keys have a meaning only for a supported layout.
     return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
     """Key of GRPOConfig -> its field; empty if the key is the same for every run."""
-    return capability.owners(ROWS, spec)
+    return rows.owners(ROWS, spec)
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return capability.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
 
 
 def _written(keys: Native) -> str:

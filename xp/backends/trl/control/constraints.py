@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.batch.constraint import WHOLE_UPDATES, Constraint, Tier, divides, placement
+from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
 
 TRL_CONFIG = "trl 1.16.0, GRPOConfig.__post_init__"
 

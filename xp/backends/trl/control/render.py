@@ -15,14 +15,25 @@ from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import During, Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
-from xp.planning import capability
+from xp.planning import rows
 from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch.constraint import Constraint, with_shared
-from xp.planning.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
-from xp.planning.stages.episode import episode_secrets
-from xp.planning.stages.evaluation import best_rule, rounds
-from xp.planning.stages.model import model_stage
-from xp.planning.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
+from xp.planning.batch import Constraint, with_shared
+from xp.planning.episode import episode_secrets
+from xp.planning.stages import (
+    QUIET,
+    best_rule,
+    cpu_engine,
+    cpu_environment,
+    episode_files,
+    model_stage,
+    rounds,
+    sampling_fields,
+    stage_fields,
+    train_and_evaluate,
+    train_fields,
+    trainer_resources,
+    trainer_runtime,
+)
 from xp.spec import EngineName, RunSpec
 
 __all__ = [
@@ -35,7 +46,7 @@ PACKAGES = ("torch", "transformers", "trl", "openreward")
 
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Keyword arguments of trl.GRPOConfig, without the address of a server, which is known when it starts."""
-    return capability.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
+    return rows.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:

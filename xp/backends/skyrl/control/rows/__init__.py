@@ -9,7 +9,7 @@ from xp.backends.skyrl.control.rows.evaluation import EVALUATION
 from xp.backends.skyrl.control.rows.fixed import FIXED
 from xp.backends.skyrl.control.rows.model import MODEL
 from xp.backends.skyrl.control.rows.training import TRAINING
-from xp.planning.common_rows import COMMON
+from xp.planning.rows import COMMON
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows."""

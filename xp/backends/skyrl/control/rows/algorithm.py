@@ -6,7 +6,7 @@ from xp.backends.skyrl.control.geometry import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, is_own
 from xp.backends.skyrl.worker.config import OWN_ESTIMATOR
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {

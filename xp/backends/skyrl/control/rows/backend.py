@@ -17,9 +17,8 @@ from xp.backends.skyrl.control.keys import (
     roles,
     trained,
 )
-from xp.planning.capability import Row
-from xp.planning.common_rows import refreshed_tasks
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
+from xp.planning.rows import Row, refreshed_tasks
 from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 BATCHED_TOKENS = 8192

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.capability import Row
-from xp.planning.common_rows import no_best, no_patience
+from xp.planning.rows import Row, no_best, no_patience
 
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: rows of the held-out view"),

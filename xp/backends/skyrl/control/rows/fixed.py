@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.keys import Keys, megatron
 from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 from xp.spec import RunSpec
 
 KEYS: Keys = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.geometry import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, has_stand_in, is_rehearsal, roles
-from xp.planning.capability import Row
-from xp.planning.stages.episode import chat_of
+from xp.planning.episode import chat_of
+from xp.planning.rows import Row
 from xp.spec import DType, LoraSpec, RunSpec
 
 LORA = "trainer.policy.model.lora"

@@ -6,16 +6,16 @@ from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatr
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
-from xp.planning.capability import Row
-from xp.planning.common_rows import (
+from xp.planning.extent import num_steps
+from xp.planning.rows import (
     OLDER,
+    Row,
     cut_gap,
     length_rows,
     longest_episode,
     stale_uncorrected,
     too_long,
 )
-from xp.planning.extent import num_steps
 from xp.spec import LrSchedule, RunSpec
 
 SCHEDULER = {

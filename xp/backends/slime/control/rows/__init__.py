@@ -10,7 +10,7 @@ from xp.backends.slime.control.rows.evaluation import EVALUATION
 from xp.backends.slime.control.rows.fixed import FIXED
 from xp.backends.slime.control.rows.model import MODEL
 from xp.backends.slime.control.rows.training import TRAINING
-from xp.planning.common_rows import COMMON
+from xp.planning.rows import COMMON
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order of the command line."""

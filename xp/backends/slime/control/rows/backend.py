@@ -6,8 +6,7 @@ from typing import Any
 
 from xp.backends.slime.control.geometry import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
-from xp.planning.capability import LEFT_OUT, Row
-from xp.planning.common_rows import refreshed_tasks
+from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 

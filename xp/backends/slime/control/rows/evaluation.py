@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.worker.hooks import LOG_EVALUATION
-from xp.planning.capability import Row
-from xp.planning.common_rows import no_best, no_patience
+from xp.planning.rows import Row, no_best, no_patience
 from xp.spec import RunSpec
 
 HELD_OUT = "held_out"

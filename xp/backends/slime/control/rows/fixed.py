@@ -11,7 +11,7 @@ from xp.backends.slime.worker.hooks import (
     SCALE_UPDATE,
 )
 from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 
 FIXED = Row(
     "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.slime.control.architecture import SHAPE
 from xp.planning.backend import Support
-from xp.planning.capability import Native, Row
+from xp.planning.rows import Native, Row
 from xp.spec import DType, RunSpec
 
 

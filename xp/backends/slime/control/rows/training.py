@@ -7,15 +7,15 @@ from typing import Any
 from xp.backends.slime.control.geometry import geometry, is_colocated
 from xp.backends.slime.worker.config import STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
 from xp.planning.backend import Support
-from xp.planning.capability import Row
-from xp.planning.common_rows import (
+from xp.planning.extent import num_steps
+from xp.planning.rows import (
     OLDER,
+    Row,
     length_rows,
     longest_episode,
     stale_uncorrected,
     too_long,
 )
-from xp.planning.extent import num_steps
 from xp.spec import LossAggregation, RunSpec
 
 TOLD_AFTER = "Slime reports the gap of an update after it; the first update of a step is checked."

@@ -9,7 +9,7 @@ from xp.backends.trl.control.rows.evaluation import EVALUATION
 from xp.backends.trl.control.rows.fixed import FIXED
 from xp.backends.trl.control.rows.model import MODEL
 from xp.backends.trl.control.rows.training import TRAINING
-from xp.planning.common_rows import COMMON
+from xp.planning.rows import COMMON
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order of their keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.planning.backend import Support
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 from xp.spec import (
     AdvantageScale,
     EngineName,

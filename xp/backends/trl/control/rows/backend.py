@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.trl.control.geometry import geometry, is_colocated, node_size, world_size
 from xp.planning.backend import Support
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}

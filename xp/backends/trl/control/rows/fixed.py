@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 
 FIXED = Row(
     "",

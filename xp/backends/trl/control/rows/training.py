@@ -5,9 +5,9 @@ from __future__ import annotations
 from xp.backends.trl.control.geometry import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
-from xp.planning.capability import Row
-from xp.planning.common_rows import (
+from xp.planning.rows import (
     OLDER,
+    Row,
     cut_gap,
     length_rows,
     longest_episode,
