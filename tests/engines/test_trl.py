@@ -24,7 +24,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
-from xp.worker.logprob_gap import check_gap
+from xp.worker.step_log import check_gap
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4

@@ -18,7 +18,7 @@ from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
-from xp.backends.skyrl.worker.tasks_view import write_view
+from xp.backends.skyrl.worker.train import write_view
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.envs.messages import chat_messages

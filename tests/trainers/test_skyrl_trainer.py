@@ -16,10 +16,10 @@ from tests.contracts.test_agreement import ROW
 from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
-from xp.backends.skyrl.control.capabilities import refusals
+from xp.backends.skyrl.control.render import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.running_episode import ViewRow
-from xp.backends.skyrl.worker.tasks_view import write_view
+from xp.backends.skyrl.worker.train import write_view
 from xp.compose import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played

@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainers.slime_setup import needs_slime, worker_config
 from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
-from xp.backends.slime.worker import hooks
+from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, CriticConfig
 from xp.backends.slime.worker.gae import over_trained_tokens
 from xp.backends.slime.worker.train import critic_role

@@ -198,7 +198,7 @@ def test_dynamic_sampling_uses_xps_filter(tmp_path: Path) -> None:
 def test_every_hook_is_a_function_that_slime_can_load() -> None:
     from slime.utils.misc import load_function
 
-    from xp.backends.slime.worker import hooks
+    from xp.backends.slime.worker import config as hooks
 
     paths = [path for name, path in vars(hooks).items() if name.isupper()]
     assert paths

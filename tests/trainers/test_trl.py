@@ -16,12 +16,12 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
-from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.checkpoints import SEAL, Seal, latest_checkpoint, seal
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played

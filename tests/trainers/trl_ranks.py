@@ -18,12 +18,10 @@ from tests.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
-from xp.backends.trl.worker.process import leave_group, quiet_trainer
-from xp.backends.trl.worker.publish import publish_model, trained_model
-from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.rollout import Rollouts
+from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.process import Ranks, leave_group, quiet_trainer
+from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.tasks_view import TASK_ID
 from xp.backends.trl.worker.train import make_trainer
 from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message

@@ -115,7 +115,7 @@ def test_the_earlier_key_is_answered_with_the_new_ones() -> None:
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     from tests.unit.test_task_views import row
-    from xp.backends.slime.worker.tasks_view import write_episodes
+    from xp.backends.slime.worker.train import write_episodes
     from xp.tasks.rounds import Rounds
 
     rows = [row(index) for index in range(9)]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.skyrl.worker.checkpoints import LATEST, STATE, choose_latest, prune
-from xp.backends.skyrl.worker.publish import prune_exports
+from xp.backends.skyrl.worker.checkpoints import LATEST, STATE, choose_latest, prune, prune_exports
 
 OTHERS = ("global_step_3.bad", "global_step_02", "global_step_", "global_step_x", "global_step_old_2")
 

@@ -21,9 +21,9 @@ from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerC
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.metric_names import NATIVE
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.processes import ask_to_close, close_when_asked
 from xp.backends.slime.worker.program import absolute_flags, run_file
 from xp.backends.slime.worker.rollout_process import read_played, write_played
-from xp.backends.slime.worker.shutdown import ask_to_close, close_when_asked
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import Watched
 from xp.episode.metrics import Played

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
-from xp.backends.trl.control.geometry import geometry, world_size
+from xp.backends.trl.control.constraints import geometry, world_size
 from xp.backends.trl.control.render import checkpoint, grpo_config, stages
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.compose import compose

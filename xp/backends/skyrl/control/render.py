@@ -6,19 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
-from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2
-from xp.backends.skyrl.control.geometry import geometry, is_megatron
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
-from xp.backends.skyrl.control.overrides import assignment, flat
+from xp.backends.skyrl.control.overrides import assignment, flat, override_refusals
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
 from xp.lib.ray_token import PRETENDED_GPUS
 from xp.planning import rows
-from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch import Constraint, with_shared
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import episode_secrets
+from xp.planning.rows import Native
 from xp.planning.stages import (
     QUIET,
     best_rule,
@@ -37,11 +36,6 @@ from xp.planning.stages import (
 )
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import Sampling
-
-__all__ = [
-    "batch_constraints", "checkpoint", "evaluation", "evaluations", "meanings",
-    "memory", "owners", "refusals", "stages",
-]  # fmt: skip
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -234,3 +228,24 @@ def _stand_ins(spec: RunSpec) -> tuple[str, ...]:
     if has_stand_in(spec):
         return "vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo"
     return "CUDA: the CPU", "NCCL and CUDA IPC: gloo"
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """All refusals of the spec."""
+    found = rows.refusals(ROWS, spec)
+    # The batch shape and the keys have a meaning only for a supported layout.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Native key -> its field; empty if the key is the same for every run."""
+    return rows.owners(ROWS, spec)
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Key path of each leaf field -> its support."""
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(keys: Native) -> str:
+    return ", ".join(assignment(key, value) for key, value in keys.items())

@@ -10,11 +10,9 @@ from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 
-from xp.backends.skyrl.worker.adapters import merge_adapter
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
-from xp.backends.skyrl.worker.checkpoints import FORM, prune
+from xp.backends.skyrl.worker.checkpoints import FORM, merge_adapter, prune, prune_exports
 from xp.backends.skyrl.worker.generator import VOID
-from xp.backends.skyrl.worker.publish import prune_exports
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
 from xp.lib.verified import write_digests

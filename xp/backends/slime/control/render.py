@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.slime.control.architecture import architecture_flags
-from xp.backends.slime.control.capabilities import meanings, owners, refusals
-from xp.backends.slime.control.constraints import CONSTRAINTS
+from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
+from xp.backends.slime.control.constraints import CONSTRAINTS, episodes_per_engine
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
-from xp.backends.slime.control.geometry import episodes_per_engine
+from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
-from xp.backends.slime.control.rows.evaluation import HELD_OUT, evaluation_flags
+from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     ConvertConfig,
@@ -26,9 +25,10 @@ from xp.backends.slime.worker.config import (
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.planning import rows
-from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch import NOT_MEGATRON, Constraint, with_shared
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
 from xp.planning.episode import episode_secrets
+from xp.planning.rows import Native
 from xp.planning.stages import (
     QUIET,
     best_rule,
@@ -45,11 +45,6 @@ from xp.planning.stages import (
 )
 from xp.spec import RunSpec
 from xp.worker.token_budget import TokenBudget
-
-__all__ = [
-    "batch_constraints", "checkpoint", "evaluation", "evaluations", "meanings",
-    "memory", "owners", "refusals", "stages", "train_flags",
-]  # fmt: skip
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
@@ -294,3 +289,36 @@ def _held_out(here: str) -> str:
 
 def _exports(places: RunPaths) -> str:
     return f"{places.run}/exports"
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """All refusals of the spec."""
+    if spec.hardware.accelerator == "cpu":
+        return [
+            Refusal(
+                "hardware",
+                "Slime trains on GPUs only: choose for example hardware=h100x8; `make rehearse-slime` plays its"
+                " rollouts on a CPU, where checkouts of Slime and Megatron-LM are given",
+            )
+        ]
+    if (family := family_refusal(spec)) is not None:
+        return [family]
+    found = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
+    # The batch shape and the flags have a meaning only for a supported layout.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
+    # xp uses this flag for the critic; a user's own function needs another algorithm.
+    own_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
+    return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": own_function}
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Key path of each leaf field -> its support."""
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(flags: Native) -> str:
+    return " ".join(words(flags_of(flags)))

@@ -17,7 +17,7 @@ from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.backends.slime.worker.steps import played_file
-from xp.backends.slime.worker.tasks_view import write_episodes
+from xp.backends.slime.worker.train import write_episodes
 from xp.episode.metrics import Played
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from xp.backends.trl.control.capabilities import meanings, owners, refusals
-from xp.backends.trl.control.constraints import CONSTRAINTS
-from xp.backends.trl.control.geometry import geometry, node_size, world_size
+from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, node_size, world_size
+from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import During, Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
-from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch import Constraint, with_shared
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import episode_secrets
+from xp.planning.rows import Native
 from xp.planning.stages import (
     QUIET,
     best_rule,
@@ -35,11 +35,6 @@ from xp.planning.stages import (
     trainer_runtime,
 )
 from xp.spec import EngineName, RunSpec
-
-__all__ = [
-    "batch_constraints", "checkpoint", "evaluation", "evaluations", "grpo_config",
-    "meanings", "memory", "owners", "refusals", "stages",
-]  # fmt: skip
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -186,3 +181,24 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
         secrets=episode_secrets(spec),
         stand_ins=("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else (),
     )
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """All refusals of the spec."""
+    found = rows.refusals(ROWS, spec)
+    # The batch shape and the keys have a meaning only for a supported layout.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Key of GRPOConfig -> its field; empty if the key is the same for every run."""
+    return rows.owners(ROWS, spec)
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Key path of each leaf field -> its support."""
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(keys: Native) -> str:
+    return ", ".join(f"{key}={value}" for key, value in keys.items())

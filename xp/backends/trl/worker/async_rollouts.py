@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from transformers import TrainerCallback
 
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.rollout import Rollouts, StepSamples
 from xp.engines.play import EpisodePlay, sample_numbers
 from xp.lib.atomic import write_atomically

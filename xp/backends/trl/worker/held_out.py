@@ -11,7 +11,7 @@ from typing import Any
 
 from xp.backends.trl.worker.config import During, TRLTrainConfig
 from xp.backends.trl.worker.generation import EngineOf
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.engines.play import play_each, sample_numbers
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.generation import EngineOf, Generation
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.tasks_view import SLOT, TASK_ID
 from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
@@ -169,3 +168,24 @@ class Rollouts:
         is_left_out = self._config.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED
         mask = rollout.conversation.mask
         return [0] * len(mask) if is_left_out or rollout.outcome.status is EpisodeStatus.VOID else mask
+
+
+TASK_ID = "task_id"
+"""Extra key of a prompt's first message, which TRL passes unchanged to the rollout function, once per episode."""
+
+
+SLOT = "xp_slot"
+"""Extra key with the number of the prompt in the order of the whole training."""
+
+
+def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
+    """Rows of the `datasets.Dataset`, one per prompt; the policy's prompt is made of xp's own row, with all keys."""
+    return [
+        {
+            "prompt": [
+                {"role": message["role"], "content": message["content"], TASK_ID: row.task_id, SLOT: slot}
+                for message in row.messages
+            ]
+        }
+        for slot, row in enumerate(order)
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.geometry import is_megatron
+from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, is_own
 from xp.backends.skyrl.worker.config import OWN_ESTIMATOR

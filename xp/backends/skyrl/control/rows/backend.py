@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import (
     ENGINE,
     Keys,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
@@ -13,6 +13,8 @@ from xp.planning.rows import (
     cut_gap,
     length_rows,
     longest_episode,
+    no_best,
+    no_patience,
     stale_uncorrected,
     too_long,
 )
@@ -78,7 +80,7 @@ def _other_eps(spec: RunSpec) -> str | None:
 
 
 def _kl_note(spec: RunSpec) -> str:
-    """Note on the KL penalty; under FSDP, xp.backends.skyrl.worker.means averages it like the loss."""
+    """Note on the KL penalty; under FSDP, xp.backends.skyrl.worker.workers averages it like the loss."""
     if spec.training.kl_coef == 0 or not is_megatron(spec):
         return ""
     return "The penalty is a mean over all episodes, void ones too, of their token means."
@@ -297,3 +299,28 @@ PROGRESS = (
 )
 
 TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
+
+
+EVALUATION = (
+    Row("evaluation.num_tasks", carried_by="xp.tasks.rounds: rows of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.rounds: rows of the held-out view"),
+    Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
+    Row("evaluation.before_training", carried_by="the evaluate stage", native=("trainer.eval_before_train",)),
+    Row(
+        "evaluation.every",
+        lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
+        note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
+    ),
+    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
+    Row(
+        "evaluation.patience",
+        carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
+        native=("trainer.max_training_steps",),
+        refuse=no_patience,
+    ),
+    Row(
+        "evaluation.batch_size",
+        "trainer.eval_batch_size",
+        note="SkyRL plays one batch after the other; each lasts as long as its longest episode.",
+    ),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.worker.hooks import HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.backends.slime.worker.config import HAS_VARIANCE, OVER_TRAINED_TOKENS
 from xp.planning.rows import Row
 from xp.spec import (
     AdvantageScale,

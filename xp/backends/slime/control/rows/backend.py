@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.control.geometry import episodes_per_engine, geometry, is_colocated
+from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
 from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from xp.backends.trl.control.geometry import geometry, is_colocated, node_size, world_size
+from xp.backends.trl.control.constraints import geometry, is_colocated, node_size, world_size
 from xp.planning.backend import Support
 from xp.planning.rows import Row
 from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
