@@ -23,7 +23,7 @@ from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
-from xp.backends.trl.worker.rollout import Rollouts
+from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose
@@ -214,10 +214,10 @@ def training(root: Path, *more: str) -> Iterator[tuple[Any, Seen, Any, TRLTrainC
     log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "train", 1))
     mix: Any = OneIsDown(RULES_HERE)
     with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
-        parts = (config, ChatTokens(tokenizer), {row.task_id: row for row in ROWS}, mix, log, recorder, Ranks())
-        ahead = AsyncRollouts(ROWS, *parts) if config.max_staleness else None
+        process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, Ranks())
+        ahead = AsyncRollouts(process, ROWS) if config.max_staleness else None
         hooks = () if ahead is None else (ahead.callback(),)
-        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead or Rollouts(*parts), hooks)
+        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead or Rollouts(process, ROWS), hooks)
         seen = Seen()
         seen.watch(trainer)
         try:

@@ -120,7 +120,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
     from trl import GRPOTrainer
 
     from xp.backends.trl.worker.process import Ranks
-    from xp.backends.trl.worker.rollout import Rollouts, trl_rows
+    from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess, trl_rows
     from xp.backends.trl.worker.steps import TRLStepLog
     from xp.backends.trl.worker.train import settled_reward
     from xp.episode.recorder import Recorder
@@ -140,7 +140,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
             args=bench.arguments(),
             processing_class=bench.tokenizer,
             train_dataset=Dataset.from_list(trl_rows(rows)),
-            rollout_func=Rollouts(bench.config, chat, {row.task_id: row for row in rows}, mix, log, recorder, Ranks()),
+            rollout_func=Rollouts(TrainingProcess(bench.config, chat, mix, log, recorder, Ranks()), rows),
             reward_funcs=settled_reward,
         )
         trainer.train()

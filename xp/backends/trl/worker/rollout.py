@@ -48,39 +48,45 @@ class StepSamples:
         return {**{key: getattr(self, key) for key in keys}, "settled": [one.outcome.reward for one in self.played]}
 
 
+@dataclass(frozen=True)
+class TrainingProcess:
+    """What all rollouts of one training process use."""
+
+    config: TRLTrainConfig
+    chat: ChatTokens
+    """The policy's tokenizer."""
+    mix: EnvironmentMixture
+    log: TRLStepLog
+    """Receives the results of a step's episodes; raises if too many are void."""
+    recorder: Recorder
+    """Receives every trajectory of this process."""
+    ranks: Ranks
+    """The training processes; each plays its share of a step."""
+
+
 class Rollouts:
     """TRL's `rollout_func`: plays one step's episodes, records them, and returns the inputs of the loss.
 
     Args:
-        config: input of the training.
-        chat: the policy's tokenizer.
-        rows: task id -> row.
-        mix: the environments.
-        log: receives the results of the step's episodes; raises if too many are void.
-        recorder: receives every trajectory of this process.
-        ranks: the training processes; each plays its share of a step.
+        process: this process's parts.
+        order: tasks of all rollout steps.
         held_out: evaluation during training; None: there is none.
         curriculum: selects the tasks of a step; None: they are those of the prompts.
     """
 
     def __init__(
         self,
-        config: TRLTrainConfig,
-        chat: ChatTokens,
-        rows: Mapping[str, TaskRow],
-        mix: EnvironmentMixture,
-        log: TRLStepLog,
-        recorder: Recorder,
-        ranks: Ranks,
+        process: TrainingProcess,
+        order: Sequence[TaskRow],
         held_out: HeldOutEvaluation | None = None,
         curriculum: Curriculum | None = None,
     ) -> None:
-        self._config, self._chat, self._rows = config, chat, rows
-        self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
-        self._held_out, self._curriculum = held_out, curriculum
-        server_log = f"{config.common.stage_dir}/vllm.log"
-        is_ahead = config.max_staleness > 0
-        self._generation = Generation(config.common.sampling.seed, chat, ranks, server_log, is_ahead=is_ahead)
+        self._process, self._config, self._ranks = process, process.config, process.ranks
+        self._order, self._held_out, self._curriculum = order, held_out, curriculum
+        self._rows = {row.task_id: row for row in order}
+        server_log = f"{self._config.common.stage_dir}/vllm.log"
+        seed, is_ahead = self._config.common.sampling.seed, self._config.max_staleness > 0
+        self._generation = Generation(seed, process.chat, self._ranks, server_log, is_ahead=is_ahead)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Plays one episode for each prompt (a group's prompts are repeated already).
@@ -92,9 +98,9 @@ class Rollouts:
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
         more = self._learnt(step, played)
-        if self._log.is_ahead:
+        if self._process.log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
-        self._log.episodes(played, samples.seconds, more)
+        self._process.log.episodes(played, samples.seconds, more)
         return samples.output()
 
     def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
@@ -115,12 +121,12 @@ class Rollouts:
             policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
-        opened = engine(self._config.common.sampling)
-        rollouts = list(play_each(opened, self._chat, numbered, self._mix, self._begun))
+        process, opened = self._process, engine(self._config.common.sampling)
+        rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun))
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)
-        played = record(episodes, self._recorder, self._config.common.run, "train", step)
+        played = record(episodes, process.recorder, self._config.common.run, "train", step)
         return StepSamples(
             step=step,
             policy=policy,
@@ -155,7 +161,7 @@ class Rollouts:
     def _fill(self, rollout: Rollout) -> None:
         """Adds a token to an empty completion, which TRL refuses; an episode has one if its first turn was lost."""
         if not rollout.conversation.completion_ids:
-            rollout.conversation.observe(list(self._chat.end_ids)[:1])
+            rollout.conversation.observe(list(self._process.chat.end_ids)[:1])
 
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """Sample numbers of this rank's episodes; a group may be on several ranks."""

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
-    from xp.backends.trl.worker.rollout import Rollouts
+    from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess
     from xp.backends.trl.worker.steps import TRLStepLog
 
     with (
@@ -72,17 +72,15 @@ def main(argv: Sequence[str]) -> None:
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
         log = TRLStepLog(config, metrics if ranks.is_main else None)
-        held_out = None
+        process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.during is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            held_out = HeldOutEvaluation(config, judged, chat, mix, recorder, ranks)
+            held_out = HeldOutEvaluation(process, judged)
             config = config.with_patience(held_out.patience_s)
-        chosen = _curriculum(config, order, kept, ranks)
-        by_id = {row.task_id: row for row in order}
-        parts = (config, chat, by_id, mix, log, recorder, ranks, held_out)
-        ahead = AsyncRollouts(order, *parts) if config.max_staleness else None
+        ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
+        rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts, chosen), hooks)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
     model = trained_model(trainer)

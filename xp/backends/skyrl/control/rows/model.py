@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
-from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, has_stand_in, is_rehearsal, megatron, roles
+from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, is_rehearsal, megatron, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.planning.episode import chat_of
 from xp.planning.rows import Row
@@ -80,12 +80,8 @@ MODEL = (
     Row(
         "seed",
         "trainer.seed",
-        note=lambda s: (
-            "xp's own engine draws one turn after another from this seed."
-            if has_stand_in(s)
-            else "Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
-            " The order of tasks is the same on every backend."
-        ),
+        note="Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
+        " The order of tasks is the same on every backend.",
     ),
     Row(
         "model.path",
