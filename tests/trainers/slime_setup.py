@@ -66,17 +66,6 @@ def worker_config(root: Path, limits: TokenBudget = LIMITS, **changes: Any) -> W
         "group_size": 4,
         "num_steps": 2,
         "prompts_per_step": 2,
-        "updates_per_step": 1,
-        "max_staleness": 0,
-        "mask_truncated": False,
-        "checkpoints": None,
-        "critic_checkpoints": None,
-        "exports": None,
-        "keep_checkpoints": 1,
-        "best": None,
-        "symptoms": None,
-        "estimator": "grpo",
-        "advantage_fn": None,
     }
     (root / common.stage_dir).mkdir(parents=True, exist_ok=True)
     return WorkerConfig(**fields | changes)

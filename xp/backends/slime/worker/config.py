@@ -152,21 +152,21 @@ class WorkerConfig(JsonFile):
     group_size: int
     num_steps: int
     prompts_per_step: int
-    updates_per_step: int
-    max_staleness: int
-    mask_truncated: bool
-    checkpoints: str | None
+    updates_per_step: int = 1
+    max_staleness: int = 0
+    mask_truncated: bool = False
+    checkpoints: str | None = None
     """Directory of checkpoints, of which older ones are removed; None: all are kept."""
-    critic_checkpoints: str | None
+    critic_checkpoints: str | None = None
     """Directory of the critic's checkpoints, if there is a critic."""
-    exports: str | None
-    keep_checkpoints: int
-    best: BestRule | None
+    exports: str | None = None
+    keep_checkpoints: int = 1
+    best: BestRule | None = None
     """Rule on the evaluations while training."""
-    symptoms: LiveRules | None
+    symptoms: LiveRules | None = None
     """Rules of symptoms; None: nothing is trained."""
-    estimator: str
-    advantage_fn: str | None
+    estimator: str = "grpo"
+    advantage_fn: str | None = None
 
 
 def train_program(max_staleness: int) -> str:

@@ -59,17 +59,6 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         group_size=1,
         num_steps=1,
         prompts_per_step=num_episodes,
-        updates_per_step=1,
-        max_staleness=0,
-        mask_truncated=False,
-        checkpoints=None,
-        critic_checkpoints=None,
-        exports=None,
-        keep_checkpoints=1,
-        best=None,
-        symptoms=None,
-        estimator="grpo",
-        advantage_fn=None,
     )
 
 

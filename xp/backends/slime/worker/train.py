@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -116,26 +117,10 @@ def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_res
 
 
 def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
-    """The configuration for Slime's processes."""
-    return WorkerConfig(
-        root=str(root.absolute()),
-        common=config.common,
-        phase="train",
-        group_size=config.group_size,
-        num_steps=config.num_steps,
-        prompts_per_step=config.prompts_per_step,
-        updates_per_step=config.updates_per_step,
-        max_staleness=config.max_staleness,
-        mask_truncated=config.mask_truncated,
-        checkpoints=config.checkpoints,
-        critic_checkpoints=None if config.critic is None else config.critic.checkpoints,
-        exports=config.exports,
-        keep_checkpoints=config.keep_checkpoints,
-        best=config.best,
-        symptoms=config.symptoms,
-        estimator=config.estimator,
-        advantage_fn=config.advantage_fn,
-    )
+    """The configuration for Slime's processes, with the training's values of the same names."""
+    shared = {one.name: getattr(config, one.name) for one in fields(WorkerConfig) if hasattr(config, one.name)}
+    critic = None if config.critic is None else config.critic.checkpoints
+    return WorkerConfig(root=str(root.absolute()), phase="train", critic_checkpoints=critic, **shared)
 
 
 def _critic_place(config: SlimeTrainConfig, root: Path) -> Path | None:
