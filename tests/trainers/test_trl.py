@@ -253,14 +253,6 @@ def checkpoints_and_others(place: Path) -> None:
     (place / "checkpoint-7").write_text("a file")
 
 
-def test_a_directory_of_another_name_is_no_checkpoint(tmp_path: Path) -> None:
-    checkpoints_and_others(tmp_path)
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
-    (tmp_path / "checkpoint-2" / SEAL).unlink()
-    (tmp_path / "checkpoint-2" / SEAL).mkdir()
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
-
-
 def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
