@@ -63,13 +63,6 @@ def test_one_step_ahead_each_step_but_the_first_is_one_policy_old() -> None:
     assert taken(1, 5) == [0, 1, 1, 1, 1]
 
 
-def test_no_episode_is_older_than_what_is_allowed() -> None:
-    pause = threading.Event()
-    ages = taken(3, 12, lambda _: pause.wait(0.01) and None)
-    assert max(ages) <= 3
-    assert ages[0] == 0
-
-
 def test_weights_change_only_while_nothing_is_played() -> None:
     inside, changed = threading.Lock(), []
 
