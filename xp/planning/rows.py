@@ -50,6 +50,11 @@ class Row:
         return self.render(spec) if callable(self.render) else self.render or {}
 
 
+def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpec], str | None]:
+    """A Row's `refuse` with one condition and one reason, which says how to fix it."""
+    return lambda spec: reason if is_refused(spec) else None
+
+
 def render(rows: Sequence[Row], spec: RunSpec) -> dict[str, Any]:
     """All native keys, in the order of the rows."""
     return {key: value for row in rows for key, value in row.keys(spec).items()}

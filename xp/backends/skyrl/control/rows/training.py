@@ -17,6 +17,7 @@ from xp.planning.rows import (
     no_patience,
     stale_uncorrected,
     too_long,
+    when,
 )
 from xp.spec import LrSchedule, RunSpec
 
@@ -290,10 +291,9 @@ PROGRESS = (
     Row(
         "training.on_nonfinite",
         carried_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
-        refuse=lambda s: (
-            "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2"
-            if is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP
-            else None
+        refuse=when(
+            lambda s: is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP,
+            "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2",
         ),
     ),
 )

@@ -15,7 +15,7 @@ from xp.backends.slime.worker.config import (
     TOOL_KEY,
 )
 from xp.planning.backend import Support
-from xp.planning.rows import Native, Row
+from xp.planning.rows import Native, Row, when
 from xp.spec import DType, RunSpec
 
 
@@ -40,10 +40,9 @@ MODEL = (
     Row(
         "model.dtype",
         {"--bf16": True},
-        refuse=lambda s: (
-            None
-            if s.model.dtype is DType.BFLOAT16
-            else "Slime trains in bfloat16 with float32 main parameters; set bfloat16"
+        refuse=when(
+            lambda s: s.model.dtype is not DType.BFLOAT16,
+            "Slime trains in bfloat16 with float32 main parameters; set bfloat16",
         ),
     ),
     Row(

@@ -17,6 +17,7 @@ from xp.planning.rows import (
     no_patience,
     stale_uncorrected,
     too_long,
+    when,
 )
 from xp.spec import LossAggregation, RunSpec
 
@@ -124,10 +125,9 @@ SIZES = (
         "training.passes_per_step",
         support=Support.UNSUPPORTED,
         note="Slime passes over a step's episodes once.",
-        refuse=lambda s: (
-            "Slime uses a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl or trl"
-            if s.training.passes_per_step > 1
-            else None
+        refuse=when(
+            lambda s: s.training.passes_per_step > 1,
+            "Slime uses a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl or trl",
         ),
     ),
     Row(
@@ -204,10 +204,9 @@ SAMPLING = (
     Row(
         "training.top_p",
         "--rollout-top-p",
-        refuse=lambda s: (
-            "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl"
-            if s.training.top_p < 1
-            else None
+        refuse=when(
+            lambda s: s.training.top_p < 1,
+            "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl",
         ),
     ),
     Row(

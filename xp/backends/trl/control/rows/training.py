@@ -15,6 +15,7 @@ from xp.planning.rows import (
     no_patience,
     stale_uncorrected,
     too_long,
+    when,
 )
 from xp.spec import EngineName, RunSpec
 
@@ -76,10 +77,9 @@ TRAINING = (
         "training.max_tokens_per_micro_batch",
         support=Support.UNSUPPORTED,
         note="A micro-batch is a number of episodes there.",
-        refuse=lambda s: (
-            None
-            if s.training.max_tokens_per_micro_batch is None
-            else "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size"
+        refuse=when(
+            lambda s: s.training.max_tokens_per_micro_batch is not None,
+            "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
         ),
     ),
     Row("training.learning_rate", "learning_rate"),
