@@ -392,6 +392,29 @@ def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
     }
 
 
+def trainer_job(
+    spec: RunSpec,
+    here: str,
+    argv: tuple[str, ...],
+    files: Mapping[str, str],
+    outputs: tuple[str, ...],
+    runtime: Runtime,
+    env: Mapping[str, str],
+    stand_ins: tuple[str, ...] = (),
+) -> Job:
+    """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
+    return Job(
+        argv=argv,
+        files={**{f"{here}/{name}": text for name, text in files.items()}, **episode_files(spec, here)},
+        outputs=outputs,
+        resources=trainer_resources(spec),
+        runtime=runtime,
+        env={**env, **QUIET},
+        secrets=episode_secrets(spec),
+        stand_ins=stand_ins,
+    )
+
+
 Evaluation = Callable[[RunSpec, RunPaths, Mapping[str, str], tuple[str, ...]], Stage]
 
 

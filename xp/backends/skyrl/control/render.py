@@ -16,14 +16,11 @@ from xp.lib.ray_token import PRETENDED_GPUS
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
-from xp.planning.episode import episode_secrets
 from xp.planning.rows import Native
 from xp.planning.stages import (
-    QUIET,
     best_rule,
     cpu_engine,
     cpu_environment,
-    episode_files,
     model_stage,
     rounds,
     sampling_fields,
@@ -31,7 +28,7 @@ from xp.planning.stages import (
     starts_own_ray,
     train_and_evaluate,
     train_fields,
-    trainer_resources,
+    trainer_job,
     trainer_runtime,
 )
 from xp.spec import Attention, RunSpec, Strategy
@@ -196,24 +193,11 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     packages = [*PACKAGES]
     packages += [] if has_stand_in(spec) else ["vllm"]
     packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
-    return Job(
-        argv=("python", "-m", module, f"{here}/config.json"),
-        files={
-            f"{here}/config.json": config,
-            **episode_files(spec, here),
-        },
-        outputs=outputs,
-        resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, packages, _install(spec)),
-        env={
-            **(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}),
-            **cpu_engine(spec),
-            **_pretended(spec),
-            **QUIET,
-        },
-        secrets=episode_secrets(spec),
-        stand_ins=_stand_ins(spec),
-    )
+    argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
+    runtime = trainer_runtime(spec, packages, _install(spec))
+    env = cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}
+    env |= cpu_engine(spec) | _pretended(spec)
+    return trainer_job(spec, here, argv, files, outputs, runtime, env, _stand_ins(spec))
 
 
 def _pretended(spec: RunSpec) -> dict[str, str]:

@@ -27,12 +27,9 @@ from xp.lib.digest import text_digest
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
-from xp.planning.episode import episode_secrets
 from xp.planning.rows import Native
 from xp.planning.stages import (
-    QUIET,
     best_rule,
-    episode_files,
     model_place,
     rounds,
     stage_fields,
@@ -40,7 +37,7 @@ from xp.planning.stages import (
     starts_own_ray,
     train_and_evaluate,
     train_fields,
-    trainer_resources,
+    trainer_job,
     trainer_runtime,
 )
 from xp.spec import RunSpec
@@ -261,18 +258,8 @@ def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
 
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
-    return Job(
-        argv=("python", "-m", module, f"{here}/config.json"),
-        files={
-            f"{here}/config.json": config,
-            **episode_files(spec, here),
-        },
-        outputs=outputs,
-        resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, PACKAGES),
-        env=dict(QUIET),
-        secrets=episode_secrets(spec),
-    )
+    argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
+    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, PACKAGES), {})
 
 
 def _roles(here: str) -> str:

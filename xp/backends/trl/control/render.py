@@ -17,21 +17,18 @@ from xp.job import Job, Stage
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
-from xp.planning.episode import episode_secrets
 from xp.planning.rows import Native
 from xp.planning.stages import (
-    QUIET,
     best_rule,
     cpu_engine,
     cpu_environment,
-    episode_files,
     model_stage,
     rounds,
     sampling_fields,
     stage_fields,
     train_and_evaluate,
     train_fields,
-    trainer_resources,
+    trainer_job,
     trainer_runtime,
 )
 from xp.spec import EngineName, RunSpec
@@ -168,19 +165,9 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
     engine, packages = spec.backend.engine, [*PACKAGES]
     packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
-    return Job(
-        argv=argv,
-        files={
-            **{f"{here}/{name}": text for name, text in files.items()},
-            **episode_files(spec, here),
-        },
-        outputs=outputs,
-        resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, packages),
-        env={**cpu_environment(spec.backend.num_threads), **cpu_engine(spec), **QUIET},
-        secrets=episode_secrets(spec),
-        stand_ins=("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else (),
-    )
+    env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
+    stand_ins = ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
+    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stand_ins)
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
