@@ -22,8 +22,8 @@ from xp.backends.trl.control.render import refusals, stages
 from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import Ranks
-from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess
+from xp.backends.trl.worker.process import Ranks, TrainingProcess
+from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose

@@ -16,8 +16,8 @@ from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import Ranks, leave_group, quiet_trainer
-from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess
+from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
+from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.envs.config import OnNoToolCall

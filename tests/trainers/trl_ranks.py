@@ -19,8 +19,8 @@ from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.policy import publish_model, trained_model
-from xp.backends.trl.worker.process import Ranks, leave_group, quiet_trainer
-from xp.backends.trl.worker.rollout import TASK_ID, Rollouts, TrainingProcess
+from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
+from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.engines.play import sample_numbers

@@ -119,8 +119,8 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    from xp.backends.trl.worker.process import Ranks
-    from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess, trl_rows
+    from xp.backends.trl.worker.process import Ranks, TrainingProcess
+    from xp.backends.trl.worker.rollout import Rollouts, trl_rows
     from xp.backends.trl.worker.steps import TRLStepLog
     from xp.backends.trl.worker.train import settled_reward
     from xp.episode.recorder import Recorder

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from xp.engines.config import EngineSampling
+from xp.episode.tokens import ChatTokens
 from xp.worker.token_budget import is_cut
 
 
@@ -240,3 +241,9 @@ class WritingEngine(EpisodeEngine):
             self._opening.deliver(RolloutTurn(number, list(written.ids), by_limit))
 
         self._writer.submit(GenerationRequest(ids, limit, seed), done)
+
+
+def over_writers(writer: Callable[[], Writer], chat: ChatTokens, sampling: EngineSampling, seed: str) -> OpenEngine:
+    """Opens a WritingEngine over a new writer for each group of episodes."""
+    is_stop = chat.holds_one_of(sampling.stop)
+    return lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)

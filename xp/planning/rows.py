@@ -176,6 +176,25 @@ def stale_uncorrected(spec: RunSpec) -> str | None:
     )
 
 
+def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
+
+    Args:
+        spec: the spec.
+        reason: why the trainer itself cannot do it; None: it can.
+        is_colocated: whether engines and trainer share accelerators.
+    """
+    if spec.training.max_staleness == 0:
+        return None
+    if is_colocated:
+        return (
+            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
+            " advance; set backend.engine.placement=separate (and backend.engine.accelerators), or"
+            " training.max_staleness=0"
+        )
+    return reason or stale_uncorrected(spec)
+
+
 def no_best(spec: RunSpec) -> str | None:
     """Returns why no best model can be kept; None if it can, or if none is asked for."""
     return _without_evaluation(spec) if spec.evaluation.keep_best else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.policy import WholePolicy
@@ -82,22 +83,22 @@ class Generation:
     def _vllm(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedWriter, awake
         from xp.engines.completions import ServerWriter
-        from xp.engines.conversation import Writer, WritingEngine
+        from xp.engines.conversation import Writer, over_writers
 
-        vllm, seed = trainer.vllm_generation, self._seed_of(number)
+        vllm, seed, end_ids, key = (
+            trainer.vllm_generation,
+            self._seed_of(number),
+            self._chat.end_ids,
+            os.environ.get(KEY),
+        )
 
         def writer(sampling: EngineSampling) -> Writer:
             if vllm.mode != "server":
-                return ColocatedWriter(vllm, sampling, self._chat.end_ids)
-            key = os.environ.get(KEY)
-            return ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
-
-        def engine(sampling: EngineSampling) -> OpenEngine:
-            end_ids, is_stop = self._chat.end_ids, self._chat.holds_one_of(sampling.stop)
-            return lambda opening: WritingEngine(writer(sampling), opening, end_ids, sampling, seed, is_stop)
+                return ColocatedWriter(vllm, sampling, end_ids)
+            return ServerWriter(vllm.server_base_url, sampling, end_ids, self._log, key=key)
 
         with awake(vllm):
-            yield engine
+            yield lambda sampling: over_writers(partial(writer, sampling), self._chat, sampling, seed)
 
     def _seed_of(self, step: int) -> str:
         """Seed of a step; an episode's randomness depends on this, its task and its sample, not on ranks or other

@@ -11,8 +11,7 @@ from typing import Any
 
 from xp.backends.trl.worker.config import During
 from xp.backends.trl.worker.generation import EngineOf
-from xp.backends.trl.worker.process import Ranks
-from xp.backends.trl.worker.rollout import TrainingProcess
+from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.engines.play import play_each, sample_numbers
 from xp.episode.metrics import Played
 from xp.tasks.row import TaskRow

@@ -1,4 +1,4 @@
-"""Sets up a stage's process: its threads, and the libraries' output in the log."""
+"""A stage's process: its threads, the libraries' output, its rank, and what its rollouts use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from xp.lib import loopback
 from xp.worker.nodes import Nodes
+
+if TYPE_CHECKING:
+    from xp.backends.trl.worker.config import TRLTrainConfig
+    from xp.backends.trl.worker.steps import TRLStepLog
+    from xp.episode.mixture import EnvironmentMixture
+    from xp.episode.recorder import Recorder
+    from xp.episode.tokens import ChatTokens
 
 RELEASE_S: Final = 1.0
 """Seconds for another thread to finish work of microseconds."""
@@ -87,3 +95,19 @@ class Ranks:
     def wait(self) -> None:
         """Waits until all ranks have called it."""
         self.gather([])
+
+
+@dataclass(frozen=True)
+class TrainingProcess:
+    """What all rollouts of one training process use."""
+
+    config: TRLTrainConfig
+    chat: ChatTokens
+    """The policy's tokenizer."""
+    mix: EnvironmentMixture
+    log: TRLStepLog
+    """Receives the results of a step's episodes; raises if too many are void."""
+    recorder: Recorder
+    """Receives every trajectory of this process."""
+    ranks: Ranks
+    """The training processes; each plays its share of a step."""

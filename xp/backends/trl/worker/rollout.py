@@ -5,24 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.generation import EngineOf, Generation
-from xp.backends.trl.worker.process import Ranks
-from xp.backends.trl.worker.steps import TRLStepLog
+from xp.backends.trl.worker.held_out import HeldOutEvaluation
+from xp.backends.trl.worker.process import TrainingProcess
 from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.metrics import Played
-from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.recorder import Recorder
-from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
 from xp.worker.curriculum import Curriculum
 from xp.worker.played import record
-
-if TYPE_CHECKING:
-    from xp.backends.trl.worker.held_out import HeldOutEvaluation
 
 
 @dataclass(frozen=True)
@@ -46,22 +39,6 @@ class StepSamples:
         """TRL's required keys, `env_mask`, and `settled` with the rewards for the reward function."""
         keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
         return {**{key: getattr(self, key) for key in keys}, "settled": [one.outcome.reward for one in self.played]}
-
-
-@dataclass(frozen=True)
-class TrainingProcess:
-    """What all rollouts of one training process use."""
-
-    config: TRLTrainConfig
-    chat: ChatTokens
-    """The policy's tokenizer."""
-    mix: EnvironmentMixture
-    log: TRLStepLog
-    """Receives the results of a step's episodes; raises if too many are void."""
-    recorder: Recorder
-    """Receives every trajectory of this process."""
-    ranks: Ranks
-    """The training processes; each plays its share of a step."""
 
 
 class Rollouts:

@@ -63,7 +63,8 @@ def main(argv: Sequence[str]) -> None:
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
-    from xp.backends.trl.worker.rollout import Rollouts, TrainingProcess
+    from xp.backends.trl.worker.process import TrainingProcess
+    from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
     with (

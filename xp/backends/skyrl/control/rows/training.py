@@ -15,7 +15,7 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
-    stale_uncorrected,
+    not_ahead,
     too_long,
     when,
 )
@@ -108,23 +108,16 @@ def _fully_async(spec: RunSpec) -> Keys:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
+    """Returns why sampling during updates is impossible.
 
     Source: skyrl 0.3.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
-    if spec.training.max_staleness == 0:
-        return None
-    if is_colocated(spec):
-        return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set"
-            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
-        )
+    reason = None
     if spec.training.updates_per_step > 1:
-        return "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
-    if spec.algorithm.dynamic_sampling:
-        return "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
-    return stale_uncorrected(spec)
+        reason = "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
+    elif spec.algorithm.dynamic_sampling:
+        reason = "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
+    return not_ahead(spec, reason, is_colocated=is_colocated(spec))
 
 
 def _is_packed(spec: RunSpec) -> bool:

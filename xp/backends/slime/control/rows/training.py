@@ -15,7 +15,7 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
-    stale_uncorrected,
+    not_ahead,
     too_long,
     when,
 )
@@ -90,24 +90,16 @@ def _recompute(spec: RunSpec) -> dict[str, Any]:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed."""
-    if spec.training.max_staleness == 0:
-        return None
+    """Returns why sampling during updates is impossible."""
+    reason = None
     if spec.training.max_staleness > 1:
-        return "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
-    if is_colocated(spec):
-        return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set"
-            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
-        )
-    if spec.algorithm.dynamic_sampling:
-        return (
+        reason = "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
+    elif spec.algorithm.dynamic_sampling:
+        reason = (
             "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled in"
-            " advance; set"
-            " one of both to its default"
+            " advance; set one of both to its default"
         )
-    return stale_uncorrected(spec)
+    return not_ahead(spec, reason, is_colocated=is_colocated(spec))
 
 
 SIZES = (

@@ -13,7 +13,7 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
-    stale_uncorrected,
+    not_ahead,
     too_long,
     when,
 )
@@ -40,21 +40,13 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed."""
-    if spec.training.max_staleness == 0:
-        return None
-    if is_colocated(spec):
-        return (
-            "a colocated vLLM and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set"
-            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
-        )
-    if any(member.train.refresh_every is not None for member in spec.env.members.values()):
-        return (
-            "env.train.refresh_every selects tasks by the episodes of earlier steps, which may not be played yet; set"
-            " one of the two to its default"
-        )
-    return stale_uncorrected(spec)
+    """Returns why sampling during updates is impossible."""
+    is_selected = any(member.train.refresh_every is not None for member in spec.env.members.values())
+    reason = (
+        "env.train.refresh_every selects tasks by the episodes of earlier steps, which may not be played yet; set"
+        " one of the two to its default"
+    )
+    return not_ahead(spec, reason if is_selected else None, is_colocated=is_colocated(spec))
 
 
 TRAINING = (
