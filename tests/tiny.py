@@ -19,7 +19,7 @@ def tokenizer_and_model() -> tuple[Any, Any]:
 
     from xp.builtin.model.build import Build
     from xp.builtin.model.tiny_model import TinyModelConfig, make_model, make_tokenizer
-    from xp.planning.stages.model import build_arguments
+    from xp.planning.stages import build_arguments
 
     build = compose([]).model.build
     assert build is not None
@@ -31,8 +31,7 @@ def tokenizer_and_model() -> tuple[Any, Any]:
 
 def leave_untrained(root: Path, *overrides: str) -> Path:
     """An outputs root with a spec's task set, and this model in place of the warmed-up one."""
-    from xp.planning.stages.model import model_place
-    from xp.planning.stages.prepare import prepare_config
+    from xp.planning.stages import model_place, prepare_config
     from xp.tasks.prepare import prepare
 
     spec = compose(overrides)

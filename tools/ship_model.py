@@ -9,7 +9,7 @@ from pathlib import Path
 
 from xp.builtin.model.tiny_model import SHIPPED, TinyModelConfig, build_model, write_manifest
 from xp.compose import compose
-from xp.planning.stages.model import model_config
+from xp.planning.stages import model_config
 
 
 def ship(target: Path = SHIPPED) -> float:

@@ -15,7 +15,7 @@ from xp.backends.trl.control import rows as trl
 from xp.cli.parity import REFERENCE
 from xp.compose import compose
 from xp.planning.backend import Support, backend_of, meant_fields
-from xp.planning.capability import Row
+from xp.planning.rows import Row
 from xp.spec import BackendName
 from xp.testing.backend import BackendSuite
 from xp.testing.fields import CARRIED_BY_THE_RECORD, changed, dropped

@@ -42,7 +42,7 @@ async def updates(client: Any, model: Any, prompt: list[int]) -> dict[str, list[
     """The gap before the first transfer, and of two updates before and after theirs."""
     from skyrl.backends.skyrl_train.weight_sync.base import WeightChunk
 
-    from xp.backends.skyrl.worker.rehearsal.gloo import GlooTransferStrategy
+    from xp.backends.skyrl.worker.rehearsal.weights import GlooTransferStrategy
 
     found: dict[str, list[float]] = {"sent": [await gap(client, model, prompt)], "stale": []}
     world_size, _ = await client.get_world_size()

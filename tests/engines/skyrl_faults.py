@@ -59,7 +59,7 @@ class _Untying(MetaPathFinder):
 
 
 def _break_transfers(faults: dict[str, str]) -> None:
-    from xp.backends.skyrl.worker.rehearsal.gloo import GlooSender
+    from xp.backends.skyrl.worker.rehearsal.weights import GlooSender
 
     send, number = GlooSender.send_chunks, 0
 

@@ -16,7 +16,7 @@ from tests.tiny import tokenizer_and_model
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 PROGRAM = """
 import json, sys
-from xp.worker.seeded_draws import take_back_draws
+from xp.worker.vllm_on_cpu import take_back_draws
 from vllm import LLM, SamplingParams
 
 take_back_draws()

@@ -21,7 +21,7 @@ pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm"
 from tests.tiny import tokenizer_and_model
 from xp.backends.skyrl.control.keys import EXTENSION
 from xp.lib.loopback import HOST, ONE_MACHINE, free_port
-from xp.planning.stages.needs import cpu_environment
+from xp.planning.stages import cpu_environment
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4

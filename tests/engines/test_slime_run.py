@@ -23,7 +23,7 @@ from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.job import Job
 from xp.lib.loopback import free_port
 from xp.planning.backend import RunPaths
-from xp.planning.stages.prepare import prepare_stage, task_set_place
+from xp.planning.stages import prepare_stage, task_set_place
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -24,7 +24,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
-from xp.worker.logprob_gap import check_gap
+from xp.worker.step_log import check_gap
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4
@@ -150,7 +150,7 @@ SERVED = (
 
 
 def test_a_run_resumes_after_its_server_was_killed(tmp_path: Path) -> None:
-    loss = lose_once(tmp_path, lambda tree: process_with("xp.backends.trl.worker.guarded", tree).kill(), *SERVED)
+    loss = lose_once(tmp_path, lambda tree: process_with("xp.backends.trl.worker.guard", tree).kill(), *SERVED)
     assert loss.exit_code == ExitCode.ENGINE
     assert "xp: the vLLM server ended with 137; the end of " in loss.log
 
@@ -167,7 +167,7 @@ def test_a_run_resumes_after_its_engine_hung(tmp_path: Path) -> None:
     """vLLM's HTTP process goes on to answer; the engine behind it does not."""
 
     def stop_engine(tree: list[psutil.Process]) -> None:
-        for child in process_with("xp.backends.trl.worker.guarded", tree).children(recursive=True):
+        for child in process_with("xp.backends.trl.worker.guard", tree).children(recursive=True):
             child.suspend()
 
     loss = lose_once(tmp_path, stop_engine, *SERVED, program=("-c", IMPATIENT))

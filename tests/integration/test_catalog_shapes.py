@@ -18,8 +18,8 @@ from xp.compose import ROOT, compose
 from xp.envs.base import Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
-from xp.planning.stages.episode import env_config
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.episode import env_config
+from xp.planning.stages import prepare_config
 from xp.spec import HeldOutSpec, RunSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule

@@ -23,7 +23,7 @@ from xp.__main__ import main
 from xp.compose import compose
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 from xp.testing.jobs import PATIENCE_S, eventually
 

@@ -14,7 +14,7 @@ from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.compose import compose, to_yaml
 from xp.errors import ExitCode
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.stages import prepare_config
 from xp.runs.held_out import held_out
 from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.tasks.prepare import prepare

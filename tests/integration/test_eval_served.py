@@ -34,7 +34,7 @@ from xp.engines.sglang import SGLangWriter, running
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
 from xp.lib.loopback import HOST, free_port
-from xp.planning.stages.model import model_place
+from xp.planning.stages import model_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 

@@ -16,7 +16,7 @@ from tests.launching import PATIENCE_S, eventually, is_alive
 from xp.compose import compose
 from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made
-from xp.planning.stages.model import model_place
+from xp.planning.stages import model_place
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

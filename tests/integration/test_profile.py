@@ -15,7 +15,7 @@ from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
 from xp.compose import compose
 from xp.errors import ExitCode
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.stages import prepare_config
 from xp.tasks.config import Purpose
 from xp.tasks.prepare import prepare
 

@@ -11,7 +11,7 @@ import pytest
 
 from xp.builtin.model.tiny_model import MANIFEST, SHIPPED, is_shipped, is_whole
 from xp.compose import compose
-from xp.planning.stages.model import made_from, model_config
+from xp.planning.stages import made_from, model_config
 
 PROGRAM = """
 import sys

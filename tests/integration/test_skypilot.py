@@ -17,8 +17,8 @@ from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.skypilot.task import exit_code_in
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launch, Launcher
-from xp.planning.limits import check_limits
 from xp.planning.plan import build_plan
+from xp.planning.refusals import check_limits
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration

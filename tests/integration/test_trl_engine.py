@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -312,19 +311,3 @@ def test_draws_have_the_frequencies_of_the_probabilities_and_nothing_else() -> N
     assert frequencies[1] == 0
     torch.testing.assert_close(frequencies, probabilities, atol=0.015, rtol=0)
     torch.testing.assert_close(logprobs, probabilities.log()[tokens])
-
-
-@pytest.mark.parametrize(("hidden_size", "expected"), [(256, 1), (257, 3)])
-def test_a_small_model_decodes_with_one_thread(
-    hidden_size: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, seen = Engine(prompts(1)), set[int]()
-    monkeypatch.setattr(engine.own, "_model", SimpleNamespace(config=SimpleNamespace(hidden_size=hidden_size)))
-    monkeypatch.setattr(engine.own, "_step", lambda: seen.add(torch.get_num_threads()))
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        engine.own.step(True)
-        assert (seen, torch.get_num_threads()) == ({expected}, 3)
-    finally:
-        torch.set_num_threads(before)

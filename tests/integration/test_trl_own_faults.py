@@ -17,7 +17,7 @@ import pytest
 from tests.fake_session import call
 from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
-from xp.backends.trl.worker.tasks_view import trl_rows
+from xp.backends.trl.worker.rollout import trl_rows
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import Conversation, Opening, RolloutTurn
 from xp.engines.play import Rollout, play_each

@@ -28,10 +28,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.testing.jobs import PATIENCE_S
 
 SAMPLING = EngineSampling(
     temperature=1.0,
@@ -167,29 +166,6 @@ def test_a_lost_engine_ends_the_play() -> None:
 
 def rewards(rollouts: list[Rollout]) -> list[float | None]:
     return [one.outcome.reward for one in rollouts]
-
-
-@pytest.mark.parametrize("waits", [0, TURNS - 1])
-def test_an_episode_goes_on_while_another_waits_for_its_tool(waits: int) -> None:
-    def hear(mix: Mix) -> Hear:
-        def until_the_others_have_ended(number: int, turn: int) -> None:
-            if (number, turn) == (0, waits):
-                assert all(mix.ended[other].wait(PATIENCE_S) for other in (1, 2))
-
-        return until_the_others_have_ended
-
-    assert rewards(played(3, 3, hear)) == [0.0, 1.0, 2.0]
-
-
-def test_the_place_of_an_episode_that_has_ended_is_the_next_ones() -> None:
-    def hear(mix: Mix) -> Hear:
-        def until_the_last_has_ended(number: int, turn: int) -> None:
-            if (number, turn) == (0, 0):
-                assert mix.ended[5].wait(PATIENCE_S)
-
-        return until_the_last_has_ended
-
-    assert rewards(played(6, 2, hear)) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:

@@ -15,7 +15,7 @@ from xp.backends.slime.control.overrides import TAKEN
 from xp.cli.runs import trust
 from xp.compose import compose
 from xp.errors import ExitCode
-from xp.planning.stages.named_code import named_code
+from xp.planning.episode import named_code
 
 pytestmark = pytest.mark.scorecard(54)
 

@@ -19,7 +19,7 @@ from xp.envs.target import api_target
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder, Uploaded, Uploader, batches, rollout_events
 from xp.errors import XpError
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 
 ACCEPTED = faults.replied(b"{}", executed=False)
 

@@ -18,7 +18,7 @@ from xp.envs import target as targets
 from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 
 pytestmark = pytest.mark.scorecard(47)
 

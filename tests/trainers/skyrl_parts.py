@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.tiny import tokenizer_and_model
 from xp.backends.skyrl.control.render import stages
-from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
-from xp.backends.skyrl.worker.tasks_view import ENV_CLASS, skyrl_row
+from xp.backends.skyrl.worker.train import skyrl_row
 from xp.compose import compose
 from xp.episode.tokens import ChatTokens
 from xp.planning.backend import RunPaths

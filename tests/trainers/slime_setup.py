@@ -15,10 +15,16 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
-from xp.backends.slime.worker import hooks
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeStageConfig, WorkerConfig
+from xp.backends.slime.worker import config as hooks
+from xp.backends.slime.worker.config import (
+    INPUT_KEY,
+    METADATA_KEY,
+    TOOL_KEY,
+    WORKER_ATTRIBUTE,
+    SlimeStageConfig,
+    WorkerConfig,
+)
 from xp.backends.slime.worker.rollout_process import Worker
-from xp.backends.slime.worker.tasks_view import INPUT_KEY, METADATA_KEY, TOOL_KEY
 from xp.envs.config import Chat
 from xp.tasks.row import TaskRow
 from xp.worker.token_budget import TokenBudget
@@ -60,17 +66,6 @@ def worker_config(root: Path, limits: TokenBudget = LIMITS, **changes: Any) -> W
         "group_size": 4,
         "num_steps": 2,
         "prompts_per_step": 2,
-        "updates_per_step": 1,
-        "max_staleness": 0,
-        "mask_truncated": False,
-        "checkpoints": None,
-        "critic_checkpoints": None,
-        "exports": None,
-        "keep_checkpoints": 1,
-        "best": None,
-        "symptoms": None,
-        "estimator": "grpo",
-        "advantage_fn": None,
     }
     (root / common.stage_dir).mkdir(parents=True, exist_ok=True)
     return WorkerConfig(**fields | changes)
@@ -141,7 +136,7 @@ def group_of(row: TaskRow, size: int, group_index: int = 0) -> list[Any]:
     """Fresh samples of one task, as Slime's data source makes them."""
     from slime.utils.types import Sample
 
-    from xp.backends.slime.worker.tasks_view import slime_line
+    from xp.backends.slime.worker.train import slime_line
 
     samples = []
     for number in range(size):

@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("peft", reason="SkyRL's peft is in a virtual environment of its own: make test-skyrl")
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.skyrl.worker.adapters import merge_adapter
-from xp.backends.skyrl.worker.publish import prune_exports
+from xp.backends.skyrl.worker.checkpoints import merge_adapter, prune_exports
 
 
 def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.trainers.test_skyrl_advantages import CUSTOM, WITH_TOOLS, Played, computed, made_trainer, trained_mask
+from tests.trainers.test_skyrl_advantages import CUSTOM, WITH_TOOLS, computed, made_trainer, trained_mask
 from xp.errors import ExitCode, XpError
 
 MODULE = """
@@ -51,21 +50,6 @@ def test_a_users_function_gets_the_valid_episodes_and_its_numbers_reach_their_tr
     for place, row in enumerate(valid):
         expected[row] = (WITH_TOOLS[row].reward or 0.0) * 2 - place
     assert found == pytest.approx(expected[:, None] * trained_mask(WITH_TOOLS))
-
-
-def test_a_users_function_sees_rewards_groups_and_trained_tokens(tmp_path: Path, own_module: str) -> None:
-    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:seen")
-    computed(made, WITH_TOOLS)
-    seen = importlib.import_module(own_module).SEEN
-    assert [one.reward for one in seen] == [one.reward for one in WITH_TOOLS if one.reward is not None]
-    assert [one.num_tokens for one in seen] == [sum(one.mask) for one in WITH_TOOLS if one.reward is not None]
-    assert [one.group for one in seen] == ["0"] * 3 + ["1"] * 4
-
-
-def test_a_step_in_which_everything_is_void_asks_nobody(tmp_path: Path, own_module: str) -> None:
-    made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:broken")
-    found, _ = computed(made, [Played(one.mask, None) for one in WITH_TOOLS])
-    assert not found.any()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.trainers.skyrl_tasks import (
     serve,
 )
 from xp.backends.skyrl.worker import cluster, engine_watch
-from xp.backends.skyrl.worker.cluster import run_in_ray, without_secrets
+from xp.backends.skyrl.worker.cluster import run_in_ray
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.lib import ray_token as own_ray
@@ -62,15 +62,6 @@ def test_secrets_reach_the_task_and_none_of_rays_records(tmp_path: Path) -> None
     assert variables == {name: f"secret-{half}" for name, half in HALVES.items()}
     assert [line for line in found if MARKER in line], "the search finds what is there"
     assert [line for line in found if MARKER not in line] == []
-
-
-def test_skyrl_would_have_put_them_there(tmp_path: Path) -> None:
-    from skyrl.train.utils.utils import prepare_runtime_environment
-
-    variables = prepare_runtime_environment(native(train_config(), tmp_path))
-    assert HALVES["WANDB_API_KEY"] in str(variables)
-    assert HALVES["WANDB_API_KEY"] not in str(without_secrets(variables))
-    assert without_secrets(variables)["NCCL_NET_PLUGIN"] == MARKER
 
 
 def test_a_fault_of_the_users_keeps_its_message_and_code(tmp_path: Path) -> None:

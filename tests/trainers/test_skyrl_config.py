@@ -125,37 +125,6 @@ def test_nested_and_listed_values_arrive_as_what_they_are() -> None:
     assert cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype == "bf16"
 
 
-def test_the_other_mathematics_arrive_too() -> None:
-    algorithm = read(VARIANTS["the other mathematics"]).trainer.algorithm
-    assert algorithm.grpo_norm_by_std is False
-    assert (algorithm.loss_reduction, algorithm.max_seq_len) == ("seq_mean_token_sum_norm", 8192)
-    correction = algorithm.off_policy_correction
-    assert (correction.tis_ratio_type, correction.sequence_tis_ratio_clip_high) == ("sequence", 2.0)
-    assert algorithm.dynamic_sampling.type == "filter"
-    assert (algorithm.use_entropy_loss, algorithm.entropy_loss_coef) == (True, 0.01)
-
-
-@pytest.mark.parametrize(
-    ("name", "estimator", "loss", "reduction"),
-    [
-        ("gspo", "grpo", "gspo", "sequence_mean"),
-        ("cispo", "grpo", "cispo", "token_mean"),
-        ("reinforce_pp", "xp", "regular", "token_mean"),
-        ("custom", "xp", "regular", "token_mean"),
-        ("ppo", "xp", "regular", "token_mean"),
-    ],
-)
-def test_each_algorithm_arrives(name: str, estimator: str, loss: str, reduction: str) -> None:
-    trainer = read(VARIANTS[name]).trainer
-    found = (
-        trainer.algorithm.advantage_estimator,
-        trainer.algorithm.policy_loss_type,
-        trainer.algorithm.loss_reduction,
-    )
-    assert found == (estimator, loss, reduction)
-    assert bool(trainer.critic.model.path) == (name == "ppo")
-
-
 def test_a_checkpoint_is_the_policys_and_the_critics_start_and_the_model_stays_the_reference() -> None:
     plain = stage_config(VARIANTS["ppo"], "train")
     config = replace(plain.with_length(plain.length.over(NUM_TASKS, plain.prompts_per_step)), initial_checkpoint="/sft")

@@ -22,8 +22,8 @@ from xp.builtin.mystery import generate_case
 from xp.compose import compose
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.planning.stages.episode import episode_config
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.episode import episode_config
+from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
 
@@ -70,7 +70,7 @@ def test_a_real_model_writes_what_the_trainer_would_have_given_the_same_probabil
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", seed=1, num_threads=1)
+    engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", num_threads=1)
     made = generator(engine, mix, CONFIG)
     wanted = request(rows, 4, CONFIG)
     output = asyncio.run(made.generate(wanted))
@@ -100,10 +100,10 @@ def test_the_engine_writes_with_the_weights_that_skyrls_workers_left_last(tmp_pa
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", seed=1, num_threads=1)
+    engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", num_threads=1)
 
     async def first_token() -> int:
-        sampling = {"max_tokens": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": 1}
+        sampling = {"max_tokens": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": 1, "seed": 1}
         sampling["stop_token_ids"] = [tokenizer.eos_token_id]
         output = await engine.generate({"prompt_token_ids": [[20, 21, 22]], "sampling_params": sampling})
         return int(output["response_ids"][0][0])

@@ -18,7 +18,7 @@ from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
-from xp.backends.skyrl.worker.tasks_view import write_view
+from xp.backends.skyrl.worker.train import write_view
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig, OnNoToolCall
 from xp.envs.messages import chat_messages
@@ -81,17 +81,6 @@ def test_the_reward_is_whole_when_skyrl_leaves_its_loop_before_the_last_step() -
     assert sum(batch.output["rewards"][0]) == batch.output["rewards"][0][-1] == outcome.reward
     assert outcome.reward == pytest.approx(0.1 * outcome.num_turns)
     assert mix.num_open() == 0
-
-
-def test_pass_at_n_sees_a_reward_that_was_earned_before_the_last_turn() -> None:
-    """SkyRL's pass@n reads the last token's reward alone."""
-    from skyrl.train.generators.utils import get_metrics_from_generator_output
-
-    mix: Any = FakeMix(RULES)
-    batch = play(ScriptedClient([call("move"), "I give up."]), mix, [ROW], ROOMY, 2)
-    metrics = get_metrics_from_generator_output(batch.output, ["0", "0"])
-    assert metrics["pass_at_n"] == 1.0
-    assert metrics["avg_score"] == pytest.approx(0.1)
 
 
 def test_an_episode_keeps_its_own_turn_limit_whatever_skyrl_passes() -> None:
@@ -241,16 +230,6 @@ def test_special_tokens_inside_a_turn_reach_the_episode_as_they_were_written() -
     text = call("look", where="<|im_start|>")
     play(ScriptedClient([text, call("win")]), mix, [ROW], ROOMY)
     assert mix.episodes[0].turns[0].text == text
-
-
-def test_the_same_task_twice_in_a_batch_is_two_groups() -> None:
-    made = generator(ScriptedClient([call("win")]), FakeMix(RULES), ROOMY)
-    wanted = request([ROW, ROW], 2, ROOMY)
-    asyncio.run(made.generate(wanted))
-    assert [(one.row.task_id, one.sample) for one in made.running_episodes(wanted)] == [
-        (ROW.task_id, 0),
-        (ROW.task_id, 1),
-    ] * 2
 
 
 def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same_seed() -> None:

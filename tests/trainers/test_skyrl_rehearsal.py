@@ -25,8 +25,7 @@ from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.job import Stage
 from xp.planning.plan import build_plan
-from xp.planning.stages.model import model_place
-from xp.planning.stages.prepare import task_set_place
+from xp.planning.stages import model_place, task_set_place
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 

@@ -18,8 +18,7 @@ from tests.trainers.test_skyrl_rehearsal import SMALL, run
 from xp.compose import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
-from xp.planning.stages.model import model_place
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.stages import model_place, prepare_config
 from xp.tasks.prepare import prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -16,10 +16,10 @@ from tests.contracts.test_agreement import ROW
 from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
-from xp.backends.skyrl.control.capabilities import refusals
+from xp.backends.skyrl.control.render import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.running_episode import ViewRow
-from xp.backends.skyrl.worker.tasks_view import write_view
+from xp.backends.skyrl.worker.train import write_view
 from xp.compose import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played
@@ -206,32 +206,6 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     assert [line["step"] for line in lines] == ([step] if step else [])
 
 
-def test_skyrls_own_check_and_removal_ignore_directories_of_other_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from skyrl.train.utils import trainer_utils
-
-    from xp.backends.skyrl.worker import trainer as own
-    from xp.backends.skyrl.worker.checkpoints import hide_other_directories
-
-    monkeypatch.setattr(trainer_utils, "list_checkpoint_dirs", trainer_utils.list_checkpoint_dirs)
-    for name in ("global_step_1", "global_step_2", "global_step_3.bad"):
-        (tmp_path / name).mkdir()
-    check = trainer_utils.validate_consistency_for_latest_checkpoint
-    with pytest.raises(ValueError, match="invalid literal"):
-        check(str(tmp_path), 2, "", "", 1)
-    hide_other_directories()
-    check(str(tmp_path), 2, "", "", 1)
-    on_nodes: list[Any] = []
-    monkeypatch.setattr(own, "run_on_each_node", lambda nodes, *call: on_nodes.append((nodes, *call)))
-    found = object.__new__(own.XpTrainer)
-    found._node_ids, found.dispatch = None, SimpleNamespace(get_node_ids=lambda: ["node"])
-    found.cfg = SimpleNamespace(trainer=SimpleNamespace(ckpt_path=str(tmp_path), max_ckpts_to_keep=1))
-    found._cleanup_old_checkpoints()
-    assert {path.name for path in tmp_path.iterdir()} == {"global_step_2", "global_step_3.bad"}
-    assert on_nodes == [(["node"], own.prune, str(tmp_path), 1)]
-
-
 @pytest.mark.parametrize("network", ["policy", "critic"])
 def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_path: Path, network: str) -> None:
     log, _ = step_log(tmp_path)
@@ -239,25 +213,6 @@ def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_pa
     with pytest.raises(XpError, match=f"rollout step 2: gradient norm of the {network} nan") as caught:
         log.updated(network, {"final_loss": 0.5, "grad_norm": math.nan}, 2)
     assert caught.value.code is ExitCode.DIVERGED
-
-
-def test_skyrls_own_fsdp_strategy_leaves_an_update_out_whose_gradient_is_not_finite() -> None:
-    import torch
-
-    from xp.backends.skyrl.worker.rehearsal import stand_ins
-
-    stand_ins.prepare_process()
-    from skyrl.backends.skyrl_train.distributed.fsdp_strategy import FSDPStrategy
-
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
-    before = model.weight.detach().clone()
-    strategy = SimpleNamespace(max_norm=1.0)
-    for value, is_applied in ((math.nan, False), (1.0, True)):
-        model.weight.grad = torch.full_like(model.weight, value)
-        norm = FSDPStrategy.optimizer_step(strategy, optimizer, model, None)
-        assert math.isfinite(float(norm)) is is_applied
-        assert bool((model.weight == before).all()) is not is_applied
 
 
 def test_skyrls_model_is_imported_without_flash_attention_and_nobody_finds_the_stand_in_afterwards() -> None:

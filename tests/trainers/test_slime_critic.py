@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainers.slime_setup import needs_slime, worker_config
 from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
-from xp.backends.slime.worker import hooks
+from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, CriticConfig
 from xp.backends.slime.worker.gae import over_trained_tokens
 from xp.backends.slime.worker.train import critic_role
@@ -122,27 +122,6 @@ def test_advantages_pass_over_a_tools_tokens_and_a_void_episode_in_both_roles(tm
             assert data["returns"][at].numpy() == pytest.approx(returns[at], abs=1e-5)
 
 
-def test_slimes_own_advantages_would_look_at_values_that_nothing_trains() -> None:
-    """Why they are not used: what stands at a tool's token reaches the turn before it."""
-    from slime.utils.ppo_utils import get_advantages_and_returns_batch
-
-    step, args = drawn(5), SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True)
-    before, after = batch_of(step), batch_of(step)
-    for values, mask in zip(after["values"], MASKS, strict=True):
-        values[mask == 0] += 100.0
-    rewards = [values.new_zeros(len(values)) for values in before["values"]]
-    lengths = (before["total_lengths"], before["response_lengths"])
-    native = [
-        get_advantages_and_returns_batch(*lengths, data["values"], rewards, 1.0, 0.95)[0] for data in (before, after)
-    ]
-    for data in (before, after):
-        over_trained_tokens(args, data)
-    first = MASKS[0] == 1
-    assert abs(native[0][0] - native[1][0])[first].max() > 1.0
-    for one, other, mask in zip(before["advantages"], after["advantages"], MASKS, strict=True):
-        assert one[mask == 1].numpy() == pytest.approx(other[mask == 1].numpy())
-
-
 def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
     import torch
 
@@ -187,15 +166,3 @@ def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(aggregat
         wanted.append(gradient)
     assert float(loss.detach() / normalizer) == pytest.approx(expected, rel=1e-4)
     assert (outputs.grad[0, :, 0] / normalizer).numpy() == pytest.approx(np.concatenate(wanted), abs=1e-5)
-
-
-def test_slimes_critic_cannot_start_from_a_hugging_face_directory() -> None:
-    """Why backend.convert_model=true is asked for: the loader has no name for the critic's bias."""
-    from slime.backends.megatron_utils.hf_to_megatron.qwen import qwen_hf_tensor, qwen_moe_hf_tensor
-    from slime.backends.megatron_utils.model_provider import LinearForLastLayer
-
-    layer = LinearForLastLayer(8, 1, config=SimpleNamespace(sequence_parallel=False))
-    assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
-    for loader in (qwen_hf_tensor, qwen_moe_hf_tensor):
-        with pytest.raises(KeyError, match=r"Unsupported Megatron parameter 'output_layer\.bias'"):
-            loader("module.module.output_layer.bias", None, SimpleNamespace(tie_word_embeddings=True))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from tests.trainers.slime_setup import needs_slime
-from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
-from xp.episode.advantages import Valid, reinforce_pp
+from tests.trainers.slime_update import MASKS, Step, arguments, batch_of, drawn, megatron
 
 pytestmark = needs_slime
 
@@ -166,35 +165,3 @@ def test_one_update_a_step_has_ratio_one_whatever_the_loss(tmp_path: Path) -> No
         found[name] = np.concatenate(of_slime(args, step)[1])
     assert found["gspo"] == pytest.approx(found["grpo"], abs=2e-6)
     assert found["cispo"] == pytest.approx(found["grpo"], abs=2e-6)
-
-
-def test_reinforce_pp_is_slimes_own_where_no_episode_is_void() -> None:
-    import torch
-    from slime.utils.distributed_utils import distributed_masked_whiten
-    from slime.utils.ppo_utils import get_reinforce_plus_plus_returns
-
-    kept = [at for at, mask in enumerate(MASKS) if mask.sum()]
-    masks = [torch.tensor(MASKS[at]) for at in kept]
-    lengths = [len(mask) for mask in masks]
-    returns = get_reinforce_plus_plus_returns(
-        rewards=torch.tensor([REWARDS[at] for at in kept]),
-        kl=[torch.zeros(length) for length in lengths],
-        loss_masks=masks,
-        response_lengths=lengths,
-        total_lengths=lengths,
-        kl_coef=0.0,
-        gamma=1.0,
-    )
-    whitened = distributed_masked_whiten(torch.cat(returns), torch.cat(masks)).split(lengths)
-    own = reinforce_pp([Valid(REWARDS[at], "g", int(MASKS[at].sum())) for at in kept])
-    for advantage, native, mask in zip(own, whitened, masks, strict=True):
-        assert native[mask.bool()].numpy() == pytest.approx(advantage, abs=1e-5)
-
-
-def test_slimes_own_reinforce_pp_stops_at_a_void_episode() -> None:
-    import torch
-    from slime.utils.ppo_utils import get_reinforce_plus_plus_returns
-
-    void = torch.zeros(1)
-    with pytest.raises(AssertionError, match="fully masked"):
-        get_reinforce_plus_plus_returns(torch.zeros(1), [void], [void], [1], [2], 0.0, 1.0)

@@ -136,11 +136,6 @@ def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(recipe: s
     assert (args.start_rollout_id, args.finetune, args.no_load_optim) == (0, True, True)
 
 
-def test_an_evaluation_of_a_run_with_a_critic_takes_no_memory_away(tmp_path: Path) -> None:
-    args = parse(compose(["recipes=whodunit-slime-4b", *PPO]), "evaluate", tmp_path)
-    assert (args.use_critic, args.offload_train, args.megatron_config_path) == (False, False, None)
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}", "evaluation.temperature=0.5"])
@@ -154,51 +149,10 @@ def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path
     assert args.rollout_num_gpus == spec.hardware.accelerators_per_node * spec.hardware.num_nodes
 
 
-@pytest.mark.parametrize(
-    ("overrides", "dest", "value"),
-    [
-        (["algorithm.advantage_scale=none"], "grpo_std_normalization", False),
-        (["algorithm.loss_aggregation=sequence_mean"], "calculate_per_token_loss", False),
-        (["algorithm.clip_high=0.28"], "eps_clip_high", 0.28),
-        (["algorithm.importance_correction=token", "algorithm.importance_cap=3.0"], "tis_clip", 3.0),
-        (["algorithm.importance_correction=token"], "use_tis", True),
-        (["algorithm=gspo"], "advantage_estimator", "gspo"),
-        (["algorithm=gspo"], "eps_clip_high", 4e-4),
-        (["algorithm=cispo"], "advantage_estimator", "cispo"),
-        (["algorithm=cispo"], "eps_clip", 1.0),
-        (["algorithm=reinforce_pp"], "advantage_estimator", "grpo"),
-        (["algorithm=reinforce_pp"], "normalize_advantages", False),
-        (["algorithm=custom", "algorithm.advantage_fn=my_pkg:mine"], "grpo_std_normalization", False),
-        (["algorithm=rloo", "algorithm.ratio_level=sequence", SEQUENCE_MEAN], "advantage_estimator", "gspo"),
-        ([*PPO], "use_critic", True),
-        ([*PPO], "normalize_advantages", True),
-        ([*PPO], "lambd", 0.95),
-        (["training.lr_schedule=cosine"], "lr_decay_style", "cosine"),
-        (["training.updates_per_step=2"], "num_steps_per_rollout", 2),
-        (["training.top_k=20"], "rollout_top_k", 20),
-        (["evaluation.every=5"], "eval_interval", 5),
-        (["backend.overrides.log-probs-chunk-size=1024"], "log_probs_chunk_size", 1024),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else None,
-)
-def test_what_a_spec_changes_reaches_slime(overrides: list[str], dest: str, value: Any, tmp_path: Path) -> None:
-    args = parse(compose(["recipes=whodunit-slime-4b", *overrides]), "train", tmp_path)
-    assert getattr(args, dest) == value
-
-
-def test_dynamic_sampling_uses_xps_filter(tmp_path: Path) -> None:
-    from slime.utils.misc import load_function
-
-    from xp.backends.slime.worker.advantages import has_variance
-
-    args = parse(compose(["recipes=whodunit-slime-4b", "algorithm.dynamic_sampling=true"]), "train", tmp_path)
-    assert load_function(args.dynamic_sampling_filter_path) is has_variance
-
-
 def test_every_hook_is_a_function_that_slime_can_load() -> None:
     from slime.utils.misc import load_function
 
-    from xp.backends.slime.worker import hooks
+    from xp.backends.slime.worker import config as hooks
 
     paths = [path for name, path in vars(hooks).items() if name.isupper()]
     assert paths

@@ -30,7 +30,7 @@ from xp.compose import compose
 from xp.job import Job
 from xp.launchers.files import write_files
 from xp.planning.backend import RunPaths
-from xp.planning.stages.prepare import prepare_stage, task_set_place
+from xp.planning.stages import prepare_stage, task_set_place
 from xp.spec import RunSpec
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -55,7 +55,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.worker.token_budget import TokenBudget
@@ -103,13 +103,6 @@ def test_reward_status_and_mask_follow_the_outcome(args: Any) -> None:
         assert sample.remove_sample is (outcome.status is EpisodeStatus.VOID)
         assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length > 0
         assert all(type(token) is int for token in sample.tokens)
-
-
-def test_truncated_episodes_leave_the_loss_where_the_run_says_so(args: Any) -> None:
-    (runs_out,) = [script for script in SCRIPTS if script.name == "runs out of turns"]
-    (sample,), _, _ = play_script(args, runs_out, mask_truncated=True)
-    assert sample.remove_sample is True
-    assert sample.reward == 0.5
 
 
 @pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
@@ -170,19 +163,6 @@ def test_a_real_environment_is_played_through_and_every_token_is_where_it_belong
     assert all(record["prompt"] is None for record in records)
 
 
-def test_a_trajectory_keeps_the_prompt_where_the_run_keeps_prompts(whodunit: Any) -> None:
-    from xp.backends.slime.worker.rollout_process import worker
-
-    own = worker(whodunit)
-    chat = own.chat(tokenizer_and_model()[0])
-    chat.chat = Chat(keep_prompts=True)
-    group = group_of(mystery(0, own.mix), 4, 0)
-    with engine(whodunit, detective(random.Random(5))):
-        samples = play_group(whodunit, group)
-    (kept,) = (whodunit.xp_root / "runs").rglob("trajectories/prompts/*.txt")
-    assert kept.read_text() == chat.rendered(samples[0].prompt, json.dumps(samples[0].metadata["tools"]))
-
-
 def _check_tokens(sample: Any, policy: Any) -> None:
     """Turn by turn: the log-probs are the real model's for just these ids, and the environment's part has none."""
     tokenizer, _ = tokenizer_and_model()
@@ -204,20 +184,6 @@ def _check_tokens(sample: Any, policy: Any) -> None:
             assert "<tool_response>" in tokenizer.decode(ids)
         position = end
     assert turns == read_played(sample.metadata).outcome.num_turns
-
-
-def test_a_model_that_samples_is_cut_at_the_limits_and_stays_aligned(args: Any) -> None:
-    put_worker(args, worker_config(args.xp_root, TokenBudget(400, 12, 30)), FakeMix(NO_RETRY), Kept())
-    with engine(args) as server:
-        (sample,) = play_group(args, group_of(ROW, 1))
-        _check_cut(sample, server.policy)
-    assert sample.response_length <= 30
-
-
-def _check_cut(sample: Any, policy: Any) -> None:
-    start = len(sample.tokens) - sample.response_length
-    own = policy.logprobs(sample.tokens[:start], sample.tokens[start : start + sum(sample.loss_mask[:12])], 1.0)
-    assert sample.rollout_log_probs[: len(own)] == pytest.approx(own, abs=1e-4)
 
 
 def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:

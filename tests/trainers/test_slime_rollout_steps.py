@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from pathlib import Path
@@ -22,8 +21,6 @@ from tests.trainers.slime_setup import (
     put_worker,
     worker_config,
 )
-from xp.envs.base import Message, Task, ToolResult
-from xp.episode.episode import Episode
 from xp.errors import ExitCode, XpError
 from xp.testing.jobs import PATIENCE_S
 
@@ -61,20 +58,6 @@ def test_a_turn_that_takes_too_long_is_a_lost_engine(args: Any, monkeypatch: pyt
     assert ended.value.code == ExitCode.ENGINE
 
 
-def test_a_sampling_parameter_that_sglang_does_not_know_is_refused(args: Any) -> None:
-    import httpx
-    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm
-
-    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
-
-    async def run() -> Any:
-        params = {**GenerateState(args).sampling_params, "include_stop_str_in_output": True}
-        return await generate_and_rm(args, group_of(ROW, 1)[0], params)
-
-    with engine(args, lambda _: []), pytest.raises(httpx.HTTPStatusError, match="400"):
-        asyncio.run(run())
-
-
 def test_an_aborted_episode_is_closed_has_no_reward_and_can_be_played_again(args: Any) -> None:
     from slime.rollout.sglang_rollout import GenerateState
     from slime.utils.types import Sample
@@ -94,74 +77,6 @@ def test_an_aborted_episode_is_closed_has_no_reward_and_can_be_played_again(args
         (again,) = play_group(args, [sample])
     assert (again.status, again.reward) == (Sample.Status.COMPLETED, 1.0)
     assert len(again.loss_mask) == again.response_length
-
-
-class Slow(FakeMix):
-    """Sessions that block in every call until the event loop was seen to run beside them, and count themselves."""
-
-    def __init__(self, sessions: int) -> None:
-        super().__init__(NO_RETRY)
-        self._sessions = sessions
-        self._lock = threading.Lock()
-        self.open = self.most = 0
-        self.beats = threading.Event()
-        """Set when the event loop has run while all sessions were open."""
-
-    def max_sessions(self) -> int:
-        return self._sessions
-
-    def episode(self, row: Any) -> Episode:
-        return Episode(Task(row.env, row.split, row.index), self._open, NO_RETRY)
-
-    def _open(self) -> Any:
-        with self._lock:
-            self.open += 1
-            self.most = max(self.most, self.open)
-        mix = self
-
-        class Session:
-            takes_answer = False
-
-            def prompt(self) -> list[Message]:
-                return list(ROW.messages)
-
-            def call(self, name: str, arguments: Any) -> ToolResult:
-                del name, arguments
-                assert mix.beats.wait(PATIENCE_S), "the event loop stands still, or too few sessions are open"
-                return ToolResult("won", 1.0, finished=True)
-
-            def close(self) -> None:
-                with mix._lock:
-                    mix.open -= 1
-
-        return Session()
-
-
-def test_slow_environments_never_block_the_event_loop_and_sessions_are_bounded(args: Any) -> None:
-    from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
-
-    mix = Slow(sessions=3)
-    put_worker(args, worker_config(args.xp_root), mix, Kept())
-    tokenizer, _ = tokenizer_and_model()
-    said = [*tokenizer(call("win"), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-
-    async def beat() -> None:
-        beats = 0
-        while beats < 5:
-            await asyncio.sleep(0.01)
-            beats += mix.open == 3
-        mix.beats.set()
-
-    async def run() -> Any:
-        heart = asyncio.create_task(beat())
-        done = await generate_and_rm_group(args, group_of(ROW, 9), GenerateState(args).sampling_params.copy())
-        heart.cancel()
-        return done
-
-    with engine(args, lambda _: said):
-        samples = asyncio.run(run())
-    assert [sample.reward for sample in samples] == [1.0] * 9
-    assert mix.most == 3
 
 
 def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever(args: Any) -> None:

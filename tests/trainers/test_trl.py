@@ -16,12 +16,12 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
-from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.checkpoints import SEAL, Seal, latest_checkpoint, seal
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
 from xp.compose import compose, options
 from xp.episode.metrics import Played
@@ -251,14 +251,6 @@ def checkpoints_and_others(place: Path) -> None:
         (place / name / "model").write_text(name)
         seal(place / name)
     (place / "checkpoint-7").write_text("a file")
-
-
-def test_a_directory_of_another_name_is_no_checkpoint(tmp_path: Path) -> None:
-    checkpoints_and_others(tmp_path)
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
-    (tmp_path / "checkpoint-2" / SEAL).unlink()
-    (tmp_path / "checkpoint-2" / SEAL).mkdir()
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
 
 
 def test_old_checkpoints_are_removed_and_directories_of_other_names_never(

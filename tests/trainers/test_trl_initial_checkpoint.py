@@ -13,7 +13,7 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose

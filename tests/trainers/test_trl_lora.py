@@ -14,8 +14,8 @@ from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import checkpoint, stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.lora import whole_model
-from xp.backends.trl.worker.publish import publish_model, trained_model
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.compose import compose

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
-from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.planning.backend import RunPaths
 from xp.spec import RunSpec

@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from tests.stubs.raw_server import raw_server
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import choose_port
@@ -33,7 +32,6 @@ from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest, Opening, WritingEngine
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
-from xp.testing.jobs import PATIENCE_S
 
 FAKE = Path(__file__).parent / "fake_vllm"
 SAMPLING = EngineSampling(
@@ -144,7 +142,7 @@ def writer() -> Iterator[ServerWriter]:
     Answers.asked, Answers.replies = [], []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    own = ServerWriter(f"http://127.0.0.1:{server.server_port}", SAMPLING, [2], "vllm.log", pause_s=0.01)
+    own = ServerWriter(f"http://127.0.0.1:{server.server_port}", SAMPLING, [2], "vllm.log")
     yield own
     own.close()
     server.shutdown()
@@ -197,46 +195,12 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
 
 def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    dead = ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01)
+    dead = ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log")
     WritingEngine(dead, Opening([[5]], ["a/0"], 1, inbox.put), [2], SAMPLING, "1").begin(0)
     error = inbox.get(timeout=200)
     dead.close()
     assert isinstance(error, XpError)
     assert "the vLLM server failed" in str(error)
-
-
-def test_a_server_that_hiccups_is_asked_again(writer: ServerWriter) -> None:
-    Answers.replies = [(503, {}), (200, {"choices": []})]
-    with pytest.raises(XpError, match="no token ids and log-probabilities"):
-        writer.answer(GenerationRequest([7], 3, 1))
-    Answers.replies = [(503, {})]
-    assert list(writer.answer(GenerationRequest([7], 3, 1)).ids) == [7, 2]
-
-
-@pytest.mark.parametrize("fails_first", [True, False], ids=["fails-closes", "closes-fails"])
-def test_a_writer_that_is_closed_asks_a_server_no_further_time(fails_first: bool) -> None:
-    """A run's own server ends after the writer is closed, so that each open request fails then."""
-    had, may_fail = threading.Event(), threading.Event()
-    num_asked = 0
-
-    def die() -> list[bytes]:
-        nonlocal num_asked
-        num_asked += 1
-        had.set()
-        if not fails_first:
-            may_fail.wait(PATIENCE_S)
-        return []
-
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    with raw_server(die) as url:
-        writer = ServerWriter(url, SAMPLING, [2], "vllm.log", pause_s=600.0)
-        writer.submit(GenerationRequest([7], 3, 1), inbox.put)
-        assert had.wait(PATIENCE_S)
-        writer.close()
-        may_fail.set()
-        error = inbox.get(timeout=PATIENCE_S)
-    assert isinstance(error, XpError)
-    assert num_asked == 1
 
 
 def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writer: ServerWriter) -> None:
@@ -246,7 +210,7 @@ def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writ
     assert caught.value.code is ExitCode.STAGE_FAILED
     assert len(Answers.asked) == 1
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log", pause_s=0.01).answer(GenerationRequest([7], 3, 1))
+        ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log").answer(GenerationRequest([7], 3, 1))
 
 
 def test_a_single_process_meets_its_engine_at_a_port_that_no_other_run_takes() -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.compose import compose
 from xp.planning.backend import RunPaths

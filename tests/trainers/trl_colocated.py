@@ -16,8 +16,7 @@ from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.backends.trl.worker.process import leave_group, quiet_trainer
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
 from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
@@ -38,8 +37,8 @@ def main(path: str, result: str) -> None:
     mix: Any = FakeMix(rules)
     log = TRLStepLog(config, None)
     with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
-        rows = {row.task_id: row for row in ROWS}
-        rollouts = Rollouts(config, ChatTokens(tokenizer), rows, mix, log, recorder, ranks)
+        process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
+        rollouts = Rollouts(process, ROWS)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
         trainer.train()
     import vllm

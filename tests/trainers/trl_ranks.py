@@ -18,12 +18,10 @@ from tests.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
-from xp.backends.trl.worker.process import leave_group, quiet_trainer
-from xp.backends.trl.worker.publish import publish_model, trained_model
-from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.rollout import Rollouts
+from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
+from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.tasks_view import TASK_ID
 from xp.backends.trl.worker.train import make_trainer
 from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
@@ -148,11 +146,9 @@ def played(
     log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "uneven", 1) if ranks.is_main else None)
     own = ROWS[4 * ranks.number :][:4]
     with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
-        held_out = None
-        if config.during is not None:
-            held_out = HeldOutEvaluation(config, ROWS[20:25], chat, mix, recorder, ranks)
-        rollouts = Rollouts(config, chat, {row.task_id: row for row in ROWS}, mix, log, recorder, ranks, held_out)
-        output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
+        process = TrainingProcess(config, chat, mix, log, recorder, ranks)
+        held_out = None if config.during is None else HeldOutEvaluation(process, ROWS[20:25])
+        output = Rollouts(process, ROWS, held_out)([[{TASK_ID: row.task_id}] for row in own], trainer)
     log.update(config.updates_per_rollout, {"loss": 0.0})
     return output
 

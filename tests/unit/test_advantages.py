@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from xp.compose import compose
 from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
+from xp.planning.episode import user_modules
 from xp.planning.plan import build_plan
-from xp.planning.stages.episode import user_modules
 
 
 def step(*episodes: tuple[float, int]) -> list[Valid]:

@@ -14,10 +14,17 @@ from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.compose import compose, options
-from xp.planning.batch import BatchShape, arithmetic, batch_refusals, batch_shape, nearest_legal
-from xp.planning.batch.constraint import Tier, broken
-from xp.planning.batch.refusals import spec_constraints
-from xp.planning.batch.shape import FIELDS
+from xp.planning.batch import (
+    FIELDS,
+    BatchShape,
+    Tier,
+    arithmetic,
+    batch_refusals,
+    batch_shape,
+    broken,
+    nearest_legal,
+    spec_constraints,
+)
 
 CONSTRAINTS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
 

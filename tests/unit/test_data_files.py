@@ -16,11 +16,11 @@ from xp.launchers.files import copy_modules, locate_data
 from xp.lib import data_files
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.lib.load import find_module
-from xp.planning import data_rows as planned_rows
-from xp.planning.data_rows import row_lines
+from xp.planning import extent as planned_rows
+from xp.planning.episode import env_config
+from xp.planning.extent import row_lines
 from xp.planning.plan import build_plan
-from xp.planning.stages.episode import env_config
-from xp.planning.stages.prepare import task_set_place
+from xp.planning.stages import task_set_place
 from xp.tasks.request import source_digest
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
-from xp.planning.extent import evaluated, evaluation_line, num_tasks, turn_lines
+from xp.planning.extent import evaluation_line, num_tasks, turn_lines
 from xp.planning.plan import Plan, build_plan
-from xp.planning.stages.prepare import prepare_config, task_set_place
+from xp.planning.stages import prepare_config, task_set_place
 from xp.spec import BackendName, RunSpec
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.request import canonical_request, request_key
@@ -64,29 +65,23 @@ def stage_config(plan: Plan, stage: str) -> str:
 def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}", f"outputs={tmp_path}"])
     cache(spec, train=2000, held_out=num_tasks(spec).held_out or 70)
-    found = evaluated(spec)
-    assert found is not None
     config = CONFIGS[spec.backend.name].from_json(stage_config(build_plan(spec, "r"), "evaluate"))
     rows = [Named(f"a/test/{index}") for index in range(num_tasks(spec).held_out or 0)]
-    played = [row for _ in config.models for row in config.rounds.episodes(rows)]
-    assert len(played) == found.episodes * 2, "before and after training"
-    assert found.during is not None
-    assert found.total == found.episodes * (2 + found.during)
+    episodes = len(config.rounds.episodes(rows))
     line = evaluation_line(spec)
-    assert f"= {found.episodes:,} episodes, before" in line
-    assert f" after training: {found.total:,} episodes" in line
+    assert f"= {episodes:,} episodes, before" in line
+    during = re.search(r"([\d,]+) times? during", line)
+    times = len(config.models) + (0 if during is None else int(during[1].replace(",", "")))
+    assert f" after training: {episodes * times:,} episodes" in line
 
 
 def test_the_embedded_default_evaluates_on_512_episodes() -> None:
-    found = evaluated(compose([]))
-    assert found is not None
-    assert (found.episodes, found.total) == (512, 1024)
-    assert found.share == pytest.approx(1024 / (1024 + 24 * 64))
+    share = f"{1024 / (1024 + 24 * 64):.0%}"
+    assert f"512 episodes, before and after training: 1,024 episodes, {share}" in evaluation_line(compose([]))
 
 
 def test_the_number_of_held_out_tasks_that_only_the_environment_knows_comes_from_the_cached_set(tmp_path: Path) -> None:
     spec = compose(["env=multiply", f"outputs={tmp_path}"])
-    assert evaluated(spec) is None
     assert evaluation_line(spec).endswith("how many there are is known after prepare")
     cache(spec, train=2000, held_out=500)
     assert "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000" in evaluation_line(spec)
@@ -97,9 +92,9 @@ def test_the_number_of_held_out_tasks_that_only_the_environment_knows_comes_from
 )
 def test_evaluations_while_training_count_as_the_backend_makes_them(backend: str, times: int) -> None:
     words = ["env.held_out.num_tasks=10", "training.num_steps=8", "evaluation.every=2", "evaluation.num_tasks=6"]
-    found = evaluated(compose([f"backend={backend.split()[0]}", *backend.split()[1:], *words]))
-    assert found is not None
-    assert (found.num_tasks, found.during, found.total) == (6, times, 6 * (times + 2))
+    line = evaluation_line(compose([f"backend={backend.split()[0]}", *backend.split()[1:], *words]))
+    assert f"6 held-out tasks x 1 episode = 6 episodes, before, {times} times during and after training" in line
+    assert f": {6 * (times + 2)} episodes" in line
 
 
 def test_more_tasks_than_are_held_out_are_refused() -> None:
@@ -115,7 +110,7 @@ def test_the_earlier_key_is_answered_with_the_new_ones() -> None:
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     from tests.unit.test_task_views import row
-    from xp.backends.slime.worker.tasks_view import write_episodes
+    from xp.backends.slime.worker.train import write_episodes
     from xp.tasks.evaluated import Rounds
 
     rows = [row(index) for index in range(9)]

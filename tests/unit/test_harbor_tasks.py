@@ -12,9 +12,9 @@ from xp.compose import compose
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
+from xp.planning.episode import episode_config
 from xp.planning.plan import build_plan
-from xp.planning.sandbox import sandbox_lines
-from xp.planning.stages.episode import episode_config
+from xp.planning.refusals import sandbox_lines
 from xp.tasks.request import source_digest
 
 

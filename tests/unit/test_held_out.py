@@ -17,9 +17,9 @@ from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.planning.extent import held_out_lines
 from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
-from xp.planning.splits import held_out_lines
-from xp.planning.stages.prepare import prepare_config, task_set_place
+from xp.planning.stages import prepare_config, task_set_place
 from xp.runs.held_out import read_held_out, read_rewards
 from xp.tasks.evaluated import Rounds
 from xp.tasks.prepare import prepare

@@ -20,8 +20,8 @@ from xp.envs.config import EpisodeConfig
 from xp.envs.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
+from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_plan
-from xp.planning.stages.episode import episode_config, user_modules
 from xp.tasks.request import source_digest
 from xp.testing.provider import ProviderSuite, lent
 

@@ -127,27 +127,13 @@ def test_a_hub_that_answers_badly_leaves_a_model_unknown(body: bytes, monkeypatc
     assert time.monotonic() - began < FAR_BELOW_THE_ANSWER_S
 
 
-@pytest.mark.parametrize("answer", [whole(DEEP), [b"nonsense\r\n\r\n"]], ids=["deep", "no http"])
-def test_an_engine_that_answers_badly_is_lost(answer: list[bytes]) -> None:
-    with raw_server(lambda: answer) as url, pytest.raises(XpError, match="the vLLM server failed") as caught:
-        ServerWriter(url, SAMPLING, [], "log", pause_s=0.01).answer(GenerationRequest([1], 8, seed=1))
+def test_an_engine_that_answers_badly_is_lost() -> None:
+    with (
+        raw_server(lambda: [b"nonsense\r\n\r\n"]) as url,
+        pytest.raises(XpError, match="the vLLM server failed") as caught,
+    ):
+        ServerWriter(url, SAMPLING, [], "log").answer(GenerationRequest([1], 8, seed=1))
     assert caught.value.code is ExitCode.ENGINE
-
-
-def test_a_vllm_servers_answer_without_end_is_read_to_its_bound_only() -> None:
-    num_sent = 0
-
-    def endless() -> Iterator[bytes]:
-        nonlocal num_sent
-        yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
-        for _ in range(1000):
-            num_sent += 1
-            yield b" " * 100_000
-
-    with raw_server(endless) as url, pytest.raises(XpError, match=r"longer than \d+ bytes, for 4 tokens") as caught:
-        ServerWriter(url, SAMPLING, [2], "vllm.log", pause_s=0.01).answer(GenerationRequest([5, 6], 4, seed=1))
-    assert caught.value.code is ExitCode.STAGE_FAILED
-    assert num_sent < 400  # with what the sockets hold
 
 
 def test_a_vllm_server_that_writes_more_than_it_was_asked_for_has_failed() -> None:

@@ -101,7 +101,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.scorecard(49)
 def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: Any) -> None:
-    """The module has Slime's own lines; tests/trainers/test_slime_doors.py has Slime itself (make test-slime)."""
+    """The module has Slime's own lines; tests/engines/test_slime.py has Slime itself (make test-slime)."""
     module: Any = ModuleType("sglang_engine")
     module.requests = requests
 

@@ -6,7 +6,7 @@ import pytest
 
 from xp.compose import compose, options
 from xp.errors import ExitCode, XpError
-from xp.planning.memory import memory_lines
+from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 
 TRL = ("recipes=whodunit-trl", "hardware.num_nodes=2")

@@ -8,7 +8,7 @@ import pytest
 
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
-from xp.worker.logprob_gap import check_gap
+from xp.worker.step_log import check_gap
 
 
 def test_a_gap_above_the_limit_stops_the_run_and_says_what_it_usually_is() -> None:

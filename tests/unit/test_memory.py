@@ -9,11 +9,10 @@ import pytest
 
 from xp.compose import compose, options, to_yaml
 from xp.errors import XpError
-from xp.planning.memory import MemoryVerdict, fit, memory_json, memory_lines, memory_refusals, weights_of
-from xp.planning.memory.estimate import estimate, shape_of
-from xp.planning.memory.fit import headroom
+from xp.planning.memory.estimate import estimate, shape_of, weights_of
+from xp.planning.memory.fit import MemoryVerdict, fit, headroom, memory_json, memory_lines, memory_refusals
 from xp.planning.plan import build_plan
-from xp.planning.stages.prepare import task_set_place
+from xp.planning.stages import task_set_place
 from xp.tasks.prompt_lengths import keep_counts, place_of
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")

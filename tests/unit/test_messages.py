@@ -12,8 +12,8 @@ import pytest
 from tests.chat_templates import tokenizer_of
 from tests.fake_session import RULES
 from tests.ors_server import rules
-from xp.backends.skyrl.worker import tasks_view as skyrl
-from xp.backends.slime.worker import tasks_view as slime
+from xp.backends.skyrl.worker import train as skyrl
+from xp.backends.slime.worker import train as slime
 from xp.envs import wire
 from xp.envs.base import ProtocolError, Task
 from xp.envs.conversation import messages_of
@@ -116,7 +116,7 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
     from datasets import Dataset, load_dataset
 
     from xp.backends.skyrl.worker.running_episode import ViewRow
-    from xp.backends.trl.worker.tasks_view import TASK_ID, trl_rows
+    from xp.backends.trl.worker.rollout import TASK_ID, trl_rows
 
     made = prepared(tmp_path)
     expected = [tuple(chat_messages(row["prompt"])) for row in rows()["train"]]

@@ -19,7 +19,8 @@ from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.models.files import _from_hub
 from xp.models.network import COUNTED, RECURRENT, network_of, stated
-from xp.planning.memory import memory_lines, weights_of
+from xp.planning.memory.estimate import weights_of
+from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 from xp.spec import Architecture
 from xp.testing.jobs import PATIENCE_S

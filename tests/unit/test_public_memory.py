@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from xp.compose import compose
-from xp.planning.memory import MemoryFit, MemoryVerdict, fit
+from xp.planning.memory.fit import MemoryFit, MemoryVerdict, fit
 
 ROOT = Path(__file__).parents[2]
 ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/recorded/public_memory.yaml").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import yaml
 
 from xp.compose import compose
 from xp.planning.backend import RunPaths
-from xp.planning.memory import MemoryVerdict, fit
+from xp.planning.memory.fit import MemoryVerdict, fit
 from xp.planning.plan import build_plan
 
 FILE = Path(__file__).parents[1] / "recorded/published_recipes.yaml"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.backends.trl.worker.held_out import share_of
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.tasks.config import Purpose
 from xp.tasks.evaluated import Rounds
 from xp.tasks.row import TaskRow

@@ -18,8 +18,8 @@ from xp.episode.metrics import Played, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.shaping import Shape, load_shape, shaped
 from xp.errors import XpError
+from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_plan
-from xp.planning.stages.episode import episode_config, user_modules
 from xp.spec import BackendName
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xp.backends.skyrl.control.capabilities import meanings, refusals
-from xp.backends.skyrl.control.render import native, stages
+from xp.backends.skyrl.control.render import meanings, native, refusals, stages
 from xp.compose import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine

@@ -36,22 +36,6 @@ def test_a_restart_goes_on_from_the_newest_checkpoint_that_knows_its_place_in_th
     assert tracker.read_text() == "9"
 
 
-def test_a_directory_of_another_name_is_no_checkpoint_and_stays(tmp_path: Path) -> None:
-    others = ("iter_0000004.bad", "iter_9", "iter_old", "iter_", "iter_00000019")
-    for rollout_id in (4, 9):
-        checkpoint(tmp_path, rollout_id)
-    for name in others:
-        (tmp_path / "checkpoints" / name).mkdir()
-        (tmp_path / "checkpoints" / name / "metadata.json").touch()
-    (tmp_path / "checkpoints/iter_0000009").rename(tmp_path / "checkpoints/iter_0000009.bad")
-    (tmp_path / "checkpoints" / TRACKER).write_text("9")
-    assert choose_latest(tmp_path / "checkpoints") == 4
-    checkpoint(tmp_path, 14)
-    prune(tmp_path / "checkpoints", tmp_path / "exports", keep=1)
-    left = {path.name for path in (tmp_path / "checkpoints").glob("iter_*")}
-    assert left == {*others, "iter_0000009.bad", "iter_0000014"}
-
-
 def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) -> None:
     assert choose_latest(tmp_path / "checkpoints") is None
     checkpoint(tmp_path, 4, has_position=False)

@@ -21,13 +21,10 @@ from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerC
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.metric_names import NATIVE
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.processes import ask_to_close, close_when_asked
 from xp.backends.slime.worker.program import absolute_flags, run_file
-from xp.backends.slime.worker.rollout_process import read_played, write_played
-from xp.backends.slime.worker.shutdown import ask_to_close, close_when_asked
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import Watched
-from xp.episode.metrics import Played
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import damaged
 
@@ -190,13 +187,6 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
     assert caught.value.code is ExitCode.MISSING_OUTPUT
 
 
-def test_how_an_episode_ended_travels_with_its_sample_as_plain_values() -> None:
-    played = Played("a", "a/train/0", EpisodeResult(EpisodeStatus.VOID, None, (0.1,), 2, 2, 1, "down"), 7)
-    metadata: dict[str, Any] = {}
-    write_played(metadata, played)
-    assert read_played(json.loads(json.dumps(metadata))) == played
-
-
 def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     assert WorkerConfig.from_json(config.to_json()) == config
@@ -329,16 +319,6 @@ def test_a_converted_checkpoint_that_was_damaged_is_seen_and_made_again(
     assert damaged(manifest) == "'release/weights' is missing"
 
 
-def test_a_conversion_that_is_not_whole_leaves_nothing(
-    tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(XpError, match="ended without writing latest_checkpointed_iteration"):
-        convert([str(convert_job(tmp_path, checkouts, ""))])
-    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
-
-
 def test_a_process_of_rays_closes_its_sessions_before_it_is_ended(tmp_path: Path) -> None:
     closed: list[bool] = []
     assert ask_to_close(tmp_path, 0.0)  # nothing was opened
@@ -346,8 +326,3 @@ def test_a_process_of_rays_closes_its_sessions_before_it_is_ended(tmp_path: Path
     close_when_asked(tmp_path, lambda: closed.append(True))
     assert ask_to_close(tmp_path)
     assert closed == [True]
-
-
-def test_a_process_that_hangs_is_not_waited_for_longer_than_its_patience(tmp_path: Path) -> None:
-    (tmp_path / "open").touch()
-    assert not ask_to_close(tmp_path, 0.1)

@@ -6,8 +6,8 @@ import pytest
 
 from xp.compose import compose, options
 from xp.errors import XpError
+from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_model_evaluation, build_plan
-from xp.planning.stages.episode import episode_config, user_modules
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
 NEEDS_AN_ADDRESS |= {"verifiers", "inspect", "harbor"}
@@ -79,7 +79,7 @@ def test_graders_and_rows_of_the_users_own_go_into_the_run() -> None:
 
 
 def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
-    from xp.planning.stages.episode import episode_secrets
+    from xp.planning.episode import episode_secrets
 
     assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
     assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from xp.backends.skyrl.worker import tasks_view as skyrl
-from xp.backends.slime.worker import tasks_view as slime
+from xp.backends.skyrl.worker import train as skyrl
+from xp.backends.slime.worker import train as slime
 from xp.envs.base import Message
 from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.tokens import ChatTokens

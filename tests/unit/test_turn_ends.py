@@ -190,7 +190,7 @@ def test_a_trained_model_is_published_with_its_generation_config(is_sharded: boo
     from accelerate import Accelerator
 
     from tests.tiny import tokenizer_and_model
-    from xp.backends.trl.worker.publish import publish_model, trained_model
+    from xp.backends.trl.worker.policy import publish_model, trained_model
 
     tokenizer, model = copy.deepcopy(tokenizer_and_model())
     model.generation_config.eos_token_id = [2, 1]

@@ -76,8 +76,7 @@ def rendered(spec: RunSpec, directory: Path) -> tuple[TRLTrainConfig, str]:
 
 def made_engine(model: Path, config: TRLTrainConfig, at_once: int, share: float) -> Any:
     """The engine with the arguments that TRL gives it, in this process."""
-    from xp.worker.plain_weights import keep_plain_weights
-    from xp.worker.seeded_draws import take_back_draws
+    from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
     choose_port(os.environ)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -28,7 +28,7 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.compose import compose
 from xp.planning.backend import RunPaths
-from xp.planning.stages.model import model_place
+from xp.planning.stages import model_place
 
 SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
 MIN_RATIO = 1.5
@@ -119,10 +119,9 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    from xp.backends.trl.worker.ranks import Ranks
-    from xp.backends.trl.worker.rollout import Rollouts
+    from xp.backends.trl.worker.process import Ranks, TrainingProcess
+    from xp.backends.trl.worker.rollout import Rollouts, trl_rows
     from xp.backends.trl.worker.steps import TRLStepLog
-    from xp.backends.trl.worker.tasks_view import trl_rows
     from xp.backends.trl.worker.train import settled_reward
     from xp.episode.tokens import ChatTokens
     from xp.episode.upload import Recorder
@@ -141,7 +140,7 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
             args=bench.arguments(),
             processing_class=bench.tokenizer,
             train_dataset=Dataset.from_list(trl_rows(rows)),
-            rollout_func=Rollouts(bench.config, chat, {row.task_id: row for row in rows}, mix, log, recorder, Ranks()),
+            rollout_func=Rollouts(TrainingProcess(bench.config, chat, mix, log, recorder, Ranks()), rows),
             reward_funcs=settled_reward,
         )
         trainer.train()

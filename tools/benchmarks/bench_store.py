@@ -15,7 +15,7 @@ import yaml
 from tests.report_run import make_run
 from tools.benchmarks import spent
 from xp.compose import compose
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.stages import prepare_config
 from xp.runs.record import read_record, write_record
 from xp.tasks.prepare import prepare
 

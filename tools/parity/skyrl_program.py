@@ -127,7 +127,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     from tools.parity.tasks import task
     from xp.backends.skyrl.worker.advantages import register_estimator
     from xp.backends.skyrl.worker.experiment import own_rule
-    from xp.backends.skyrl.worker.tasks_view import write_view
+    from xp.backends.skyrl.worker.train import write_view
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
     register_estimator()

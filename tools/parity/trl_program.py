@@ -22,8 +22,8 @@ from tools.parity.recorded import ParityCase, RecordedEpisode
 from tools.parity.tasks import task
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
-from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.tasks_view import TASK_ID
+from xp.backends.trl.worker.process import Ranks
+from xp.backends.trl.worker.rollout import TASK_ID
 from xp.worker.program import run_stage
 
 

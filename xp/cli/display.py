@@ -59,9 +59,8 @@ def live_console() -> Console:
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of
-    from xp.planning.data_rows import row_lines
-    from xp.planning.memory import memory_lines
-    from xp.planning.splits import held_out_lines, profile_lines
+    from xp.planning.extent import held_out_lines, profile_lines, row_lines
+    from xp.planning.memory.fit import memory_lines
 
     out = console()
     out.print(title(plan), style="bold")
@@ -95,7 +94,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 def plan_json(plan: Plan) -> str:
     """A plan as JSON, with its estimate of memory, which is no part of the plan since it depends on the outputs
     root."""
-    from xp.planning.memory import memory_json
+    from xp.planning.memory.fit import memory_json
 
     content = json.loads(plan.to_json()) | {"memory": memory_json(plan.spec, Path(plan.spec.outputs))}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -119,7 +118,7 @@ def code_of(plan: Plan) -> list[str]:
 
     Check them before you run another person's spec: it may name any code.
     """
-    from xp.planning.stages.named_code import named_code
+    from xp.planning.episode import named_code
 
     return [shown(line) for line in named_code(plan.spec)]
 
@@ -142,7 +141,7 @@ def stand_in_lines(plan: Plan) -> list[str]:
 
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
-    from xp.planning.sandbox import sandbox_lines
+    from xp.planning.refusals import sandbox_lines
 
     return [*stand_in_lines(plan), *sandbox_lines(plan.spec)]
 
@@ -169,7 +168,7 @@ def arithmetic(plan: Plan) -> list[str]:
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, written_report
-    from xp.planning.splits import held_out_lines
+    from xp.planning.extent import held_out_lines
 
     out = console()
     run = outputs / "runs" / plan.run_id

@@ -26,7 +26,7 @@ from xp.envs.config import Chat, SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
-from xp.planning.stages.episode import CATALOG_KEY, chat_of, env_config, episode_environ, needs_catalog_key
+from xp.planning.episode import CATALOG_KEY, chat_of, env_config, episode_environ, needs_catalog_key
 from xp.runs.resume import split_off
 from xp.runs.run_directory import resource_errors
 from xp.spec import EnvMember, RunSpec

@@ -18,7 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.text import counted
-from xp.planning.stages.needs import runtime_checkouts, runtime_lock, trainer_runtime
+from xp.planning.stages import runtime_checkouts, runtime_lock, trainer_runtime
 from xp.runtimes import (
     AFTER_LOCK,
     PLACES,

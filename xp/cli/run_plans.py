@@ -16,8 +16,8 @@ from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
 from xp.lib.terminal import shown
 from xp.planning.backend import RunPaths, backend_of
+from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
-from xp.planning.stages.episode import user_modules
 from xp.runs.record import RunStatus, read_record
 from xp.runs.resume import Resumed, spec_to_resume, split_off
 from xp.runs.run_directory import xp_command
@@ -108,7 +108,7 @@ def run_plan(
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.progress import screen
     from xp.launchers.choice import make_launcher
-    from xp.planning.data_rows import row_lines
+    from xp.planning.extent import row_lines
     from xp.runs.kept import attempt_of, finished
     from xp.runs.supervise import dispatch
 

@@ -65,8 +65,6 @@ def runs_command(asked: Namespace) -> int:
         form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
         compare(asked.outputs, asked.names, form)
     elif asked.action == "watch":
-        from xp.cli.runs import watch
-
         watch(asked.outputs, asked.names)
     elif asked.action == "resume":
         where = () if "/" in asked.run else (f"outputs={asked.outputs}",)
@@ -87,8 +85,6 @@ def runs_command(asked: Namespace) -> int:
             case "show":
                 show(run, as_json=asked.json)
             case "diagnose":
-                from xp.cli.runs import show_diagnosis
-
                 return show_diagnosis(run, as_json=asked.json)
             case "logs":
                 logs(run.parent.parent, run)
@@ -275,7 +271,7 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 def trust(run: Path) -> str:
     """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
     from xp.compose.points import validated
-    from xp.planning.stages.named_code import named_code
+    from xp.planning.episode import named_code
     from xp.spec.recorded import recorded_spec
 
     record = read_record(run)

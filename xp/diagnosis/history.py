@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
@@ -81,6 +81,11 @@ class History:
     tools: ToolUse | None = None
     """Use of tools; None: the trajectories were not read."""
 
+    @property
+    def last_step(self) -> int:
+        """The last step with metrics; 0: none has any."""
+        return int(self.lines[-1]["step"]) if self.lines else 0
+
     def series(self, name: str) -> Points:
         """Steps and values of a metric, for the steps that have it."""
         return _points(self.lines, name)
@@ -103,7 +108,6 @@ class Change:
     after: float
     step: int
     """The last step."""
-    values: Points = field(repr=False)
 
     @property
     def by(self) -> float:
@@ -116,7 +120,7 @@ def change(points: Points) -> Change | None:
         return None
     size = len(points) // EARLY
     values = [value for _, value in points]
-    return Change(fmean(values[:size]), fmean(values[-size:]), points[-1][0], points)
+    return Change(fmean(values[:size]), fmean(values[-size:]), points[-1][0])
 
 
 def latest(points: Points, number: int = FEWEST) -> float | None:

@@ -44,7 +44,7 @@ class SymptomWatch:
     def __init__(self, rules: LiveRules, metrics: Path) -> None:
         self._rules, self._metrics = rules, metrics
         self._lines: dict[int, Mapping[str, Any]] | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def line(self, step: int, metrics: Mapping[str, float]) -> None:
         """Checks a step's metrics; raises XpError(SYMPTOM) if the run must stop, which a note never causes."""
@@ -55,11 +55,11 @@ class SymptomWatch:
         self._lines[step] = {"step": step, **metrics}
         lines = [self._lines[at] for at in sorted(self._lines) if at <= step]
         history = History(lines, self._rules.facts, self._read("evaluate_during"))
-        for found in symptoms(history):
-            if found.severity is Severity.NOTE or found.rule in self._told:
+        for symptom in symptoms(history):
+            if symptom.severity is Severity.NOTE or symptom.rule in self._reported:
                 continue
-            self._told.add(found.rule)
-            text = f"symptom {found.rule}: {found.text()}"
+            self._reported.add(symptom.rule)
+            text = f"symptom {symptom.rule}: {symptom.text()}"
             if self._rules.action == OnSymptom.STOP:
                 raise XpError(f"{text} (training.on_symptom=stop)", ExitCode.SYMPTOM)
             print(f"xp: {text}", file=sys.stderr, flush=True)

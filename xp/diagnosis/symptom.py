@@ -1,9 +1,13 @@
-"""A symptom: the finding, its step, its usual cause, and what to change."""
+"""A symptom: the finding, its step, its usual cause, and what to change; and what a rule is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
+
+from xp.diagnosis.history import History
 
 
 class Severity(StrEnum):
@@ -35,3 +39,22 @@ class Symptom:
     def text(self) -> str:
         """The symptom as two sentences."""
         return f"{self.found} (step {self.step}). {self.cause} {self.change}"
+
+
+Finding = tuple[Severity, int, str]
+"""Severity, the last step that was checked, and the finding with its number."""
+Rule = Callable[[History], Symptom | None]
+
+
+def rule(name: str, cause: str, change: str) -> Callable[[Callable[[History], Finding | None]], Rule]:
+    """Decorator: makes a rule of a function that returns a finding, or None if the run is good."""
+
+    def decorated(find: Callable[[History], Finding | None]) -> Rule:
+        @wraps(find)
+        def symptom(history: History) -> Symptom | None:
+            finding = find(history)
+            return None if finding is None else Symptom(name, *finding, cause, change)
+
+        return symptom
+
+    return decorated

@@ -13,7 +13,7 @@ from xp.compose import ROOT
 from xp.doctor.finding import Finding, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
-from xp.planning.stages.needs import QUIET, trainer_runtime
+from xp.planning.stages import QUIET, trainer_runtime
 from xp.spec import RunSpec
 
 TIMEOUT_S: Final = 120.0

@@ -14,9 +14,9 @@ from xp.job import Stage
 from xp.launchers.node.gpus import gpu_rows
 from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
-from xp.planning.memory import MemoryVerdict, memory_json, memory_lines, weights_of
-from xp.planning.memory.estimate import shape_of
-from xp.planning.stages.needs import trainer_runtime
+from xp.planning.memory.estimate import shape_of, weights_of
+from xp.planning.memory.fit import MemoryVerdict, memory_json, memory_lines
+from xp.planning.stages import trainer_runtime
 from xp.spec import LauncherName, RunSpec
 
 GB = 1e9

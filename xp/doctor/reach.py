@@ -15,7 +15,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, Telling
 from xp.launchers.choice import make_launcher
 from xp.lib.text import counted
-from xp.planning.stages.episode import env_config, episode_secrets
+from xp.planning.episode import env_config, episode_secrets
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.tasks.held_out import OWN_SPLITS

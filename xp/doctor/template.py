@@ -15,10 +15,8 @@ from xp.doctor.finding import Finding, Verdict, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.models.files import local_directory
-from xp.planning.stages.episode import chat_of
-from xp.planning.stages.model import start_place
-from xp.planning.stages.needs import QUIET, trainer_runtime
-from xp.planning.stages.prepare import task_set_place
+from xp.planning.episode import chat_of
+from xp.planning.stages import QUIET, start_place, task_set_place, trainer_runtime
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
 

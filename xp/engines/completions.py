@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from typing import Any, ClassVar
 
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
-from xp.envs.retry import RetryRule, retried
 from xp.errors import ExitCode, XpError
 from xp.lib.exchange import direct_opener
 
@@ -22,13 +20,6 @@ MODEL = "policy"
 MAX_REQUESTS = 256
 """Largest number of concurrent requests of one process; the server batches as many as it can."""
 TIMEOUT_S = 1800.0
-ATTEMPTS = 3
-MAX_BYTES, TOKEN_BYTES = 1_000_000, 1_000
-"""Bytes of an answer besides the tokens, and of each token of prompt and turn (id, text, log-probability)."""
-
-
-class _Hiccup(Exception):
-    """The server did not answer, or answered with an internal error."""
 
 
 class ServerWriter:
@@ -40,25 +31,15 @@ class ServerWriter:
         end_ids: tokens that end a turn.
         log: the server's log, for messages about faults.
         key: the server's key; None: it has none.
-        pause_s: seconds before a second attempt; doubled for the third.
     """
 
     def __init__(
-        self,
-        url: str,
-        sampling: EngineSampling,
-        end_ids: Sequence[int],
-        log: str,
-        *,
-        key: str | None = None,
-        pause_s: float = 1.0,
+        self, url: str, sampling: EngineSampling, end_ids: Sequence[int], log: str, *, key: str | None = None
     ) -> None:
         self._url, self._sampling, self._log = url, sampling, log
-        self._again = RetryRule(ATTEMPTS, (_Hiccup,), base_s=pause_s)
         self._end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
-        self._is_closed = threading.Event()
         self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
         # The server is on this machine, so proxies in the environment are ignored.
         self._opener = direct_opener()
@@ -85,8 +66,7 @@ class ServerWriter:
         return is_live
 
     def close(self) -> None:
-        """Ends the use; a request that is open makes no further attempt, for which the process would wait."""
-        self._is_closed.set()
+        """Ends the use; requests that are not sent yet are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
@@ -129,26 +109,15 @@ class ServerWriter:
         body = json.dumps(self._body(request)).encode()
         sent = urllib.request.Request(f"{self._url}{self.path}", body, self._headers)
         try:
-            return retried(lambda: self._sent(sent, request), self._again, self._is_closed)
-        except _Hiccup as fault:
-            raise self._lost(str(fault)) from None
-
-    def _sent(self, sent: urllib.request.Request, request: GenerationRequest) -> Any:
-        """The answer to one attempt; raises _Hiccup if another attempt may help."""
-        limit = MAX_BYTES + TOKEN_BYTES * (len(request.ids) + request.max_tokens)
-        try:
             with self._opener.open(sent, timeout=TIMEOUT_S) as response:
-                text = response.read(limit + 1)
-                if len(text) > limit:
-                    raise self._failed(f"its answer is longer than {limit} bytes, for {request.max_tokens} tokens")
-                return json.loads(text)
+                return json.load(response)
         except urllib.error.HTTPError as error:
             fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
-            raise _Hiccup(fault) if error.code >= 500 else self._failed(fault) from None
+            raise (self._lost(fault) if error.code >= 500 else self._failed(fault)) from None
         except TimeoutError as error:
             raise self._lost(f"{error} after {TIMEOUT_S:g} s") from None
-        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
-            raise _Hiccup(str(error)) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._lost(str(error)) from None
 
     def _failed(self, fault: str) -> XpError:
         return XpError(self._words(fault), ExitCode.STAGE_FAILED)

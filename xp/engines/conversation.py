@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from xp.engines.config import EngineSampling
+from xp.episode.tokens import ChatTokens
 from xp.worker.token_budget import is_cut
 
 
@@ -69,32 +71,55 @@ class Opening:
     deliver: Deliver
 
 
-class EpisodeEngine(Protocol):
-    """Generates in many independent conversations."""
+class EpisodeEngine(ABC):
+    """Generates in many independent conversations.
 
-    @property
-    def conversations(self) -> list[Conversation]:
+    Args:
+        opening: the episodes.
+        end_ids: tokens that end a turn.
+        sampling: sampling and limits.
+        seed: seed of the rollout; a turn's randomness is derived from it, the episode's name and the turn.
+        is_stop: returns whether the generated tokens end with a stop string.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        end_ids: Sequence[int],
+        sampling: EngineSampling,
+        seed: str,
+        is_stop: Callable[[Sequence[int]], bool],
+    ) -> None:
+        self._opening, self._end_ids, self._sampling = opening, frozenset(end_ids), sampling
+        self._seed, self._is_stop = seed, is_stop
+        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
         """Conversations by the episodes' numbers; a finished one may be replaced."""
 
     @property
+    @abstractmethod
     def is_writing(self) -> bool:
         """Returns whether `step()` must be called again before other events."""
 
     @property
-    def max_prompt_tokens(self) -> int: ...
+    def max_prompt_tokens(self) -> int:
+        return self._sampling.max_prompt_tokens
 
+    @abstractmethod
     def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Begins the first turn of a conversation, with a prompt of its session's own in place of the opening's."""
 
+    @abstractmethod
     def go_on(self, number: int, reply: Sequence[int]) -> None:
         """Appends the reply, up to the next turn's beginning, and begins the next turn."""
 
-    def end(self, number: int) -> None:
+    def end(self, number: int) -> None:  # noqa: B027 - not every engine has places
         """Ends a conversation and frees its place."""
 
     def room(self, number: int) -> int:
         """Number of tokens left for a conversation."""
+        return self._sampling.room(len(self.conversations[number].completion_ids))
 
+    @abstractmethod
     def step(self, is_live: bool) -> None:
         """Decodes one token in every conversation with a turn of the policy; delivers finished turns.
 
@@ -104,9 +129,17 @@ class EpisodeEngine(Protocol):
 
     def goes_on(self, is_live: bool) -> bool:
         """Returns whether to continue, for an episode of this process or of a process that shares the engine."""
+        return is_live
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Frees the engine's resources."""
+
+    def _next_turn(self, number: int) -> tuple[str, int]:
+        """Seed of the conversation's next turn, the same on every engine, and its largest number of tokens."""
+        conversation = self.conversations[number]
+        seed = f"{self._seed}/{self._opening.names[number]}/{conversation.num_turns}"
+        conversation.num_turns += 1
+        return seed, self._sampling.next_turn(len(conversation.completion_ids))
 
 
 OpenEngine = Callable[[Opening], EpisodeEngine]
@@ -155,17 +188,8 @@ class Writer(Protocol):
         """Ends the use of the engine; no request follows."""
 
 
-class WritingEngine:
-    """An EpisodeEngine over a Writer.
-
-    Args:
-        writer: engine that gets each turn as a separate request.
-        opening: the episodes.
-        end_ids: tokens that end a turn.
-        sampling: sampling and limits.
-        seed: seed of the rollout; a request's seed is derived from it, the episode's name and the turn.
-        is_stop: returns whether the generated tokens end with a stop string.
-    """
+class WritingEngine(EpisodeEngine):
+    """An EpisodeEngine over a Writer, which gets each turn as a separate request."""
 
     def __init__(
         self,
@@ -176,17 +200,12 @@ class WritingEngine:
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._writer, self._opening, self._is_stop = writer, opening, is_stop
-        self._end_ids, self._sampling, self._seed = end_ids, sampling, seed
-        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
+        super().__init__(opening, end_ids, sampling, seed, is_stop)
+        self._writer = writer
 
     @property
     def is_writing(self) -> bool:
         return self._writer.is_writing
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        return self._sampling.max_prompt_tokens
 
     def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Requests the first turn."""
@@ -199,13 +218,6 @@ class WritingEngine:
         self.conversations[number].observe(list(reply))
         self._write(number)
 
-    def end(self, number: int) -> None:
-        """Does nothing: the engine frees its cache itself."""
-
-    def room(self, number: int) -> int:
-        """Number of tokens left for a conversation."""
-        return self._sampling.room(len(self.conversations[number].completion_ids))
-
     def step(self, is_live: bool) -> None:
         self._writer.step(is_live)
 
@@ -216,11 +228,8 @@ class WritingEngine:
         self._writer.close()
 
     def _write(self, number: int) -> None:
-        conversation = self.conversations[number]
-        limit = self._sampling.next_turn(len(conversation.completion_ids))
-        words = turn_seed(self._seed, self._opening.names[number], conversation.num_turns)
+        conversation, (words, limit) = self.conversations[number], self._next_turn(number)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
-        conversation.num_turns += 1
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
 
         def done(written: GeneratedTurn | BaseException) -> None:
@@ -234,6 +243,7 @@ class WritingEngine:
         self._writer.submit(GenerationRequest(ids, limit, seed), done)
 
 
-def turn_seed(seed: str, name: str, turn: int) -> str:
-    """Seed of one turn, the same on every engine."""
-    return f"{seed}/{name}/{turn}"
+def over_writers(writer: Callable[[], Writer], chat: ChatTokens, sampling: EngineSampling, seed: str) -> OpenEngine:
+    """Opens a WritingEngine over a new writer for each group of episodes."""
+    is_stop = chat.holds_one_of(sampling.stop)
+    return lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from xp.engines.config import EngineSampling
-from xp.engines.conversation import Conversation, Opening, RolloutTurn, turn_seed
+from xp.engines.conversation import Conversation, EpisodeEngine, Opening, RolloutTurn
 from xp.engines.kv_cache import Kept, SlotCache, masks
 from xp.worker.token_budget import is_cut
 
@@ -39,16 +39,11 @@ class Writing:
     ids: list[int] = field(default_factory=list)
 
 
-class TransformersEngine:
+class TransformersEngine(EpisodeEngine):
     """An EpisodeEngine over a model of this process.
 
     Args:
         model: a Hugging Face causal language model with `model.model` and `model.lm_head`.
-        opening: the episodes.
-        end_ids: tokens that end a turn.
-        sampling: temperature and limits.
-        seed: seed of the rollout.
-        is_stop: returns whether the generated tokens end with a stop string.
     """
 
     def __init__(
@@ -60,10 +55,9 @@ class TransformersEngine:
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._model, self._opening, self._sampling, self._seed = model, opening, sampling, seed
-        self._end_ids, self._is_stop = frozenset(end_ids), is_stop
+        super().__init__(opening, end_ids, sampling, seed, is_stop)
+        self._model = model
         self._padding = max(0, next(iter(end_ids)))
-        self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
         self._prompts = [tuple(prompt) for prompt in opening.prompts]
         self._to_come = Counter(self._prompts)
         distinct = list(self._to_come)
@@ -84,10 +78,6 @@ class TransformersEngine:
     def is_writing(self) -> bool:
         return bool(self._writing or self._begins or self._replies)
 
-    @property
-    def max_prompt_tokens(self) -> int:
-        return self._sampling.max_prompt_tokens
-
     def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Joins the next step."""
         if prompt is not None:
@@ -105,17 +95,6 @@ class TransformersEngine:
     def end(self, number: int) -> None:
         """Frees its slot."""
         heapq.heappush(self._free, self._slots.pop(number))
-
-    def room(self, number: int) -> int:
-        """Tokens that a conversation may still take."""
-        return self._sampling.room(len(self.conversations[number].completion_ids))
-
-    def goes_on(self, is_live: bool) -> bool:
-        """No other process waits for this one."""
-        return is_live
-
-    def close(self) -> None:
-        """Does nothing: the cache is freed with the engine."""
 
     @torch.inference_mode()
     def step(self, is_live: bool) -> None:
@@ -211,11 +190,8 @@ class TransformersEngine:
 
     def _begin_turns(self, numbers: Sequence[int] | dict[int, list[int]]) -> None:
         for number in numbers:
-            conversation = self.conversations[number]
-            random = Random(turn_seed(self._seed, self._opening.names[number], conversation.num_turns))
-            conversation.num_turns += 1
-            limit = self._sampling.next_turn(len(conversation.completion_ids))
-            self._writing.append(Writing(number, self._slots[number], limit, random))
+            seed, limit = self._next_turn(number)
+            self._writing.append(Writing(number, self._slots[number], limit, Random(seed)))
 
     def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
         """Feeds each slot its chunk, padded on the right; returns the logits after each slot's last token."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from xp.compose import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
-from xp.planning.stages.model import start_place
+from xp.planning.stages import start_place
 from xp.runs.named import run_directory
 from xp.spec import RunSpec
 
@@ -77,7 +77,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
 
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     from xp.planning.backend import RunPaths, backend_of
-    from xp.planning.stages.prepare import task_set_place
+    from xp.planning.stages import task_set_place
     from xp.runs.record import check_ours
 
     run, _, step = name.partition("@")

@@ -14,7 +14,6 @@ from xp.lib.atomic import replacing, write_atomically
 
 def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
     """Writes all files, each atomically."""
-    from xp.evaluation.files import inspect_log
 
     write_parquet(place / "episodes.parquet", result, records)
     write_atomically(place / "table.md", markdown([result]))

@@ -27,9 +27,9 @@ from xp.evaluation.settings import Engine, Eval
 from xp.launchers.files import inside
 from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
-from xp.planning.common_rows import longest_episode
-from xp.planning.stages.episode import chat_of
-from xp.planning.stages.model import MAKER, model_place, model_stage
+from xp.planning.episode import chat_of
+from xp.planning.rows import longest_episode
+from xp.planning.stages import MAKER, model_place, model_stage
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 

@@ -28,10 +28,9 @@ from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
-from xp.planning.data_rows import row_lines
-from xp.planning.stages.episode import chat_of, episode_config, episode_environ
-from xp.planning.stages.evaluation import rounds
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.episode import chat_of, episode_config, episode_environ
+from xp.planning.extent import row_lines
+from xp.planning.stages import prepare_config, rounds
 from xp.runs.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.tasks.load import check_unchanged, within_limit

@@ -13,7 +13,7 @@ from xp.episode.clusters import reward_limits
 from xp.episode.metrics import void_reasons
 from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, recorded_usage, rewards_of
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
 from xp.spec import RunSpec
 from xp.tasks.request import scoring
 from xp.tasks.row import TaskRow

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.diagnosis.history import History, ToolUse
-from xp.diagnosis.rules import symptoms
-from xp.diagnosis.rules.hacked import HACKED
+from xp.diagnosis.rules import HACKED, symptoms
 from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import Paired

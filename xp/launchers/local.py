@@ -22,7 +22,7 @@ from xp.launchers.node.gpus import Gpus, claim_for
 from xp.launchers.node.log import LogStream, drain, is_screen
 from xp.launchers.preflight import check_machine, interpreter, python_variables
 from xp.lib import processes
-from xp.planning.limits import needs_one_node
+from xp.planning.refusals import needs_one_node
 from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"

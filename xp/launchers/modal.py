@@ -27,7 +27,7 @@ from xp.launchers.files import inside
 from xp.launchers.node.job_spec import JOB_SPEC, RESULT
 from xp.launchers.service import ServiceLauncher, StageContext, limit_of, run_unattended
 from xp.lib.atomic import replacing
-from xp.planning.limits import check_limits, needs_one_node
+from xp.planning.refusals import check_limits, needs_one_node
 from xp.spec.place import LauncherSpec
 
 ANSWER_S = 120.0

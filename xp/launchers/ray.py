@@ -40,7 +40,7 @@ from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
 from xp.lib.reading import config_of
-from xp.planning.limits import asks_itself, check_limits, needs_one_node
+from xp.planning.refusals import asks_itself, check_limits, needs_one_node
 from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"

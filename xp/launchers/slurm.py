@@ -44,7 +44,7 @@ from xp.launchers.slurm_job import (
 )
 from xp.launchers.slurm_job import batch_script as batch_script
 from xp.lib.atomic import write_atomically
-from xp.planning.limits import asks_itself, check_limits
+from xp.planning.refusals import asks_itself, check_limits
 from xp.spec.place import Container, LauncherSpec
 
 SCRIPT = "job.sh"

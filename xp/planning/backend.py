@@ -13,7 +13,7 @@ from xp.plugins import Kind, load
 from xp.spec import RunSpec, Section
 
 if TYPE_CHECKING:
-    from xp.planning.batch.constraint import Constraint
+    from xp.planning.batch import Constraint
 
 
 @dataclass(frozen=True)

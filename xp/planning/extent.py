@@ -1,19 +1,33 @@
-"""Size of a run: numbers of training and evaluation episodes, as far as they are known before tasks are fetched."""
+"""Size of a run: tasks, splits, steps and episodes, as far as they are known before tasks are fetched.
+
+Sizes are read from files of rows, from the run's cached task set, or from another set of the same environment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from xp.envs.config import EnvConfig
+from xp.envs.graders import check_answers
+from xp.envs.rows import line_of, load_rows, name_of
+from xp.errors import ExitCode, XpError
+from xp.lib.codec import decode
+from xp.lib.data_files import check_loader, is_set, place_of
+from xp.lib.load import find_module
 from xp.lib.text import counted
-from xp.planning.backend import Refusal
-from xp.planning.stages.evaluation import rounds
-from xp.planning.stages.prepare import profiles, task_set_place
-from xp.spec import EnvMember, HeldOutSpec, Overlap, RunSpec, SelectionSpec
-from xp.tasks.config import Purpose
-from xp.tasks.manifest import read_manifest
-from xp.tasks.profile import Profile
+from xp.planning.backend import Refusal, backend_of
+from xp.planning.episode import env_config
+from xp.planning.stages import STORE, prepare_config, profiles, task_set_place
+from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec
+from xp.tasks.config import Purpose, Selection
+from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
+from xp.tasks.manifest import MANIFEST, read_manifest
+from xp.tasks.request import IDENTITY, canonical_request
 from xp.tasks.training_length import too_few
 
 
@@ -37,18 +51,8 @@ def num_tasks(spec: RunSpec) -> NumTasks:
 
 def named_tasks(spec: RunSpec) -> NumTasks:
     """Numbers of tasks that the spec states, as numbers or as lists."""
-    members = spec.env.members
-    by_profile = {
-        name: len(_selected(profile, members[name].train)[: members[name].train.num_tasks])
-        for name, profile in profiles(spec).items()
-    }
-    train = _sum(by_profile.get(name, _named(one.train)) for name, one in members.items())
-    return NumTasks(train, _sum(_held_out(one) for one in members.values()))
-
-
-def _selected(profile: Profile, wanted: SelectionSpec) -> tuple[int, ...]:
-    bounds = None if wanted.refresh_every is not None else wanted.pass_rate
-    return profile.within(bounds, easy_first=False)
+    train = _sum(_named(member.train) for member in prepare_config(spec).members.values())
+    return NumTasks(train, _sum(_held_out(member) for member in spec.env.members.values()))
 
 
 def num_steps(spec: RunSpec) -> int | None:
@@ -87,75 +91,37 @@ def turn_lines(spec: RunSpec) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """Size of the evaluations in a run."""
-
-    num_tasks: int
-    samples_per_task: int
-    before: int
-    during: int | None
-    """Number of evaluations during training on this backend; None: the number of steps is unknown."""
-    num_trained: int | None
-    """Number of training episodes; None: unknown."""
-
-    @property
-    def episodes(self) -> int:
-        """Number of episodes of one evaluation."""
-        return self.num_tasks * self.samples_per_task
-
-    @property
-    def total(self) -> int | None:
-        """Number of episodes of all evaluations; None: unknown."""
-        return None if self.during is None else self.episodes * (self.before + self.during + 1)
-
-    @property
-    def share(self) -> float | None:
-        """Share of evaluation episodes among all episodes of the run; None: unknown."""
-        if self.total is None or self.num_trained is None:
-            return None
-        return self.total / (self.total + self.num_trained)
-
-
-def evaluated(spec: RunSpec) -> Evaluated | None:
-    """Size of the evaluations; None if the number of held-out tasks is unknown, or nothing is held out."""
-    from xp.planning.backend import backend_of
-
-    held_out, size, training = num_tasks(spec).held_out, rounds(spec), spec.training
-    if not held_out:
-        return None
-    steps = num_steps(spec)
-    during = backend_of(spec).evaluations(spec, steps) if steps is not None else None
-    return Evaluated(
-        num_tasks=held_out if size.num_tasks is None else min(size.num_tasks, held_out),
-        samples_per_task=size.samples_per_task,
-        before=int(spec.evaluation.before_training),
-        during=0 if spec.evaluation.every is None else during,
-        num_trained=None if steps is None else steps * training.prompts_per_step * training.group_size,
-    )
-
-
 def evaluation_line(spec: RunSpec) -> str:
     """One line about the evaluations of a run: tasks, number of evaluations, and their share of all episodes."""
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since there are no held-out tasks (env.held_out=null)"
-    found, every = evaluated(spec), spec.evaluation.every
-    samples = counted(spec.evaluation.samples_per_task, "episode")
-    if found is None:
-        wanted = spec.evaluation.num_tasks
-        which = "each held-out task" if wanted is None else f"{counted(wanted, 'held-out task')} at most"
+    evaluation, training, steps = spec.evaluation, spec.training, num_steps(spec)
+    samples, num_held_out = counted(evaluation.samples_per_task, "episode"), num_tasks(spec).held_out
+    if not num_held_out:
+        most = evaluation.num_tasks
+        which = "each held-out task" if most is None else f"{counted(most, 'held-out task')} at most"
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
-    most = "" if spec.evaluation.patience is None else "at most "
-    while_training = f"every {counted(every or 0, 'step')}"
-    if found.during is not None:
-        while_training = f"{most}{counted(found.during, 'time')} during"
-    times = ["before"] * found.before + [while_training] * (found.during != 0) + ["after training"]
-    when = f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
-    size = f"{counted(found.num_tasks, 'held-out task')} x {samples} = {counted(found.episodes, 'episode')}, {when}"
-    if found.share is None:
+    tasks = num_held_out if evaluation.num_tasks is None else min(evaluation.num_tasks, num_held_out)
+    episodes = tasks * evaluation.samples_per_task
+    during = None if steps is None else backend_of(spec).evaluations(spec, steps)
+    during = 0 if evaluation.every is None else during
+    size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
+    if during is None or steps is None:
         return f"evaluation: {size}"
-    share = f"{found.share:.0%}" if found.share >= 0.005 else "under 1%"
-    return f"evaluation: {size}: {counted(found.total or 0, 'episode')}, {share} of the run's"
+    total = episodes * (evaluation.before_training + during + 1)
+    share = total / (total + steps * training.prompts_per_step * training.group_size)
+    percent = f"{share:.0%}" if share >= 0.005 else "under 1%"
+    return f"evaluation: {size}: {counted(total, 'episode')}, {percent} of the run's"
+
+
+def _when(spec: RunSpec, during: int | None) -> str:
+    """Text about the times of the evaluations; `during` None: their number during training is unknown."""
+    most = "" if spec.evaluation.patience is None else "at most "
+    while_training = f"every {counted(spec.evaluation.every or 0, 'step')}"
+    if during is not None:
+        while_training = f"{most}{counted(during, 'time')} during"
+    times = ["before"] * spec.evaluation.before_training + [while_training] * (during != 0) + ["after training"]
+    return f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
 
 
 def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
@@ -170,7 +136,7 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
 
 
-def _named(selection: SelectionSpec | HeldOutSpec) -> int | None:
+def _named(selection: Selection | HeldOutSpec) -> int | None:
     return selection.num_tasks if selection.indices is None else len(set(selection.indices))
 
 
@@ -186,3 +152,162 @@ def _held_out(member: EnvMember) -> int | None:
 def _sum(numbers: Iterable[int | None]) -> int | None:
     known = list(numbers)
     return None if None in known else sum(number for number in known if number is not None)
+
+
+def held_out_lines(spec: RunSpec, outputs: Path) -> list[str]:
+    """One line for each environment: the rule of its held-out tasks, with numbers if the set is cached."""
+    try:
+        known = read_manifest(outputs / task_set_place(spec)).held_out
+    except (OSError, ValueError):
+        known = {}
+    is_mix = len(spec.env.members) > 1
+    return [
+        f"held out{f' of {name}' if is_mix else ''}: {known[name].line() if name in known else _rule(member.held_out)}"
+        for name, member in spec.env.members.items()
+    ]
+
+
+def profile_lines(spec: RunSpec) -> list[str]:
+    """One line for each environment whose training tasks are selected by their pass rates."""
+    lines = []
+    for name, profile in profiles(spec).items():
+        train = spec.env.members[name].train
+        low, high = train.pass_rate or (0.0, 1.0)
+        below, within, above = profile.counts((low, high))
+        left = within if train.num_tasks is None else min(within, train.num_tasks)
+        order = ", those that passed most often first" if train.easy_first else ""
+        again = "" if train.refresh_every is None else f", selected anew every {counted(train.refresh_every, 'step')}"
+        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}{again}"
+        of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
+        lines.append(f"training tasks of {name}: {of}: {what}")
+    return lines
+
+
+def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses bounds that no task's pass rate meets, and an order that training would not keep."""
+    for name, profile in profiles(spec).items():
+        train = spec.env.members[name].train
+        key = member_key(spec, name)
+        if not profile.within(train.pass_rate, easy_first=False):
+            low, high = train.pass_rate or (0.0, 1.0)
+            below, _, above = profile.counts((low, high))
+            yield Refusal(
+                f"{key}.train.pass_rate",
+                f"no task has a pass rate of {low:g} to {high:g}: of {len(profile.rates)}, {below} are below and"
+                f" {above} above; set other bounds, or {key}.train.pass_rate=null",
+            )
+        if train.easy_first and spec.training.shuffle:
+            yield Refusal(
+                f"{key}.train.easy_first", "training.shuffle=true would change this order; set training.shuffle=false"
+            )
+
+
+def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses more training tasks than a held-out share leaves, and no training task, if the sizes are known."""
+    requests = canonical_request(prepare_config(spec))["members"]
+    records = {name: _record_of(Path(spec.outputs), requests[name]) for name in spec.env.members}
+    if all(_trains_nothing(member, records[name]) for name, member in spec.env.members.items()):
+        yield from (Refusal("env.train.split", evaluation_only(record)) for record in records.values())
+        return
+    for name, member in spec.env.members.items():
+        found = records[name]
+        wanted, held_out = member.train.num_tasks, member.held_out
+        if found is None or set(found.train_splits) != set(member.train.split):
+            continue
+        total = sum(found.sizes.get(split, 0) for split in member.train.split)
+        if held_out is None or wanted is None or not _is_share(held_out, found) or wanted != total:
+            continue
+        key = member_key(spec, name)
+        yield Refusal(
+            f"{key}.train.num_tasks",
+            f"{wanted} tasks of {named(found.train_splits)}, which has {total}, and a share of them is to be held out;"
+            f" three ways out: {key}.train.num_tasks=null (all that are not held out), {key}.held_out=null (no"
+            f" evaluation), or {key}.held_out.split={found.train_splits[0]} {key}.held_out.overlap=allowed"
+            " (evaluated on training tasks, and labelled so)",
+        )
+
+
+def _trains_nothing(member: EnvMember, found: HeldOutRecord | None) -> bool:
+    """Returns whether there are no training tasks, by the spec or because all splits are for evaluation."""
+    if found is None or member.train.split != ("train",):
+        return not member.train.split
+    return bool(found.sizes) and not found.train_splits
+
+
+def _is_share(wanted: HeldOutSpec, found: HeldOutRecord) -> bool:
+    if wanted.indices is not None or wanted.overlap is Overlap.ALLOWED:
+        return False
+    return wanted.split in found.train_splits if wanted.split is not None else found.rule is Rule.SHARE
+
+
+def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | None:
+    """The held-out record of any task set of the same environment; None: there is none."""
+    for file in sorted((outputs / STORE).glob(f"*/{MANIFEST}")):
+        try:
+            manifest = read_manifest(file.parent)
+        except (OSError, ValueError):
+            continue
+        for name, record in manifest.held_out.items():
+            other = manifest.request["members"].get(name, {})
+            if all(other.get(field) == request.get(field) for field in IDENTITY):
+                return record
+    return None
+
+
+def _rule(wanted: HeldOutSpec | None) -> str:
+    if wanted is None:
+        return "nothing (held_out=null)"
+    if wanted.split is None:
+        own = ", ".join(OWN_SPLITS[:-1])
+        return (
+            f"the environment's own {own} or {OWN_SPLITS[-1]}, else {wanted.fraction:g} of its training tasks by hash;"
+            " known after prepare"
+        )
+    overlap = ", which training leaves in (overlap=allowed)" if wanted.overlap is Overlap.ALLOWED else ""
+    return f"of split {wanted.split}{overlap}; known after prepare"
+
+
+def member_key(spec: RunSpec, name: str) -> str:
+    """Key path of a member, as a user of one environment or of a mixture writes it."""
+    return "env" if len(spec.env.members) == 1 else f"env.members.{name}"
+
+
+def row_lines(spec: RunSpec) -> list[str]:
+    """One line for each environment with files of rows: their number, and the columns that are used.
+
+    Raises:
+        XpError: rows cannot be read or have no prompt, a ready grader cannot compare one of their answers, or a package
+            is missing.
+    """
+    lines = []
+    for name, member in spec.env.members.items():
+        _check_packages(member, spec)
+        names = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
+        if files := [place for one in names if not is_set(one) and (place := place_of(one)) is not None]:
+            states = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists())
+            lines.append(_line(json.dumps(asdict(env_config(name, member, spec))), states))
+    return lines
+
+
+@lru_cache(maxsize=64)
+def _line(env: str, states: tuple[tuple[int, int], ...]) -> str:
+    """The line of an environment, as JSON; cached as long as the files' sizes and times stay, for points of a sweep."""
+    del states
+    config = decode(EnvConfig, env)
+    assert config.rows is not None
+    splits, columns = load_rows(config.rows, config.columns)
+    check_answers(config, splits, name_of(config.rows))
+    return line_of(config.name, splits, columns)
+
+
+def _check_packages(member: EnvMember, spec: RunSpec) -> None:
+    """Checks the packages of the prepare stage, which runs in xp's own Python with launcher=local."""
+    if spec.launcher.name is not LauncherName.LOCAL:
+        return
+    if isinstance(member.rows, str):
+        check_loader(member.rows)
+    if member.grader == "math" and find_module("math_verify") is None:
+        raise XpError(
+            "env.grader=math needs the package math-verify: run `pip install math-verify==0.9.0` (xp's extra math)",
+            ExitCode.RUNTIME,
+        )

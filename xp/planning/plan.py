@@ -11,15 +11,10 @@ from typing import overload
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.planning.backend import Refusal, RunPaths, backend_of
-from xp.planning.data_rows import row_lines
-from xp.planning.extent import extent_refusals
-from xp.planning.limits import check_limits
-from xp.planning.memory import memory_refusals
-from xp.planning.sandbox import sandbox_refusals
-from xp.planning.splits import profile_refusals, split_refusals
-from xp.planning.stages.model import model_stage, start_place
-from xp.planning.stages.prepare import prepare_stage, task_set_place
+from xp.planning.backend import RunPaths, backend_of
+from xp.planning.extent import row_lines
+from xp.planning.refusals import check_limits, check_spec
+from xp.planning.stages import model_stage, prepare_stage, start_place, task_set_place
 from xp.spec import RunSpec
 
 
@@ -51,17 +46,15 @@ def new_run_id(spec: RunSpec) -> str:
 
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
-    backend = backend_of(spec)
-    row_lines(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=True), *_task_refusals(spec)]:
-        raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
-    # Last: its remedy is searched among legal specs.
-    if too_large := [*memory_refusals(spec)]:
-        raise XpError("\n".join(map(str, too_large)), ExitCode.PLAN)
-    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
-    stages = (prepare_stage(spec, places, trains=True), *backend.stages(spec, places))
+    check_spec(spec)
+    places = _places(spec, run_id, attempt)
+    stages = (prepare_stage(spec, places, trains=True), *backend_of(spec).stages(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages)
+
+
+def _places(spec: RunSpec, run_id: str, attempt: int) -> RunPaths:
+    return RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
 
 
 class SweepPlans(Sequence[Plan]):
@@ -98,21 +91,6 @@ class SweepPlans(Sequence[Plan]):
         return build_plan(*self._points[at])
 
 
-def _task_refusals(spec: RunSpec) -> list[Refusal]:
-    return [*sandbox_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *_without_image(spec)]
-
-
-def _without_image(spec: RunSpec) -> list[Refusal]:
-    container, image = spec.launcher.container, spec.backend.runtime.image
-    if container is not None and image is None:
-        way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
-        return [Refusal("launcher.container", f"{container} needs an image, but the backend has none; {way_out}")]
-    if container is None and image is not None and image.startswith("/"):
-        way_out = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
-        return [Refusal("backend.runtime.image", f"{image} is a file, which only batch jobs can use; {way_out}")]
-    return []
-
-
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
     """Plans another attempt of a run, which is a training, an evaluation or a preparation.
 
@@ -129,7 +107,7 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
 def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans only the preparation of the task set, also for an environment without training tasks."""
     row_lines(spec)
-    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    places = _places(spec, run_id, attempt)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
 
 
@@ -137,7 +115,7 @@ def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None)
     """Plans an evaluation on the held-out tasks of a run's trained model, or of its checkpoint of a rollout step."""
     _refuse_nothing_held_out(spec)
     backend = backend_of(spec)
-    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    places = _places(spec, run_id, attempt)
     model = places.model if step is None else backend.checkpoint(spec, places, step)
     evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), evaluate))
@@ -146,14 +124,11 @@ def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None)
 def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans an evaluation on the held-out tasks of the spec's model, without training."""
     _refuse_nothing_held_out(spec)
-    row_lines(spec)
-    backend = backend_of(spec)
-    if refusals := [*backend.refusals(spec), *extent_refusals(spec, trains=False), *sandbox_refusals(spec)]:
-        raise XpError("\n".join(str(refusal) for refusal in refusals), ExitCode.PLAN)
-    places = RunPaths(run=f"runs/{run_id}", attempt=attempt, tasks=task_set_place(spec))
+    check_spec(spec, trains=False)
+    places = _places(spec, run_id, attempt)
     built = () if spec.model.build is None else (model_stage(spec, places),)
     needs = ("prepare", *(stage.name for stage in built))
-    evaluate = backend.evaluation(spec, places, {"before": start_place(spec)}, needs=needs)
+    evaluate = backend_of(spec).evaluation(spec, places, {"before": start_place(spec)}, needs=needs)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
 
 

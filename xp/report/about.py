@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.compose import from_container
 from xp.errors import XpError
-from xp.planning.memory import memory_lines
+from xp.planning.memory.fit import memory_lines
 from xp.report.foreign import as_dict, page_name
 from xp.runs.record import RunRecord, RunStatus, is_held
 

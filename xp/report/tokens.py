@@ -13,8 +13,8 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import text_of
-from xp.planning.stages.episode import chat_of
-from xp.planning.stages.model import start_place
+from xp.planning.episode import chat_of
+from xp.planning.stages import start_place
 from xp.report.detail import own_turns
 from xp.report.foreign import page_text
 from xp.runs.record import is_ours

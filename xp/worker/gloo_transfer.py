@@ -20,8 +20,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-from xp.worker.plain_weights import keep_plain_weights
-from xp.worker.seeded_draws import take_back_draws
+from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
 BACKEND = "gloo"
 """Name of this backend in `--weight-transfer-config`."""

@@ -46,3 +46,20 @@ def make_scheduler(schedule: str, optimizer: Any, warmup_updates: int, num_updat
 
     learning_rate_factor(schedule, warmup_updates, num_updates, 0)
     return LambdaLR(optimizer, partial(learning_rate_factor, schedule, warmup_updates, num_updates))
+
+
+def disable_dropout(model: Any) -> None:
+    """Sets all dropout probabilities of a Hugging Face model, and of its configuration, to 0; adapters keep theirs.
+
+    Attention takes its probability from a number (`attention_dropout`), which TRL's `disable_dropout` leaves.
+    """
+    from torch.nn import Dropout
+
+    own = [module for name, module in model.named_modules() if "lora_" not in name]
+    configs = {id(one.config): one.config for one in own if hasattr(one, "config")}
+    for owner in (*own, *configs.values()):
+        for name, value in list(vars(owner).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(owner, name, 0.0)
+        if isinstance(owner, Dropout):
+            owner.p = 0.0

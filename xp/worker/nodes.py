@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from xp.lib.loopback import free_ports
 COUNT, NUMBER, MAIN = "XP_NODES", "XP_NODE", "XP_MAIN_NODE"
 """Variables that the launcher sets for the program of each node; absent for a stage on one node."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
-_SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
@@ -65,20 +63,11 @@ def own_address(other: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the network interface with this IPv4 address; None if the system does not report it."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            try:
-                found = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # the interface has no IPv4 address
-                continue
-            if socket.inet_ntoa(found[20:24]) == address:
-                return name
-    return None
+    """Name of the network interface with this address; None if there is none."""
+    import psutil
+
+    found = psutil.net_if_addrs().items()
+    return next((name for name, addresses in found if any(one.address == address for one in addresses)), None)
 
 
 def free_port(address: str) -> int:

@@ -43,7 +43,7 @@ class StageConfig:
     on_nonfinite: str
     """A value of xp.episode.finite.OnNonfinite."""
     max_logprob_gap: float | None
-    """Largest gap of a step (xp.worker.logprob_gap); None: no limit."""
+    """Largest gap of a step (xp.worker.step_log); None: no limit."""
     upload_as: str | None
     """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
-from xp.planning.batch.constraint import Constraint
-from xp.planning.stages.episode import episode_config, episode_secrets
-from xp.planning.stages.model import model_place
-from xp.planning.stages.needs import QUIET, trainer_resources, trainer_runtime
-from xp.planning.stages.prepare import prepare_config
+from xp.planning.batch import Constraint
+from xp.planning.episode import episode_config, episode_secrets
+from xp.planning.stages import QUIET, model_place, prepare_config, trainer_resources, trainer_runtime
 from xp.spec import RunSpec
 
 

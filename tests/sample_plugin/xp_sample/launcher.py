@@ -11,7 +11,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, Launch
 from xp.launchers.local import LocalLauncher
 from xp.launchers.preflight import interpreter
-from xp.planning.limits import needs_one_node
+from xp.planning.refusals import needs_one_node
 from xp.spec import LauncherSpec
 
 

@@ -29,7 +29,7 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import ask, identity, inherited
 from xp.launchers.service import ServiceLauncher, StageContext, run_unattended
 from xp.lib.atomic import write_atomically
-from xp.planning.limits import check_limits
+from xp.planning.refusals import check_limits
 from xp.secrets.redaction import resolve
 from xp.spec.place import LauncherSpec
 

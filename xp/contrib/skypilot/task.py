@@ -17,7 +17,7 @@ from xp.launchers.base import Context
 from xp.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
 from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
 from xp.launchers.service import LOCKS, MOUNT, lock_of
-from xp.planning.limits import needs_one_node
+from xp.planning.refusals import needs_one_node
 from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
 

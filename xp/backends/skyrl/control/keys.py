@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.geometry import is_megatron
+from xp.backends.skyrl.control.constraints import is_megatron
 from xp.spec import EngineName, Estimator, RunSpec
 
 Keys = dict[str, Any]

@@ -6,37 +6,33 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.capabilities import meanings, owners, refusals
-from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2
-from xp.backends.skyrl.control.geometry import geometry, is_megatron
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
-from xp.backends.skyrl.control.overrides import assignment, flat
+from xp.backends.skyrl.control.overrides import assignment, flat, override_refusals
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
 from xp.lib.ray_token import PRETENDED_GPUS
-from xp.planning import capability
-from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch.constraint import Constraint, with_shared
-from xp.planning.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
-from xp.planning.stages.episode import episode_secrets
-from xp.planning.stages.evaluation import best_rule, rounds
-from xp.planning.stages.model import model_stage
-from xp.planning.stages.needs import (
-    QUIET,
+from xp.planning import rows
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.rows import Native
+from xp.planning.stages import (
+    best_rule,
     cpu_engine,
     cpu_environment,
+    model_stage,
+    rounds,
+    sampling_fields,
+    stage_fields,
     starts_own_ray,
-    trainer_resources,
+    train_and_evaluate,
+    train_fields,
+    trainer_job,
     trainer_runtime,
 )
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import Sampling
-
-__all__ = [
-    "batch_constraints", "checkpoint", "evaluation", "evaluations", "meanings",
-    "memory", "owners", "refusals", "stages",
-]  # fmt: skip
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -64,7 +60,7 @@ def _install(spec: RunSpec) -> str | None:
 
 def native(spec: RunSpec) -> dict[str, Any]:
     """All keys of SkyRLTrainConfig that xp sets, without paths, then the user's own keys."""
-    return capability.render(ROWS, spec) | flat(spec.backend.overrides)
+    return rows.render(ROWS, spec) | flat(spec.backend.overrides)
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
@@ -197,24 +193,11 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     packages = [*PACKAGES]
     packages += [] if has_stand_in(spec) else ["vllm"]
     packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
-    return Job(
-        argv=("python", "-m", module, f"{here}/config.json"),
-        files={
-            f"{here}/config.json": config,
-            **episode_files(spec, here),
-        },
-        outputs=outputs,
-        resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, packages, _install(spec)),
-        env={
-            **(cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}),
-            **cpu_engine(spec),
-            **_pretended(spec),
-            **QUIET,
-        },
-        secrets=episode_secrets(spec),
-        stand_ins=_stand_ins(spec),
-    )
+    argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
+    runtime = trainer_runtime(spec, packages, _install(spec))
+    env = cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}
+    env |= cpu_engine(spec) | _pretended(spec)
+    return trainer_job(spec, here, argv, files, outputs, runtime, env, _stand_ins(spec))
 
 
 def _pretended(spec: RunSpec) -> dict[str, str]:
@@ -229,3 +212,24 @@ def _stand_ins(spec: RunSpec) -> tuple[str, ...]:
     if has_stand_in(spec):
         return "vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo"
     return "CUDA: the CPU", "NCCL and CUDA IPC: gloo"
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """All refusals of the spec."""
+    found = rows.refusals(ROWS, spec)
+    # The batch shape and the keys have a meaning only for a supported layout.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Native key -> its field; empty if the key is the same for every run."""
+    return rows.owners(ROWS, spec)
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Key path of each leaf field -> its support."""
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(keys: Native) -> str:
+    return ", ".join(assignment(key, value) for key, value in keys.items())

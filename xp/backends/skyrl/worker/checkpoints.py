@@ -1,51 +1,67 @@
-"""SkyRL's checkpoints, without directories of other names: SkyRL takes each `global_step_*` for one of its own."""
+"""Models of SkyRL's checkpoints: an adapter becomes whole weights; exports of deleted checkpoints are removed."""
 
 from __future__ import annotations
 
+import json
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from xp.lib.atomic import write_atomically
-from xp.worker.step_directories import step_directories
+from xp.worker.publish import publish, step_directories
 
 FORM: Final = "global_step_{}"
 """Name of the directory of a step's checkpoint, and of its export."""
-LATEST: Final = "latest_ckpt_global_step.txt"
-"""SkyRL's file with the step of the newest complete checkpoint."""
-STATE: Final = "trainer_state.pt"
-"""File of a checkpoint, written after the models'."""
 
 
-def choose_latest(checkpoints: Path) -> None:
-    """Lets SkyRL go on from the newest checkpoint that is there: it fails where the newest one was renamed."""
-    file = checkpoints / LATEST
-    latest, known = file.read_text().strip() if file.is_file() else None, step_directories(checkpoints, FORM)
-    if latest is None or latest in map(str, known):
+CONFIG = "adapter_config.json"
+
+
+def merge_adapter(directory: Path) -> None:
+    """Replaces an adapter by whole weights; a directory of whole weights is not changed.
+
+    Args:
+        directory: Hugging Face directory that SkyRL saved; its adapter names the base model.
+    """
+    config = directory / CONFIG
+    if not config.is_file():
         return
-    whole = [step for step, place in known.items() if (place / STATE).is_file()]
-    told = "training begins anew" if not whole else f"training goes on from {FORM.format(max(whole))}"
-    print(f"xp: {checkpoints / FORM.format(latest)} is missing: {told}", file=sys.stderr, flush=True)
-    if whole:
-        write_atomically(file, str(max(whole)))
-    else:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = json.loads(config.read_text())["base_model_name_or_path"]
+    # The same settings as SkyRL's for the trained model.
+    whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    merged = PeftModel.from_pretrained(whole, str(directory)).merge_and_unload()
+    adapter = [config, *directory.glob("adapter_model*")]
+    merged.save_pretrained(directory)
+    for file in adapter:
         file.unlink()
 
 
-def prune(checkpoints: str, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints, and none for a negative number, as SkyRL; runs on each node."""
-    known = step_directories(Path(checkpoints), FORM) if keep >= 0 else {}
-    for step in sorted(known)[: max(0, len(known) - keep)]:
-        shutil.rmtree(known[step], ignore_errors=True)
+def publish_model(save: Callable[[Path], None], target: Path) -> None:
+    """Publishes the model that SkyRL saves, with whole weights.
+
+    Args:
+        save: function that writes a Hugging Face directory.
+        target: path of the model.
+    """
+
+    def save_whole(staged: Path) -> None:
+        save(staged)
+        merge_adapter(staged)
+
+    publish(save_whole, target)
 
 
-def hide_other_directories() -> None:
-    """Makes SkyRL's check of the latest checkpoint ignore directories of other names, at which it would fail."""
-    from skyrl.train.utils import trainer_utils
+def prune_exports(exports: Path, checkpoints: Path) -> None:
+    """Removes Hugging Face models of checkpoints that SkyRL has deleted, which SkyRL itself keeps.
 
-    def names(checkpoint_base_path: str) -> list[str]:
-        found = step_directories(Path(checkpoint_base_path), FORM)
-        return [found[step].name for step in sorted(found)]
-
-    trainer_utils.list_checkpoint_dirs = names
+    Args:
+        exports: directory with one `global_step_<n>` for each model.
+        checkpoints: directory with one `global_step_<n>` for each remaining checkpoint.
+    """
+    for export in step_directories(exports, FORM).values():
+        if not (checkpoints / export.name).exists():
+            shutil.rmtree(export)

@@ -12,6 +12,8 @@ from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 
+ENV_CLASS = "xp"
+"""Name of xp's environment in SkyRL-Gym."""
 STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
 OWN_ESTIMATOR = "xp"

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig
-from xp.backends.skyrl.worker.tasks_view import write_view
-from xp.backends.skyrl.worker.train import native_config, prepare
+from xp.backends.skyrl.worker.train import native_config, prepare, write_view
 from xp.episode.metrics import Played
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path) -> list[Played]:
     from xp.backends.skyrl.worker.cluster import run_in_ray
-    from xp.backends.skyrl.worker.held_out import evaluate_in_task
+    from xp.backends.skyrl.worker.experiment import evaluate_in_task
 
     check_there(directory)
     common = config.common

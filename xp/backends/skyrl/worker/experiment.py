@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,24 @@ from typing import Any
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
+from skyrl.train.utils.trainer_utils import build_dataloader
+from tqdm import tqdm
 
-from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories
-from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.checkpoints import publish_model
+from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
-from xp.backends.skyrl.worker.publish import publish_model
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
-from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
+from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.worker.best import BestKeeper
+from xp.worker.played import record
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
@@ -45,8 +48,6 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
         engine_faults(),
     ):
-        hide_other_directories()
-        choose_latest(Path(cfg.trainer.ckpt_path))
         log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
         experiment = XpTraining(cfg, config, mix, log)
         experiment.run()
@@ -112,7 +113,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
         common = self._common
         weights = Path(common.stage_dir, "engine_weights.safetensors").absolute()
-        return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.sampling.seed, common.num_threads)
+        return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.num_threads)
 
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""
@@ -155,3 +156,50 @@ def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
     if config.advantage_fn is not None:
         return load_advantage_fn(config.advantage_fn)
     return reinforce_pp if config.estimator == "reinforce_pp" else None
+
+
+def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
+    """Task for Ray: plays all held-out episodes of one model.
+
+    Args:
+        cfg: SkyRLTrainConfig, whose policy is the model.
+        config: xp's configuration.
+        name: name of the model within the evaluation.
+        stage: directory with `episode.json`.
+        root: the outputs root.
+    """
+    os.chdir(root)
+    register_environment()
+    held = environment()
+    with (
+        EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
+        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, held) as recorder,
+        engine_faults(),
+    ):
+        evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
+        # SkyRL's client must be made outside an event loop, since it runs one itself.
+        client = evaluation.get_inference_client()
+        return asyncio.run(_play(evaluation, client, config, name, recorder))
+
+
+class XpEvaluation(XpExperiment):
+    """An experiment that does not train."""
+
+    def get_train_dataset(self) -> None:
+        """Returns None, since there is no training."""
+
+
+async def _play(
+    evaluation: XpEvaluation, client: Any, config: SkyRLEvaluateConfig, name: str, recorder: Recorder
+) -> list[Played]:
+    await client.wake_up()
+    cfg = evaluation.cfg
+    generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
+    played: list[Played] = []
+    with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
+        loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
+        async for running_episodes in generator.held_out(loader, cfg, 0):
+            own = (running.record for running in running_episodes)
+            played += record(own, recorder, config.common.run, f"evaluate/{name}", 0)
+            bar.update(len(running_episodes))
+    return played

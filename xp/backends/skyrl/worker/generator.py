@@ -13,9 +13,9 @@ from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampli
 from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
 
+from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
-from xp.backends.skyrl.worker.tasks_view import ENV_CLASS
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens

@@ -6,8 +6,14 @@ import os
 import sys
 import typing
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
-from xp.backends.skyrl.worker import attention
 from xp.lib import loopback
 from xp.worker.nodes import use_rays_interface
 
@@ -31,7 +37,7 @@ def prepare_process() -> None:
         use_rays_interface()
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
-    attention.do_without()
+    do_without()
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
     warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
     if sys.version_info < (3, 12):
@@ -39,3 +45,61 @@ def prepare_process() -> None:
         import typing_extensions
 
         typing.TypedDict = typing_extensions.TypedDict
+
+
+IMPORTER = "skyrl.backends.skyrl_train.workers.model_wrapper"
+
+
+def do_without() -> None:
+    """Makes `IMPORTER` importable without FlashAttention; must be called before SkyRL is imported."""
+    if find_spec("flash_attn") is None and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds `IMPORTER`, and gives it xp's loader."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == IMPORTER else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WithoutFlash(spec.loader)
+        return spec
+
+
+class _WithoutFlash(Loader):
+    """Runs a module with two placeholders for the package, which are removed afterwards, since vLLM looks for it
+    too."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # transformers checks here, once, for the package, and would find the placeholder.
+        import transformers.integrations.flash_attention  # noqa: F401
+
+        with _standing_in():
+            self._loader.exec_module(module)
+
+
+@contextmanager
+def _standing_in() -> Iterator[None]:
+    package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
+    padding.pad_input = padding.unpad_input = _absent  # type: ignore[attr-defined]
+    package.__path__ = []
+    package.__spec__ = ModuleSpec("flash_attn", None, is_package=True)
+    names = {"flash_attn": package, "flash_attn.bert_padding": padding}
+    sys.modules |= names
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
+def _absent(*_: Any, **__: Any) -> None:
+    raise RuntimeError("flash-attn is not installed here: set backend.attention=sdpa (trainer.flash_attn=false)")

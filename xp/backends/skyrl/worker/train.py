@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.cluster import joins
-from xp.backends.skyrl.worker.config import SkyRLStageConfig, SkyRLTrainStageConfig, warm_up_too_long
+from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLStageConfig, SkyRLTrainStageConfig, warm_up_too_long
 from xp.backends.skyrl.worker.process import prepare_process
-from xp.backends.skyrl.worker.tasks_view import write_view
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback
 from xp.lib import ray_token as own_ray
+from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
@@ -90,6 +91,32 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
         if own_ray.engine_key() is not None:
             engine.engine_init_kwargs |= {"middleware": [MIDDLEWARE]}
     return cfg
+
+
+def skyrl_row(row: TaskRow) -> dict[str, Any]:
+    """One row of SkyRL's dataset."""
+    return {
+        "prompt": [{"role": message["role"], "content": message["content"]} for message in row.messages],
+        "env_class": ENV_CLASS,
+        "data_source": row.env,
+        "task_id": row.task_id,
+        "env": row.env,
+        "split": row.split,
+        "index": row.index,
+        "tools": row.tools,
+        "messages": json.dumps(row.messages),
+    }
+
+
+def write_view(rows: Iterable[TaskRow], path: Path) -> int:
+    """Writes the Parquet file atomically; returns the number of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist([skyrl_row(row) for row in rows])
+    with replacing(path) as file:
+        pq.write_table(table, file)
+    return int(table.num_rows)
 
 
 if __name__ == "__main__":

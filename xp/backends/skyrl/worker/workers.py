@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 import ray
+import torch
 from skyrl.backends.skyrl_train.distributed import fsdp_strategy
+from skyrl.backends.skyrl_train.workers import worker
 from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
     FSDPCriticWorkerBase,
     FSDPPolicyWorkerBase,
@@ -22,9 +24,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 )
 
 from xp.backends.skyrl.worker.advantages import critic_loss
-from xp.backends.skyrl.worker.means import own_means
-from xp.worker.dropout import disable_dropout
-from xp.worker.learning_rate import SCHEDULES, make_scheduler
+from xp.worker.learning_rate import SCHEDULES, disable_dropout, make_scheduler
 
 
 class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
@@ -98,3 +98,37 @@ def own_schedule() -> Iterator[None]:
 TiedPolicyWorker = ray.remote(num_gpus=1)(TiedPolicyWorkerBase)
 TemperedRefWorker = ray.remote(num_gpus=1)(TemperedRefWorkerBase)
 WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)
+
+
+@contextmanager
+def own_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[None]:
+    """Context manager for a policy worker's forward and backward passes of an update with these masks.
+
+    Args:
+        loss_mask: (episodes, tokens), for this rank's episodes.
+        settings: SkyRL's AlgorithmConfig.
+        group: process group of the update's ranks.
+    """
+    own = torch.stack([loss_mask.sum(), (loss_mask.sum(-1) > 0).sum()]).double()
+    torch.distributed.all_reduce(own, group=group)
+    num_tokens, num_episodes = own.clamp(min=1).tolist()
+    # SkyRL's gradient is the mean over the ranks.
+    scale = len(loss_mask) * torch.distributed.get_world_size(group)
+
+    def masked_mean(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+        if dim is None:
+            return (values * mask).sum() * scale / num_tokens / len(mask)
+        if settings.loss_reduction == "sequence_mean":
+            mask = mask / mask.sum(dim, keepdim=True).clamp(min=1)
+        divisor = {
+            "token_mean": num_tokens,
+            "sequence_mean": num_episodes,
+            "seq_mean_token_sum_norm": num_episodes * (settings.max_seq_len or 1),
+        }[settings.loss_reduction]
+        return (values * mask).sum(dim) * scale / divisor
+
+    theirs, worker.masked_mean = worker.masked_mean, masked_mean
+    try:
+        yield
+    finally:
+        worker.masked_mean = theirs

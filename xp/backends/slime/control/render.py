@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.slime.control.architecture import architecture_flags
-from xp.backends.slime.control.capabilities import meanings, owners, refusals
-from xp.backends.slime.control.constraints import CONSTRAINTS
+from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
+from xp.backends.slime.control.constraints import CONSTRAINTS, episodes_per_engine
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
-from xp.backends.slime.control.geometry import episodes_per_engine
+from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
-from xp.backends.slime.control.rows.evaluation import HELD_OUT, evaluation_flags
+from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     ConvertConfig,
@@ -25,21 +24,24 @@ from xp.backends.slime.worker.config import (
 )
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
-from xp.planning import capability
-from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch.constraint import NOT_MEGATRON, Constraint, with_shared
-from xp.planning.stages.config import episode_files, stage_fields, train_and_evaluate, train_fields
-from xp.planning.stages.episode import episode_secrets
-from xp.planning.stages.evaluation import best_rule, rounds
-from xp.planning.stages.model import model_place, start_place
-from xp.planning.stages.needs import QUIET, starts_own_ray, trainer_resources, trainer_runtime
+from xp.planning import rows
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
+from xp.planning.rows import Native
+from xp.planning.stages import (
+    best_rule,
+    model_place,
+    rounds,
+    stage_fields,
+    start_place,
+    starts_own_ray,
+    train_and_evaluate,
+    train_fields,
+    trainer_job,
+    trainer_runtime,
+)
 from xp.spec import RunSpec
 from xp.worker.token_budget import TokenBudget
-
-__all__ = [
-    "batch_constraints", "checkpoint", "evaluation", "evaluations", "meanings",
-    "memory", "owners", "refusals", "stages", "train_flags",
-]  # fmt: skip
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
@@ -60,7 +62,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     here = places.stage("train")
     is_evaluated = spec.evaluation.every is not None
     return {
-        **flags_of(capability.render(ROWS, spec)),
+        **flags_of(rows.render(ROWS, spec)),
         "--prompt-data": (_prompts(here),),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
         # Slime resumes from --load if it has a checkpoint, else starts from --ref-load; the stage's program sets --load
@@ -170,7 +172,7 @@ def _critic(spec: RunSpec, places: RunPaths) -> CriticConfig | None:
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     """Flags with which Slime starts its engines and plays the held-out tasks once."""
     flags: Flags = {
-        **flags_of(capability.render(ROWS, spec) | evaluation_flags(spec, 1)),
+        **flags_of(rows.render(ROWS, spec) | evaluation_flags(spec, 1)),
         "--eval-temperature": value(spec.evaluation.temperature),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)),
         "--debug-rollout-only": (),
@@ -182,7 +184,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         # With a critic, Slime would reserve memory for training even if nothing is trained.
         "--advantage-estimator": value("grpo"),
         "--normalize-advantages": None,
-        **dict.fromkeys(capability.render(CRITIC, spec)),
+        **dict.fromkeys(rows.render(CRITIC, spec)),
     }
     return flags | given(spec.backend.overrides)
 
@@ -256,18 +258,8 @@ def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
 
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
-    return Job(
-        argv=("python", "-m", module, f"{here}/config.json"),
-        files={
-            f"{here}/config.json": config,
-            **episode_files(spec, here),
-        },
-        outputs=outputs,
-        resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, PACKAGES),
-        env=dict(QUIET),
-        secrets=episode_secrets(spec),
-    )
+    argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
+    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, PACKAGES), {})
 
 
 def _roles(here: str) -> str:
@@ -284,3 +276,36 @@ def _held_out(here: str) -> str:
 
 def _exports(places: RunPaths) -> str:
     return f"{places.run}/exports"
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """All refusals of the spec."""
+    if spec.hardware.accelerator == "cpu":
+        return [
+            Refusal(
+                "hardware",
+                "Slime trains on GPUs only: choose for example hardware=h100x8; `make rehearse-slime` plays its"
+                " rollouts on a CPU, where checkouts of Slime and Megatron-LM are given",
+            )
+        ]
+    if (family := family_refusal(spec)) is not None:
+        return [family]
+    found = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
+    # The batch shape and the flags have a meaning only for a supported layout.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
+    # xp uses this flag for the critic; a user's own function needs another algorithm.
+    own_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
+    return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": own_function}
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Key path of each leaf field -> its support."""
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(flags: Native) -> str:
+    return " ".join(words(flags_of(flags)))

@@ -11,8 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from xp.backends.slime.worker.config import WorkerConfig
-from xp.backends.slime.worker.rollout_process import worker
-from xp.backends.slime.worker.void import is_void
+from xp.backends.slime.worker.rollout_process import is_void, worker
 from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xp.lib.atomic import replacing, write_atomically
 from xp.lib.verified import DIGESTS, write_digests
-from xp.worker.step_directories import step_directories
+from xp.worker.publish import step_directories
 
 FORM = "iter_{:07d}"
 """Megatron's name of the directory of a checkpoint."""

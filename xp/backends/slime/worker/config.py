@@ -14,6 +14,8 @@ from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 from xp.worker.token_budget import TokenBudget
 
+INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
+"""Values of --input-key, --metadata-key and --tool-key."""
 STEPS_FLAG = "--num-rollout"
 
 
@@ -150,21 +152,21 @@ class WorkerConfig(JsonFile):
     group_size: int
     num_steps: int
     prompts_per_step: int
-    updates_per_step: int
-    max_staleness: int
-    mask_truncated: bool
-    checkpoints: str | None
+    updates_per_step: int = 1
+    max_staleness: int = 0
+    mask_truncated: bool = False
+    checkpoints: str | None = None
     """Directory of checkpoints, of which older ones are removed; None: all are kept."""
-    critic_checkpoints: str | None
+    critic_checkpoints: str | None = None
     """Directory of the critic's checkpoints, if there is a critic."""
-    exports: str | None
-    keep_checkpoints: int
-    best: BestRule | None
+    exports: str | None = None
+    keep_checkpoints: int = 1
+    best: BestRule | None = None
     """Rule on the evaluations while training."""
-    symptoms: LiveRules | None
+    symptoms: LiveRules | None = None
     """Rules of symptoms; None: nothing is trained."""
-    estimator: str
-    advantage_fn: str | None
+    estimator: str = "grpo"
+    advantage_fn: str | None = None
 
 
 def train_program(max_staleness: int) -> str:
@@ -186,3 +188,27 @@ def warm_up_too_long(updates: int) -> str:
 WORKER_ATTRIBUTE = "xp_worker"
 """Attribute of Slime's `args` with the absolute path of a WorkerConfig, which the stage programs set by
 --custom-config-path."""
+
+
+GENERATE = "xp.backends.slime.worker.rollout.generate"
+"""--custom-generate-function-path: `async (args, sample, sampling_params, evaluation) -> Sample` plays one episode."""
+ADVANTAGES = "xp.backends.slime.worker.advantages.post_process"
+"""--custom-reward-post-process-path: `(args, samples) -> (raw rewards, advantages)`, a void episode in no mean; divides
+by a group's standard deviation where args.grpo_std_normalization. With a critic: (raw rewards, rewards)."""
+OVER_TRAINED_TOKENS = "xp.backends.slime.worker.gae.over_trained_tokens"
+"""--custom-advantage-function-path: `(args, rollout_data) -> None` puts GAE's advantages and returns there."""
+HAS_VARIANCE = "xp.backends.slime.worker.advantages.has_variance"
+"""--dynamic-sampling-filter-path: `(args, group) -> DynamicFilterOutput`, over the group's valid episodes."""
+LOG_ROLLOUT = "xp.backends.slime.worker.steps.log_rollout"
+"""--custom-rollout-log-function-path: `(rollout_id, args, samples, extra_metrics, rollout_time) -> bool`."""
+LOG_EVALUATION = "xp.backends.slime.worker.steps.log_evaluation"
+"""--custom-eval-rollout-log-function-path: `(rollout_id, args, data, extra_metrics) -> bool`."""
+ENTER_TRAINING = "xp.backends.slime.worker.training.enter"
+"""--custom-megatron-init-path: `(args) -> None` lets xp capture what the training process logs, at once and to the
+last step; Slime's event files come late and are never closed. Gives the critic the advantage function of the policy."""
+COUNT_TRAINED = "xp.backends.slime.worker.means.count"
+"""--rollout-data-postprocess-path: `(args, rollout_id, rollout_data) -> None` counts what each update trains on. Slime
+does not call it in a critic's process: OVER_TRAINED_TOKENS does."""
+SCALE_UPDATE = "xp.backends.slime.worker.means.scale_update"
+"""--custom-megatron-before-train-step-hook-path: `(args, rollout_id, step_id, model, optimizer, scheduler) -> None`
+makes the update's mean that over what is trained on."""

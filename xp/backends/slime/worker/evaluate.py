@@ -17,7 +17,7 @@ from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.backends.slime.worker.steps import played_file
-from xp.backends.slime.worker.tasks_view import write_episodes
+from xp.backends.slime.worker.train import write_episodes
 from xp.episode.metrics import Played
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
@@ -59,17 +59,6 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         group_size=1,
         num_steps=1,
         prompts_per_step=num_episodes,
-        updates_per_step=1,
-        max_staleness=0,
-        mask_truncated=False,
-        checkpoints=None,
-        critic_checkpoints=None,
-        exports=None,
-        keep_checkpoints=1,
-        best=None,
-        symptoms=None,
-        estimator="grpo",
-        advantage_fn=None,
     )
 
 

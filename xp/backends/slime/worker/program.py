@@ -15,7 +15,7 @@ from typing import Final
 from xp.backends.slime.worker import processes
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig, train_program
 from xp.backends.slime.worker.models import local_model
-from xp.backends.slime.worker.shutdown import ask_to_close
+from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
 from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import EngineTurn, write_turn
-from xp.backends.slime.worker.rollout_process import Worker, worker, write_played
-from xp.backends.slime.worker.void import VOID_REWARD
+from xp.backends.slime.worker.rollout_process import VOID_REWARD, Worker, worker, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus

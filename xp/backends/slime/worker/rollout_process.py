@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
-from xp.backends.slime.worker.shutdown import close_when_asked
+from xp.backends.slime.worker.processes import close_when_asked
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
@@ -133,3 +134,12 @@ def read_played(metadata: dict[str, Any]) -> Played:
 
 _workers: dict[str, Worker] = {}
 _lock = threading.Lock()
+
+
+VOID_REWARD: Final = math.nan
+"""Reward of a void episode's sample; for None, Slime would call a reward model."""
+
+
+def is_void(sample: Any) -> bool:
+    """Returns whether a sample is of a void episode, or of one that nobody has scored yet."""
+    return sample.reward is None or math.isnan(sample.reward)

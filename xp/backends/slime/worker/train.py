@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position, seal_exports
 from xp.backends.slime.worker.config import (
+    INPUT_KEY,
+    METADATA_KEY,
+    TOOL_KEY,
     CriticConfig,
     SlimeTrainConfig,
     WorkerConfig,
@@ -19,12 +23,12 @@ from xp.backends.slime.worker.config import (
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
-from xp.backends.slime.worker.tasks_view import write_episodes, write_view
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.lib.atomic import replacing, write_atomically
 from xp.lib.reading import config_of
+from xp.tasks.evaluated import Rounds
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
@@ -113,30 +117,48 @@ def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_res
 
 
 def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
-    """The configuration for Slime's processes."""
-    return WorkerConfig(
-        root=str(root.absolute()),
-        common=config.common,
-        phase="train",
-        group_size=config.group_size,
-        num_steps=config.num_steps,
-        prompts_per_step=config.prompts_per_step,
-        updates_per_step=config.updates_per_step,
-        max_staleness=config.max_staleness,
-        mask_truncated=config.mask_truncated,
-        checkpoints=config.checkpoints,
-        critic_checkpoints=None if config.critic is None else config.critic.checkpoints,
-        exports=config.exports,
-        keep_checkpoints=config.keep_checkpoints,
-        best=config.best,
-        symptoms=config.symptoms,
-        estimator=config.estimator,
-        advantage_fn=config.advantage_fn,
-    )
+    """The configuration for Slime's processes, with the training's values of the same names."""
+    shared = {one.name: getattr(config, one.name) for one in fields(WorkerConfig) if hasattr(config, one.name)}
+    critic = None if config.critic is None else config.critic.checkpoints
+    return WorkerConfig(root=str(root.absolute()), phase="train", critic_checkpoints=critic, **shared)
 
 
 def _critic_place(config: SlimeTrainConfig, root: Path) -> Path | None:
     return None if config.critic is None else root / config.critic.checkpoints
+
+
+def slime_line(row: TaskRow) -> dict[str, Any]:
+    """One line of Slime's prompt data."""
+    return {
+        INPUT_KEY: [dict(message) for message in row.messages],
+        TOOL_KEY: json.loads(row.tools),
+        METADATA_KEY: {"task_id": row.task_id, "env": row.env, "split": row.split, "index": row.index},
+    }
+
+
+def write_view(rows: Iterable[TaskRow], path: Path) -> int:
+    """Writes the JSONL file atomically; returns the number of lines."""
+    return _write(map(slime_line, rows), path)
+
+
+def write_episodes(rows: Sequence[TaskRow], rounds: Rounds, path: Path) -> int:
+    """Writes a view with every task once per round; `sample` in the metadata is the index of the task's episode."""
+    lines = (
+        {**slime_line(row), METADATA_KEY: {**slime_line(row)[METADATA_KEY], "sample": number}}
+        for number in range(rounds.samples_per_task)
+        for row in rounds.tasks(rows)
+    )
+    return _write(lines, path)
+
+
+def _write(lines: Iterable[dict[str, Any]], path: Path) -> int:
+    count = 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count += 1
+    return count
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
-from xp.backends.slime.worker.hooks import OVER_TRAINED_TOKENS
+from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, RATE
 from xp.backends.slime.worker.steps import half_of, metrics_file

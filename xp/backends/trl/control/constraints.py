@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from xp.planning.batch.constraint import WHOLE_UPDATES, Constraint, Tier, divides, placement
+from dataclasses import dataclass
+
+from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
+from xp.spec import EngineName, Placement, RunSpec
 
 TRL_CONFIG = "trl 1.16.0, GRPOConfig.__post_init__"
 
@@ -50,3 +53,48 @@ CONSTRAINTS = (
         "the accumulation is rounded, so the number and the size of a step's updates differ from the spec",
     ),
 )
+
+
+@dataclass(frozen=True)
+class TRLBatchShape:
+    """The batch shape of one spec, in GRPOConfig's units."""
+
+    generation_batch_size: int
+    """Episodes per rollout step over all ranks."""
+    gradient_accumulation_steps: int
+    updates_per_rollout: int
+    """Optimizer updates per rollout step, all passes together."""
+    episodes_per_process: int
+    """Episodes of one rollout step on one process."""
+
+
+def world_size(spec: RunSpec) -> int:
+    """Number of training processes on all nodes."""
+    return spec.hardware.num_nodes * node_size(spec)
+
+
+def node_size(spec: RunSpec) -> int:
+    """Number of training processes per node: one per accelerator not reserved for engines; on a CPU, as configured."""
+    if spec.hardware.accelerator == "cpu":
+        return max(1, spec.hardware.accelerators_per_node)
+    return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
+
+
+def geometry(spec: RunSpec) -> TRLBatchShape:
+    """Computes TRL's numbers, which have no meaning for a spec with `xp.planning.batch.batch_refusals`."""
+    training = spec.training
+    episodes = training.prompts_per_step * training.group_size
+    per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)
+    updates = training.updates_per_step * training.passes_per_step
+    return TRLBatchShape(
+        generation_batch_size=episodes,
+        gradient_accumulation_steps=episodes // per_update,
+        updates_per_rollout=updates,
+        episodes_per_process=episodes // world_size(spec),
+    )
+
+
+def is_colocated(spec: RunSpec) -> bool:
+    """Returns whether vLLM runs inside the training processes."""
+    engine = spec.backend.engine
+    return engine.name is EngineName.VLLM and engine.placement is Placement.COLOCATED

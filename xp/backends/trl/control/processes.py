@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from xp.backends.trl.control.geometry import world_size
+from xp.backends.trl.control.constraints import world_size
 from xp.engines.config import VLLMServer
 from xp.engines.probe import PATIENCE_S
-from xp.planning.common_rows import longest_episode
+from xp.planning.rows import longest_episode
 from xp.spec import DType, RunSpec, Strategy
 
 GLOO = "xp.worker.gloo_transfer.Extension"

@@ -7,35 +7,38 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from xp.backends.trl.control.capabilities import meanings, owners, refusals
-from xp.backends.trl.control.constraints import CONSTRAINTS
-from xp.backends.trl.control.geometry import geometry, node_size, world_size
+from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, node_size, world_size
+from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import During, Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
-from xp.planning import capability
-from xp.planning.backend import MemoryUse, RunPaths
-from xp.planning.batch.constraint import Constraint, with_shared
-from xp.planning.stages.config import episode_files, sampling_fields, stage_fields, train_and_evaluate, train_fields
-from xp.planning.stages.episode import episode_secrets
-from xp.planning.stages.evaluation import best_rule, rounds
-from xp.planning.stages.model import model_stage
-from xp.planning.stages.needs import QUIET, cpu_engine, cpu_environment, trainer_resources, trainer_runtime
+from xp.planning import rows
+from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.rows import Native
+from xp.planning.stages import (
+    best_rule,
+    cpu_engine,
+    cpu_environment,
+    model_stage,
+    rounds,
+    sampling_fields,
+    stage_fields,
+    train_and_evaluate,
+    train_fields,
+    trainer_job,
+    trainer_runtime,
+)
 from xp.spec import EngineName, RunSpec
-
-__all__ = [
-    "batch_constraints", "checkpoint", "evaluation", "evaluations", "grpo_config",
-    "meanings", "memory", "owners", "refusals", "stages",
-]  # fmt: skip
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
 
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Keyword arguments of trl.GRPOConfig, without the address of a server, which is known when it starts."""
-    return capability.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
+    return rows.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
 
 
 def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
@@ -162,16 +165,27 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
     engine, packages = spec.backend.engine, [*PACKAGES]
     packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
-    return Job(
-        argv=argv,
-        files={
-            **{f"{here}/{name}": text for name, text in files.items()},
-            **episode_files(spec, here),
-        },
-        outputs=outputs,
-        resources=trainer_resources(spec),
-        runtime=trainer_runtime(spec, packages),
-        env={**cpu_environment(spec.backend.num_threads), **cpu_engine(spec), **QUIET},
-        secrets=episode_secrets(spec),
-        stand_ins=("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else (),
-    )
+    env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
+    stand_ins = ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
+    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stand_ins)
+
+
+def refusals(spec: RunSpec) -> list[Refusal]:
+    """All refusals of the spec."""
+    found = rows.refusals(ROWS, spec)
+    # The batch shape and the keys have a meaning only for a supported layout.
+    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+
+
+def owners(spec: RunSpec) -> dict[str, str]:
+    """Key of GRPOConfig -> its field; empty if the key is the same for every run."""
+    return rows.owners(ROWS, spec)
+
+
+def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+    """Key path of each leaf field -> its support."""
+    return rows.meanings(ROWS, spec, refusals(spec), _written)
+
+
+def _written(keys: Native) -> str:
+    return ", ".join(f"{key}={value}" for key, value in keys.items())

@@ -17,7 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from transformers import TrainerCallback
 
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.held_out import HeldOutEvaluation
+from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts, StepSamples
 from xp.engines.play import EpisodePlay, sample_numbers
 from xp.lib.atomic import write_atomically
@@ -167,13 +168,15 @@ class AsyncRollouts(Rollouts):
     """TRL's `rollout_func` with steps that a thread plays ahead.
 
     Args:
+        process: this process's parts.
         order: tasks of all rollout steps.
-        parts: arguments of Rollouts, without a curriculum.
+        held_out: evaluation during training; None: there is none.
     """
 
-    def __init__(self, order: Sequence[TaskRow], *parts: Any) -> None:
-        super().__init__(*parts)
-        self._order = order
+    def __init__(
+        self, process: TrainingProcess, order: Sequence[TaskRow], held_out: HeldOutEvaluation | None = None
+    ) -> None:
+        super().__init__(process, order, held_out)
         self._ahead = RolloutThread(self._play_ahead, self._config.max_staleness, self._config.num_steps, self._ranks)
         self._trainer: Any = None
         self._being_played: EpisodePlay | None = None

@@ -10,11 +10,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import file_digest
 from xp.lib.names import is_inner_path
-from xp.worker.step_directories import step_directories
+from xp.worker.publish import step_directories
 
 FORM = "checkpoint-{}"
 """Trainer's name of the directory of a checkpoint, by the number of optimizer updates."""

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from xp.backends.trl.worker.config import TRLEvaluateConfig
@@ -85,17 +86,14 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
         yield lambda opening: TransformersEngine(model, opening, chat.end_ids, common.sampling, seed, is_stop)
         return
     from xp.engines.completions import ServerWriter
-    from xp.engines.conversation import WritingEngine
+    from xp.engines.conversation import over_writers
     from xp.engines.server import running, split_devices
 
-    log = Path(common.stage_dir) / "vllm.log"
+    log, sampling = Path(common.stage_dir) / "vllm.log", common.sampling
     devices, _ = split_devices(common.server.num_accelerators, 0)
     with running(common.server, directory, devices, log) as served:
-
-        def writer() -> ServerWriter:
-            return ServerWriter(served.url, common.sampling, chat.end_ids, str(log), key=served.key)
-
-        yield lambda opening: WritingEngine(writer(), opening, chat.end_ids, common.sampling, seed)
+        writer = partial(ServerWriter, served.url, sampling, chat.end_ids, str(log), key=served.key)
+        yield over_writers(writer, chat, sampling, seed)
 
 
 if __name__ == "__main__":

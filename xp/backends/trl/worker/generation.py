@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.policy import WholePolicy
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import OpenEngine
 from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
+from xp.lib.loopback import HOST
 
 EngineOf = Callable[[EngineSampling], OpenEngine]
 """Function from the sampling of training or evaluation to the engine with the weights of a step."""
@@ -79,22 +83,22 @@ class Generation:
     def _vllm(self, trainer: Any, number: int) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedWriter, awake
         from xp.engines.completions import ServerWriter
-        from xp.engines.conversation import Writer, WritingEngine
+        from xp.engines.conversation import Writer, over_writers
 
-        vllm, seed = trainer.vllm_generation, self._seed_of(number)
+        vllm, seed, end_ids, key = (
+            trainer.vllm_generation,
+            self._seed_of(number),
+            self._chat.end_ids,
+            os.environ.get(KEY),
+        )
 
         def writer(sampling: EngineSampling) -> Writer:
             if vllm.mode != "server":
-                return ColocatedWriter(vllm, sampling, self._chat.end_ids)
-            key = os.environ.get(KEY)
-            return ServerWriter(vllm.server_base_url, sampling, self._chat.end_ids, self._log, key=key)
-
-        def engine(sampling: EngineSampling) -> OpenEngine:
-            end_ids, is_stop = self._chat.end_ids, self._chat.holds_one_of(sampling.stop)
-            return lambda opening: WritingEngine(writer(sampling), opening, end_ids, sampling, seed, is_stop)
+                return ColocatedWriter(vllm, sampling, end_ids)
+            return ServerWriter(vllm.server_base_url, sampling, end_ids, self._log, key=key)
 
         with awake(vllm):
-            yield engine
+            yield lambda sampling: over_writers(partial(writer, sampling), self._chat, sampling, seed)
 
     def _seed_of(self, step: int) -> str:
         """Seed of a step; an episode's randomness depends on this, its task and its sample, not on ranks or other
@@ -114,3 +118,45 @@ def let_trl_send_key(key: str) -> None:
             super().check_server(*args, **kwargs)
 
     vllm_generation.VLLMClient = ClientWithKey
+
+
+Metadata = Sequence[tuple[str, str, Sequence[int]]]
+"""Name, type and shape of each tensor."""
+
+
+def send_over_gloo() -> None:
+    """Makes TRL's client of a vLLM server send weights over gloo, instead of NCCL, which needs a GPU."""
+    from trl.generation import vllm_generation
+
+    base: Any = vllm_generation.VLLMClient
+
+    class CpuClient(base):  # type: ignore[misc]
+        def init_communicator(self, device: Any = 0) -> None:
+            from xp.worker.gloo_transfer import Meeting, join
+
+            del device
+            meeting = Meeting(HOST, self.group_port, self.get_world_size() + 1)
+            with ThreadPoolExecutor(1) as pool:
+                server = pool.submit(self._tell, "init_weight_transfer_engine", {"init_info": asdict(meeting)})
+                self.communicator = join(meeting, rank=0)
+                server.result()
+
+        def update_named_params(self, metadata: Metadata, named_params: Iterator[tuple[str, Any]]) -> None:
+            from xp.worker.gloo_transfer import Announcement, send
+
+            names, dtypes, shapes = (list(column) for column in zip(*metadata, strict=True))
+            announced = asdict(Announcement(names, dtypes, shapes))
+            self._start_weight_update()
+            with ThreadPoolExecutor(1) as pool:
+                server = pool.submit(self._tell, "update_weights", {"update_info": announced})
+                send(self.communicator, (tensor for _, tensor in named_params))
+                server.result()
+            self._finish_weight_update()
+
+        def close_communicator(self) -> None:
+            self.communicator = None
+
+        def _tell(self, path: str, body: dict[str, Any]) -> Any:
+            return self._post(f"{self.base_url}/{path}", json=body)
+
+    vllm_generation.VLLMClient = CpuClient

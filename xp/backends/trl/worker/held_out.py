@@ -9,14 +9,11 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.worker.config import During, TRLTrainConfig
+from xp.backends.trl.worker.config import During
 from xp.backends.trl.worker.generation import EngineOf
-from xp.backends.trl.worker.ranks import Ranks
+from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.engines.play import play_each, sample_numbers
 from xp.episode.metrics import Played
-from xp.episode.mixture import EnvironmentMixture
-from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.evaluate import evaluated_while_training
@@ -27,27 +24,14 @@ class HeldOutEvaluation:
     """Plays the held-out tasks after the configured steps; every rank plays its share.
 
     Args:
-        config: input of the training, with `during`.
+        process: this process's parts; its config has `during`.
         rows: held-out tasks with prompts that are short enough.
-        chat: the policy's tokenizer.
-        mix: the environments.
-        recorder: receives every trajectory of this process.
-        ranks: the training processes.
     """
 
-    def __init__(
-        self,
-        config: TRLTrainConfig,
-        rows: Sequence[TaskRow],
-        chat: ChatTokens,
-        mix: EnvironmentMixture,
-        recorder: Recorder,
-        ranks: Ranks,
-    ) -> None:
-        assert config.during is not None
-        self._config, self._during = config, config.during
-        self._chat, self._mix, self._recorder, self._ranks = chat, mix, recorder, ranks
-        self._share = share_of(self._during.rounds.episodes(rows), ranks)
+    def __init__(self, process: TrainingProcess, rows: Sequence[TaskRow]) -> None:
+        assert process.config.during is not None
+        self._process, self._during, self._ranks = process, process.config.during, process.ranks
+        self._share = share_of(self._during.rounds.episodes(rows), self._ranks)
 
     @property
     def patience_s(self) -> int:
@@ -70,14 +54,14 @@ class HeldOutEvaluation:
             XpError: too many episodes are void (UNHEALTHY).
             EarlyStop: no evaluation was better for `evaluation.patience`.
         """
-        common = self._config.common
+        process, common = self._process, self._process.config.common
         open_engine = engine(self._during.sampling)
         size = max(1, self._during.batch_size // self._ranks.count)
-        rollouts = play_each(open_engine, self._chat, self._share.numbered, self._mix, places=size)
+        rollouts = play_each(open_engine, process.chat, self._share.numbered, process.mix, places=size)
         played: list[Played] = []
         for number, rollout in enumerate(rollouts):
             if number < self._share.num_counted:
-                played += record([rollout.record], self._recorder, common.run, "evaluate/during", step)
+                played += record([rollout.record], process.recorder, common.run, "evaluate/during", step)
         everyone = [one for share in self._ranks.gather(played) for one in share]
         reward = evaluated_while_training(common, everyone, step, writes=self._ranks.is_main)
         if self._during.best is not None:

@@ -1,4 +1,4 @@
-"""Sets up a stage's process: its threads, and the libraries' output in the log."""
+"""A stage's process: its threads, the libraries' output, its rank, and what its rollouts use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from xp.backends.trl.worker.ranks import Ranks
 from xp.lib import loopback
 from xp.worker.nodes import Nodes
+
+if TYPE_CHECKING:
+    from xp.backends.trl.worker.config import TRLTrainConfig
+    from xp.backends.trl.worker.steps import TRLStepLog
+    from xp.episode.mixture import EnvironmentMixture
+    from xp.episode.tokens import ChatTokens
+    from xp.episode.upload import Recorder
 
 RELEASE_S: Final = 1.0
 """Seconds for another thread to finish work of microseconds."""
@@ -58,3 +66,48 @@ def leave_group(ranks: Ranks) -> None:
     # the GIL held, waits for that thread for ever (seen in torch 2.13: ~ProcessGroupGloo joins its runLoop).
     time.sleep(RELEASE_S)
     torch.distributed.destroy_process_group()
+
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """Rank of this training process, and number of all processes; without torchrun, the only one."""
+
+    def __init__(self) -> None:
+        self.number = int(os.environ.get("RANK", "0"))
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+
+    @property
+    def is_main(self) -> bool:
+        return self.number == 0
+
+    def gather(self, own: Sequence[T]) -> list[list[T]]:
+        """Values of all ranks, in order of rank; all ranks must call it."""
+        if self.count == 1:
+            return [list(own)]
+        import torch.distributed
+
+        shares: list[list[T]] = [[] for _ in range(self.count)]
+        torch.distributed.all_gather_object(shares, list(own))
+        return shares
+
+    def wait(self) -> None:
+        """Waits until all ranks have called it."""
+        self.gather([])
+
+
+@dataclass(frozen=True)
+class TrainingProcess:
+    """What all rollouts of one training process use."""
+
+    config: TRLTrainConfig
+    chat: ChatTokens
+    """The policy's tokenizer."""
+    mix: EnvironmentMixture
+    log: TRLStepLog
+    """Receives the results of a step's episodes; raises if too many are void."""
+    recorder: Recorder
+    """Receives every trajectory of this process."""
+    ranks: Ranks
+    """The training processes; each plays its share of a step."""

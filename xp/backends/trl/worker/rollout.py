@@ -5,25 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.generation import EngineOf, Generation
-from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.tasks_view import SLOT, TASK_ID
+from xp.backends.trl.worker.held_out import HeldOutEvaluation
+from xp.backends.trl.worker.process import TrainingProcess
 from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.metrics import Played
-from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
-from xp.episode.tokens import ChatTokens
-from xp.episode.upload import Recorder
 from xp.tasks.row import TaskRow
 from xp.worker.curriculum import Curriculum
 from xp.worker.played import record
-
-if TYPE_CHECKING:
-    from xp.backends.trl.worker.held_out import HeldOutEvaluation
 
 
 @dataclass(frozen=True)
@@ -53,35 +45,25 @@ class Rollouts:
     """TRL's `rollout_func`: plays one step's episodes, records them, and returns the inputs of the loss.
 
     Args:
-        config: input of the training.
-        chat: the policy's tokenizer.
-        rows: task id -> row.
-        mix: the environments.
-        log: receives the results of the step's episodes; raises if too many are void.
-        recorder: receives every trajectory of this process.
-        ranks: the training processes; each plays its share of a step.
+        process: this process's parts.
+        order: tasks of all rollout steps.
         held_out: evaluation during training; None: there is none.
         curriculum: selects the tasks of a step; None: they are those of the prompts.
     """
 
     def __init__(
         self,
-        config: TRLTrainConfig,
-        chat: ChatTokens,
-        rows: Mapping[str, TaskRow],
-        mix: EnvironmentMixture,
-        log: TRLStepLog,
-        recorder: Recorder,
-        ranks: Ranks,
+        process: TrainingProcess,
+        order: Sequence[TaskRow],
         held_out: HeldOutEvaluation | None = None,
         curriculum: Curriculum | None = None,
     ) -> None:
-        self._config, self._chat, self._rows = config, chat, rows
-        self._mix, self._log, self._recorder, self._ranks = mix, log, recorder, ranks
-        self._held_out, self._curriculum = held_out, curriculum
-        server_log = f"{config.common.stage_dir}/vllm.log"
-        is_ahead = config.max_staleness > 0
-        self._generation = Generation(config.common.sampling.seed, chat, ranks, server_log, is_ahead=is_ahead)
+        self._process, self._config, self._ranks = process, process.config, process.ranks
+        self._order, self._held_out, self._curriculum = order, held_out, curriculum
+        self._rows = {row.task_id: row for row in order}
+        server_log = f"{self._config.common.stage_dir}/vllm.log"
+        seed, is_ahead = self._config.common.sampling.seed, self._config.max_staleness > 0
+        self._generation = Generation(seed, process.chat, self._ranks, server_log, is_ahead=is_ahead)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Plays one episode for each prompt (a group's prompts are repeated already).
@@ -93,9 +75,9 @@ class Rollouts:
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
         more = self._learnt(step, played)
-        if self._log.is_ahead:
+        if self._process.log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
-        self._log.episodes(played, samples.seconds, more)
+        self._process.log.episodes(played, samples.seconds, more)
         return samples.output()
 
     def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
@@ -116,12 +98,12 @@ class Rollouts:
             policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
-        opened = engine(self._config.common.sampling)
-        rollouts = list(play_each(opened, self._chat, numbered, self._mix, self._begun))
+        process, opened = self._process, engine(self._config.common.sampling)
+        rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun))
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)
-        played = record(episodes, self._recorder, self._config.common.run, "train", step)
+        played = record(episodes, process.recorder, self._config.common.run, "train", step)
         return StepSamples(
             step=step,
             policy=policy,
@@ -156,7 +138,7 @@ class Rollouts:
     def _fill(self, rollout: Rollout) -> None:
         """Adds a token to an empty completion, which TRL refuses; an episode has one if its first turn was lost."""
         if not rollout.conversation.completion_ids:
-            rollout.conversation.observe(list(self._chat.end_ids)[:1])
+            rollout.conversation.observe(list(self._process.chat.end_ids)[:1])
 
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """Sample numbers of this rank's episodes; a group may be on several ranks."""
@@ -169,3 +151,24 @@ class Rollouts:
         is_left_out = self._config.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED
         mask = rollout.conversation.mask
         return [0] * len(mask) if is_left_out or rollout.outcome.status is EpisodeStatus.VOID else mask
+
+
+TASK_ID = "task_id"
+"""Extra key of a prompt's first message, which TRL passes unchanged to the rollout function, once per episode."""
+
+
+SLOT = "xp_slot"
+"""Extra key with the number of the prompt in the order of the whole training."""
+
+
+def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
+    """Rows of the `datasets.Dataset`, one per prompt; the policy's prompt is made of xp's own row, with all keys."""
+    return [
+        {
+            "prompt": [
+                {"role": message["role"], "content": message["content"], TASK_ID: row.task_id, SLOT: slot}
+                for message in row.messages
+            ]
+        }
+        for slot, row in enumerate(order)
+    ]

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.backends.trl.worker import colocated, on_cpu
+from xp.backends.trl.worker import colocated
 from xp.backends.trl.worker.config import Lora, TRLTrainConfig
-from xp.backends.trl.worker.generation import let_trl_send_key
+from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
 from xp.backends.trl.worker.lora import set_dropout
-from xp.backends.trl.worker.process import join_group, leave_group, quiet_rank, quiet_trainer, stay_here
-from xp.backends.trl.worker.publish import publish_model, trained_model
-from xp.backends.trl.worker.ranks import Ranks
-from xp.backends.trl.worker.tasks_view import trl_rows
+from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.engines.key_check import KEY
 from xp.engines.server import URL
 from xp.episode.metrics_file import MetricsFile
@@ -31,11 +29,10 @@ from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
-from xp.worker.dropout import disable_dropout
-from xp.worker.plain_weights import keep_plain_weights
+from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
-from xp.worker.seeded_draws import take_back_draws
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
+from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
 if TYPE_CHECKING:
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
@@ -66,6 +63,7 @@ def main(argv: Sequence[str]) -> None:
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
+    from xp.backends.trl.worker.process import TrainingProcess
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
@@ -75,17 +73,15 @@ def main(argv: Sequence[str]) -> None:
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
         log = TRLStepLog(config, metrics if ranks.is_main else None)
-        held_out = None
+        process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.during is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            held_out = HeldOutEvaluation(config, judged, chat, mix, recorder, ranks)
+            held_out = HeldOutEvaluation(process, judged)
             config = config.with_patience(held_out.patience_s)
-        chosen = _curriculum(config, order, kept, ranks)
-        by_id = {row.task_id: row for row in order}
-        parts = (config, chat, by_id, mix, log, recorder, ranks, held_out)
-        ahead = AsyncRollouts(order, *parts) if config.max_staleness else None
+        ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
+        rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, ahead or Rollouts(*parts, chosen), hooks)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
     model = trained_model(trainer)
@@ -150,6 +146,7 @@ def make_trainer(
 
     from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.guard import GuardedTrainer
+    from xp.backends.trl.worker.rollout import trl_rows
 
     # First, since under FSDP2 only one rank reads the weights, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
@@ -186,7 +183,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
     if URL in environ:
         let_trl_send_key(environ[KEY])
         if config.grpo["use_cpu"]:
-            on_cpu.send_over_gloo()
+            send_over_gloo()
         return
     colocated.choose_port(os.environ)
     colocated.let_trl_say(config.common.dtype)

@@ -5,11 +5,9 @@ Every field is written, even if SkyRL has the same default; the keys are those o
 
 from xp.backends.skyrl.control.rows.algorithm import ALGORITHM
 from xp.backends.skyrl.control.rows.backend import BACKEND
-from xp.backends.skyrl.control.rows.evaluation import EVALUATION
-from xp.backends.skyrl.control.rows.fixed import FIXED
-from xp.backends.skyrl.control.rows.model import MODEL
-from xp.backends.skyrl.control.rows.training import TRAINING
-from xp.planning.common_rows import COMMON
+from xp.backends.skyrl.control.rows.model import FIXED, MODEL
+from xp.backends.skyrl.control.rows.training import EVALUATION, TRAINING
+from xp.planning.rows import COMMON
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows."""

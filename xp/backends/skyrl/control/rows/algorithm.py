@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.geometry import is_megatron
+from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, is_own
 from xp.backends.skyrl.worker.config import OWN_ESTIMATOR
-from xp.planning.capability import Row
+from xp.planning.rows import Row, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
@@ -58,10 +58,9 @@ ALGORITHM = (
         "algorithm.estimator",
         lambda s: {f"{PLACE}.advantage_estimator": OWN_ESTIMATOR if is_own(s) else s.algorithm.estimator.value},
         carried_by=_advantages,
-        refuse=lambda s: (
-            "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo"
-            if has_critic(s) and is_megatron(s)
-            else None
+        refuse=when(
+            lambda s: has_critic(s) and is_megatron(s),
+            "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
         ),
     ),
     Row("algorithm.advantage_fn", carried_by="xp.backends.skyrl.worker.experiment, where it is set"),
@@ -73,10 +72,9 @@ ALGORITHM = (
         "algorithm.advantage_scale",
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
         carried_by=_advantages,
-        refuse=lambda s: (
-            "SkyRL scales by the group's deviation or not at all; set group_std or none"
-            if s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not is_own(s)
-            else None
+        refuse=when(
+            lambda s: s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not is_own(s),
+            "SkyRL scales by the group's deviation or not at all; set group_std or none",
         ),
     ),
     Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
@@ -87,10 +85,9 @@ ALGORITHM = (
         "algorithm.dual_clip",
         lambda s: {} if s.algorithm.dual_clip is None else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip},
         carried_by="trainer.algorithm.policy_loss_type, with policy_loss",
-        refuse=lambda s: (
-            "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime"
-            if s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE
-            else None
+        refuse=when(
+            lambda s: s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE,
+            "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
         ),
         native=(f"{PLACE}.clip_ratio_c",),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import (
     ENGINE,
     Keys,
@@ -17,9 +17,8 @@ from xp.backends.skyrl.control.keys import (
     roles,
     trained,
 )
-from xp.planning.capability import Row
-from xp.planning.common_rows import refreshed_tasks
-from xp.planning.stages.episode import episode_config
+from xp.planning.episode import episode_config
+from xp.planning.rows import Row, refreshed_tasks, when
 from xp.spec import Attention, EngineName, RunSpec, Strategy
 
 BATCHED_TOKENS = 8192
@@ -152,10 +151,9 @@ PARALLEL = (
         "backend.parallel.offload_parameters",
         lambda s: fsdp(s, trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}),
         receives=_moved,
-        refuse=lambda s: (
-            "SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false"
-            if is_megatron(s) and s.backend.parallel.offload_parameters
-            else None
+        refuse=when(
+            lambda s: is_megatron(s) and s.backend.parallel.offload_parameters,
+            "SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false",
         ),
     ),
     Row(
@@ -284,9 +282,7 @@ PLACE = (
     Row("env.held_out", native=("data.val_data",)),
     Row(
         "backend.convert_model",
-        refuse=lambda s: (
-            "SkyRL loads the Hugging Face model itself; set it to false" if s.backend.convert_model else None
-        ),
+        refuse=when(lambda s: s.backend.convert_model, "SkyRL loads the Hugging Face model itself; set it to false"),
     ),
     Row("name", "trainer.run_name"),
     Row("project", "trainer.project_name"),

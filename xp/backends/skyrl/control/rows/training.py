@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.geometry import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
-from xp.planning.capability import Row
-from xp.planning.common_rows import (
+from xp.planning.extent import num_steps
+from xp.planning.rows import (
     OLDER,
+    Row,
     cut_gap,
     length_rows,
     longest_episode,
-    stale_uncorrected,
+    no_best,
+    no_patience,
+    not_ahead,
     too_long,
+    when,
 )
-from xp.planning.extent import num_steps
 from xp.spec import LrSchedule, RunSpec
 
 SCHEDULER = {
@@ -78,7 +81,7 @@ def _other_eps(spec: RunSpec) -> str | None:
 
 
 def _kl_note(spec: RunSpec) -> str:
-    """Note on the KL penalty; under FSDP, xp.backends.skyrl.worker.means averages it like the loss."""
+    """Note on the KL penalty; under FSDP, xp.backends.skyrl.worker.workers averages it like the loss."""
     if spec.training.kl_coef == 0 or not is_megatron(spec):
         return ""
     return "The penalty is a mean over all episodes, void ones too, of their token means."
@@ -105,23 +108,16 @@ def _fully_async(spec: RunSpec) -> Keys:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
+    """Returns why sampling during updates is impossible.
 
     Source: skyrl 0.3.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
-    if spec.training.max_staleness == 0:
-        return None
-    if is_colocated(spec):
-        return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set"
-            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
-        )
+    reason = None
     if spec.training.updates_per_step > 1:
-        return "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
-    if spec.algorithm.dynamic_sampling:
-        return "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
-    return stale_uncorrected(spec)
+        reason = "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
+    elif spec.algorithm.dynamic_sampling:
+        reason = "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
+    return not_ahead(spec, reason, is_colocated=is_colocated(spec))
 
 
 def _is_packed(spec: RunSpec) -> bool:
@@ -288,12 +284,36 @@ PROGRESS = (
     Row(
         "training.on_nonfinite",
         carried_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
-        refuse=lambda s: (
-            "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2"
-            if is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP
-            else None
+        refuse=when(
+            lambda s: is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP,
+            "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2",
         ),
     ),
 )
 
 TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
+
+
+EVALUATION = (
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
+    Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
+    Row("evaluation.before_training", carried_by="the evaluate stage", native=("trainer.eval_before_train",)),
+    Row(
+        "evaluation.every",
+        lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
+        note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
+    ),
+    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
+    Row(
+        "evaluation.patience",
+        carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
+        native=("trainer.max_training_steps",),
+        refuse=no_patience,
+    ),
+    Row(
+        "evaluation.batch_size",
+        "trainer.eval_batch_size",
+        note="SkyRL plays one batch after the other; each lasts as long as its longest episode.",
+    ),
+)

@@ -3,22 +3,111 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
-from xp.backends.skyrl.worker.rehearsal.sampler import SampledText, Sampler, SampleRequest
+from xp.engines.config import EngineSampling
+from xp.engines.conversation import Opening
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
 
 
+@dataclass(frozen=True)
+class SampleRequest:
+    """Request for one turn."""
+
+    ids: list[int]
+    sampling: EngineSampling
+    end_ids: tuple[int, ...]
+    """Tokens that end the turn."""
+    seed: str
+
+
+@dataclass(frozen=True)
+class SampledTurn:
+    """One turn, with the token that ends it if there is one."""
+
+    ids: list[int]
+    logprobs: list[float]
+    """Log-probabilities with the temperature, before top-p and top-k."""
+    is_ended: bool
+    text: str
+    """Text without special tokens, as from vLLM."""
+
+
+class Sampler:
+    """A model on the CPU, with its tokenizer, that samples a batch of turns.
+
+    Args:
+        directory: directory of the model.
+        num_threads: number of torch's threads.
+    """
+
+    def __init__(self, directory: str, num_threads: int) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(num_threads)
+        self._tokenizer = AutoTokenizer.from_pretrained(directory)
+        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+    def take(self, weights: Path) -> None:
+        """Replaces the weights by those of a safetensors file; raises RuntimeError if the names differ."""
+        from safetensors.torch import load_file
+
+        missing, unexpected = self._model.load_state_dict(load_file(weights), strict=False)
+        tied = set(getattr(self._model, "all_tied_weights_keys", {}) or {})
+        if unexpected or set(missing) - tied:
+            raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
+
+    def write(self, requests: Sequence[SampleRequest]) -> list[SampledTurn]:
+        """Generates one turn for each request; those of one kind are a batch."""
+        kinds: dict[Any, list[int]] = {}
+        for number, request in enumerate(requests):
+            unlimited = replace(request.sampling, max_tokens_per_turn=0, max_response_tokens=0)
+            kinds.setdefault((unlimited, request.end_ids), []).append(number)
+        turns: dict[int, SampledTurn] = {}
+        for numbers in kinds.values():
+            turns |= dict(zip(numbers, self._write([requests[number] for number in numbers]), strict=True))
+        return [turns[number] for number in range(len(requests))]
+
+    def _write(self, requests: Sequence[SampleRequest]) -> Iterator[SampledTurn]:
+        """The same for requests that differ only in their limits; a turn that others outlast is cut at its own."""
+        from xp.engines.transformers_engine import TransformersEngine
+
+        sampling, end_ids = requests[0].sampling, requests[0].end_ids
+        longest = max(request.sampling.max_tokens_per_turn for request in requests)
+        sampling = replace(sampling, max_tokens_per_turn=longest, max_response_tokens=longest)
+        prompts, names = [request.ids for request in requests], [request.seed for request in requests]
+        opening = Opening(prompts, names, len(requests), lambda _: None)
+        is_stop = partial(self._holds, sampling.stop)
+        engine = TransformersEngine(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
+        for number in range(len(requests)):
+            engine.begin(number)
+        while engine.is_writing:
+            engine.step(is_live=True)
+        for request, turn in zip(requests, engine.conversations, strict=True):
+            limit = request.sampling.max_tokens_per_turn
+            ids = turn.completion_ids[:limit]
+            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            yield SampledTurn(ids, turn.logprobs[:limit], ids[-1] in end_ids or is_stop(ids), text)
+
+    def _holds(self, texts: Sequence[str], ids: Sequence[int]) -> bool:
+        """Returns whether the last tokens contain one of these texts."""
+        longest = max((len(text.encode()) for text in texts), default=0)
+        return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
+
+
 @dataclass
 class _Waiting:
     request: SampleRequest
-    answer: asyncio.Future[SampledText]
+    answer: asyncio.Future[SampledTurn]
 
 
 class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
@@ -27,14 +116,12 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     Args:
         model: directory of the initial model.
         weights: file with the current weights from SkyRL's workers (weights.py).
-        seed: seed of the sampling.
         num_threads: number of torch's threads.
     """
 
-    def __init__(self, model: str, weights: Path, seed: int, num_threads: int) -> None:
+    def __init__(self, model: str, weights: Path, num_threads: int) -> None:
         self.weights = weights
-        self._arguments = (model, weights, seed, num_threads)
-        self._model, self._seed, self._num_threads = model, seed, num_threads
+        self._model, self._num_threads = model, num_threads
         self._sampler: Sampler | None = None
         self._waiting: list[_Waiting] = []
         self._worker: asyncio.Task[None] | None = None
@@ -43,7 +130,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         """Lock held while a batch is generated, or weights change."""
 
     def __reduce__(self) -> Any:
-        return CpuEngine, self._arguments
+        return CpuEngine, (self._model, self.weights, self._num_threads)
 
     @property
     def model_name(self) -> str:
@@ -53,18 +140,18 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         """Answers one or several requests, in SkyRL's format."""
         del model
         parameters = input_batch["sampling_params"]
-        requests = [
-            SampleRequest(
-                list(ids),
-                parameters["max_tokens"],
-                parameters["temperature"],
-                parameters["top_p"],
-                parameters["top_k"],
-                tuple(parameters["stop_token_ids"]),
-                tuple(parameters.get("stop") or ()),
-            )
-            for ids in input_batch["prompt_token_ids"]
-        ]
+        sampling = EngineSampling(
+            max_prompt_tokens=0,
+            max_tokens_per_turn=parameters["max_tokens"],
+            max_response_tokens=parameters["max_tokens"],
+            temperature=parameters["temperature"],
+            top_p=parameters["top_p"],
+            top_k=parameters["top_k"] if parameters["top_k"] > 0 else None,
+            seed=0,
+            stop=tuple(parameters.get("stop") or ()),
+        )
+        end_ids, seed = tuple(parameters["stop_token_ids"]), str(parameters["seed"])
+        requests = [SampleRequest(list(ids), sampling, end_ids, seed) for ids in input_batch["prompt_token_ids"]]
         written = await asyncio.gather(*map(self._ask, requests))
         has_logprobs = parameters.get("logprobs") is not None
         return {
@@ -112,12 +199,12 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     completion = render_chat_completion = chat_completion
 
-    async def _ask(self, request: SampleRequest) -> SampledText:
+    async def _ask(self, request: SampleRequest) -> SampledTurn:
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(request, answer))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        written: SampledText = await answer
+        written: SampledTurn = await answer
         return written
 
     async def _work(self) -> None:
@@ -138,7 +225,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
                 if not one.answer.done():
                     one.answer.set_result(result)
 
-    def _write(self, requests: list[SampleRequest]) -> list[SampledText]:
+    def _write(self, requests: list[SampleRequest]) -> list[SampledTurn]:
         if self._sampler is None:
             self._load()
         assert self._sampler is not None
@@ -146,6 +233,6 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     def _load(self) -> None:
         if self._sampler is None:
-            self._sampler = Sampler(self._model, self._seed, self._num_threads)
+            self._sampler = Sampler(self._model, self._num_threads)
         if self.weights.exists():
             self._sampler.take(self.weights)

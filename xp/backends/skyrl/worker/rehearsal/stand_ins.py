@@ -87,7 +87,7 @@ def _weight_transfer() -> None:
         return
     from skyrl.backends.skyrl_train.inference_servers import utils
 
-    from xp.backends.skyrl.worker.rehearsal.gloo import GlooTransferStrategy
+    from xp.backends.skyrl.worker.rehearsal.weights import GlooTransferStrategy
 
     weight_sync.get_transfer_strategy_cls = lambda **_: GlooTransferStrategy
     # xp.worker.gloo_transfer registers it with vLLM, which is not imported elsewhere here.

@@ -6,11 +6,9 @@ omitted, but it still belongs to xp, and an override of it is refused.
 
 from xp.backends.slime.control.rows.algorithm import ALGORITHM
 from xp.backends.slime.control.rows.backend import BACKEND
-from xp.backends.slime.control.rows.evaluation import EVALUATION
-from xp.backends.slime.control.rows.fixed import FIXED
-from xp.backends.slime.control.rows.model import MODEL
-from xp.backends.slime.control.rows.training import TRAINING
-from xp.planning.common_rows import COMMON
+from xp.backends.slime.control.rows.model import FIXED, MODEL
+from xp.backends.slime.control.rows.training import EVALUATION, TRAINING
+from xp.planning.rows import COMMON
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order of the command line."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.worker.hooks import HAS_VARIANCE, OVER_TRAINED_TOKENS
-from xp.planning.capability import Row
+from xp.backends.slime.worker.config import HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.planning.rows import Row, when
 from xp.spec import (
     AdvantageScale,
     Estimator,
@@ -103,10 +103,9 @@ ALGORITHM = (
         "algorithm.loss_aggregation",
         lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN},
         carried_by="xp.backends.slime.worker.means",
-        refuse=lambda s: (
-            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl"
-            if s.algorithm.loss_aggregation is LossAggregation.CONSTANT
-            else None
+        refuse=when(
+            lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT,
+            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl",
         ),
     ),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
@@ -114,10 +113,9 @@ ALGORITHM = (
     Row(
         "algorithm.importance_correction",
         lambda s: {"--use-tis": s.algorithm.importance_correction is ImportanceCorrection.TOKEN},
-        refuse=lambda s: (
-            "Slime supports token weights only; set token or none, or use backend=skyrl or trl"
-            if s.algorithm.importance_correction is ImportanceCorrection.SEQUENCE
-            else None
+        refuse=when(
+            lambda s: s.algorithm.importance_correction is ImportanceCorrection.SEQUENCE,
+            "Slime supports token weights only; set token or none, or use backend=skyrl or trl",
         ),
     ),
     Row("algorithm.importance_cap", lambda s: {"--tis-clip": s.algorithm.importance_cap, "--tis-clip-low": 0.0}),

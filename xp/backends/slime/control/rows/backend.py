@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.control.geometry import episodes_per_engine, geometry, is_colocated
+from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
-from xp.planning.capability import LEFT_OUT, Row
-from xp.planning.common_rows import refreshed_tasks
+from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks, when
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 
@@ -41,10 +40,9 @@ PARALLEL = (
     Row(
         "backend.attention",
         "--attention-backend",
-        refuse=lambda s: (
-            None
-            if s.backend.attention is Attention.FLASH
-            else "Megatron's other implementations are not tested with xp; set flash"
+        refuse=when(
+            lambda s: s.backend.attention is not Attention.FLASH,
+            "Megatron's other implementations are not tested with xp; set flash",
         ),
     ),
     Row("backend.parallel.strategy", carried_by="--train-backend megatron", refuse=_strategy),
@@ -70,11 +68,10 @@ PARALLEL = (
         "backend.parallel.offload_parameters",
         support=Support.UNSUPPORTED,
         note="Megatron has no equivalent.",
-        refuse=lambda s: (
+        refuse=when(
+            lambda s: s.backend.parallel.offload_parameters,
             "Megatron keeps trained parameters on the accelerator; set it to false, and if memory is short"
-            " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher"
-            if s.backend.parallel.offload_parameters
-            else None
+            " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher",
         ),
     ),
     Row("backend.parallel.offload_optimizer", _offload, receives=_offload_receives, note=_offload_note),
@@ -130,10 +127,9 @@ PLACE = (
     # Hugging Face models lack the output layer of Slime's critic.
     Row(
         "backend.convert_model",
-        refuse=lambda s: (
-            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true"
-            if s.algorithm.estimator is Estimator.GAE and not s.backend.convert_model
-            else None
+        refuse=when(
+            lambda s: s.algorithm.estimator is Estimator.GAE and not s.backend.convert_model,
+            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
         ),
     ),
     Row("env", native=("--prompt-data", "--eval-prompt-data"), refuse=refreshed_tasks),

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from xp.backends.slime.control.architecture import SHAPE
+from xp.backends.slime.worker.config import (
+    ADVANTAGES,
+    COUNT_TRAINED,
+    ENTER_TRAINING,
+    GENERATE,
+    INPUT_KEY,
+    LOG_ROLLOUT,
+    METADATA_KEY,
+    SCALE_UPDATE,
+    TOOL_KEY,
+)
 from xp.planning.backend import Support
-from xp.planning.capability import Native, Row
+from xp.planning.rows import Native, Row, when
 from xp.spec import DType, RunSpec
 
 
@@ -29,10 +40,9 @@ MODEL = (
     Row(
         "model.dtype",
         {"--bf16": True},
-        refuse=lambda s: (
-            None
-            if s.model.dtype is DType.BFLOAT16
-            else "Slime trains in bfloat16 with float32 main parameters; set bfloat16"
+        refuse=when(
+            lambda s: s.model.dtype is not DType.BFLOAT16,
+            "Slime trains in bfloat16 with float32 main parameters; set bfloat16",
         ),
     ),
     Row(
@@ -58,4 +68,33 @@ MODEL = (
             None if s.model.lora is None else "Slime has no adapters; set it to null, or use backend=skyrl or trl"
         ),
     ),
+)
+
+
+FIXED = Row(
+    "",
+    {
+        "--train-backend": "megatron",
+        "--loss-type": "policy_loss",
+        "--optimizer": "adam",
+        # Megatron's own defaults are 0.1.
+        "--attention-dropout": 0.0,
+        "--hidden-dropout": 0.0,
+        "--attention-softmax-in-fp32": True,
+        "--accumulate-allreduce-grads-in-fp32": True,
+        # A resumed run may have more steps than its checkpoint knew of: the spec's schedule holds.
+        "--override-opt-param-scheduler": True,
+        "--update-weights-interval": 1,
+        "--input-key": INPUT_KEY,
+        "--metadata-key": METADATA_KEY,
+        "--tool-key": TOOL_KEY,
+        "--custom-generate-function-path": GENERATE,
+        "--custom-reward-post-process-path": ADVANTAGES,
+        # Metrics are xp's: the rollout's by the first function, the update's by the second.
+        "--custom-rollout-log-function-path": LOG_ROLLOUT,
+        "--custom-megatron-init-path": ENTER_TRAINING,
+        # An episode that is left out is none of an update's mean.
+        "--rollout-data-postprocess-path": COUNT_TRAINED,
+        "--custom-megatron-before-train-step-hook-path": SCALE_UPDATE,
+    },
 )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.control.geometry import geometry, is_colocated
-from xp.backends.slime.worker.config import STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
+from xp.backends.slime.control.constraints import geometry, is_colocated
+from xp.backends.slime.worker.config import LOG_EVALUATION, STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
 from xp.planning.backend import Support
-from xp.planning.capability import Row
-from xp.planning.common_rows import (
+from xp.planning.extent import num_steps
+from xp.planning.rows import (
     OLDER,
+    Row,
     length_rows,
     longest_episode,
-    stale_uncorrected,
+    no_best,
+    no_patience,
+    not_ahead,
     too_long,
+    when,
 )
-from xp.planning.extent import num_steps
 from xp.spec import LossAggregation, RunSpec
 
 TOLD_AFTER = "Slime reports the gap of an update after it; the first update of a step is checked."
@@ -87,24 +90,14 @@ def _recompute(spec: RunSpec) -> dict[str, Any]:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed."""
-    if spec.training.max_staleness == 0:
-        return None
+    """Returns why sampling during updates is impossible."""
     if spec.training.max_staleness > 1:
         return "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
-    if is_colocated(spec):
-        return (
-            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set"
-            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
-        )
-    if spec.algorithm.dynamic_sampling:
-        return (
-            "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled in"
-            " advance; set"
-            " one of both to its default"
-        )
-    return stale_uncorrected(spec)
+    reason = (
+        "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled in"
+        " advance; set one of both to its default"
+    )
+    return not_ahead(spec, reason if spec.algorithm.dynamic_sampling else None, is_colocated=is_colocated(spec))
 
 
 SIZES = (
@@ -122,10 +115,9 @@ SIZES = (
         "training.passes_per_step",
         support=Support.UNSUPPORTED,
         note="Slime passes over a step's episodes once.",
-        refuse=lambda s: (
-            "Slime uses a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl or trl"
-            if s.training.passes_per_step > 1
-            else None
+        refuse=when(
+            lambda s: s.training.passes_per_step > 1,
+            "Slime uses a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl or trl",
         ),
     ),
     Row(
@@ -202,10 +194,9 @@ SAMPLING = (
     Row(
         "training.top_p",
         "--rollout-top-p",
-        refuse=lambda s: (
-            "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl"
-            if s.training.top_p < 1
-            else None
+        refuse=when(
+            lambda s: s.training.top_p < 1,
+            "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl",
         ),
     ),
     Row(
@@ -255,3 +246,61 @@ PROGRESS = (
 
 
 TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
+
+
+HELD_OUT = "held_out"
+"""Name of the evaluation's data set within Slime."""
+
+
+def evaluation_flags(spec: RunSpec, every: int | None) -> dict[str, Any]:
+    """Flags of evaluation by Slime's rollout, with one line of data per episode; `every` None disables it."""
+    training = spec.training
+    flags = {
+        "--eval-interval": every,
+        "--skip-eval-before-train": True,
+        "--n-samples-per-eval-prompt": 1,
+        "--eval-top-p": training.top_p,
+        "--eval-top-k": training.top_k or -1,
+        "--eval-max-response-len": training.max_tokens_per_turn,
+        "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
+    }
+    return flags if every else dict.fromkeys(flags)
+
+
+def _without_export(spec: RunSpec) -> str | None:
+    """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints; None: it has."""
+    every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
+    if every is None or every % checkpoint == 0:
+        return None
+    return (
+        f"Slime exports a model with each checkpoint, every {checkpoint} steps; set training.checkpoint_every to a"
+        f" divisor of evaluation.every={every}, or use backend=trl or skyrl"
+    )
+
+
+EVALUATION = (
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: lines of the held-out view"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
+    Row(
+        "evaluation.temperature",
+        lambda s: {"--eval-temperature": s.evaluation.temperature if s.evaluation.every else None},
+        carried_by="the evaluate stage",
+    ),
+    Row("evaluation.before_training", carried_by="the evaluate stage"),
+    Row("evaluation.every", lambda s: evaluation_flags(s, s.evaluation.every)),
+    Row(
+        "evaluation.keep_best",
+        carried_by="xp.worker.best: the export of that step",
+        refuse=lambda s: no_best(s) or (_without_export(s) if s.evaluation.keep_best else None),
+    ),
+    Row(
+        "evaluation.patience",
+        carried_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
+        refuse=lambda s: no_patience(s) or (_without_export(s) if s.evaluation.patience is not None else None),
+    ),
+    Row(
+        "evaluation.batch_size",
+        carried_by="--sglang-server-concurrency of the evaluate stage",
+        note="Rounded up to whole episodes per engine.",
+    ),
+)

@@ -5,11 +5,9 @@ Every field is written, even if TRL has the same default; `catalog.json` has the
 
 from xp.backends.trl.control.rows.algorithm import ALGORITHM
 from xp.backends.trl.control.rows.backend import BACKEND
-from xp.backends.trl.control.rows.evaluation import EVALUATION
-from xp.backends.trl.control.rows.fixed import FIXED
-from xp.backends.trl.control.rows.model import MODEL
-from xp.backends.trl.control.rows.training import TRAINING
-from xp.planning.common_rows import COMMON
+from xp.backends.trl.control.rows.model import FIXED, MODEL
+from xp.backends.trl.control.rows.training import EVALUATION, TRAINING
+from xp.planning.rows import COMMON
 
 ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order of their keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.planning.backend import Support
-from xp.planning.capability import Row
+from xp.planning.rows import Row, when
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -105,10 +105,9 @@ ALGORITHM = (
     Row(
         "algorithm.clip_low",
         "epsilon",
-        refuse=lambda s: (
-            "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime"
-            if _is_cispo(s) and s.algorithm.clip_low != 1
-            else None
+        refuse=when(
+            lambda s: _is_cispo(s) and s.algorithm.clip_low != 1,
+            "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
         ),
     ),
     # For cispo the largest weight itself, for others its distance from 1.
@@ -126,19 +125,19 @@ ALGORITHM = (
     Row(
         "algorithm.kl_estimator",
         {"use_bias_correction_kl": False},
-        refuse=lambda s: (
-            "TRL has the k3 estimator only; set k3, or training.kl_coef=0"
-            if s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3
-            else None
+        refuse=when(
+            lambda s: s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3,
+            "TRL has the k3 estimator only; set k3, or training.kl_coef=0",
         ),
     ),
     Row(
         "algorithm.importance_correction",
         _importance_mode,
-        refuse=lambda s: (
-            "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set none"
-            if _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness
-            else None
+        refuse=when(
+            lambda s: (
+                _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness
+            ),
+            "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set none",
         ),
     ),
     Row(
@@ -155,8 +154,8 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         support=Support.UNSUPPORTED,
         note="GRPOTrainer does not resample groups.",
-        refuse=lambda s: (
-            "TRL's GRPOTrainer does not resample groups; set it to false" if s.algorithm.dynamic_sampling else None
+        refuse=when(
+            lambda s: s.algorithm.dynamic_sampling, "TRL's GRPOTrainer does not resample groups; set it to false"
         ),
     ),
 )

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from xp.backends.trl.control.geometry import geometry, is_colocated, node_size, world_size
+from xp.backends.trl.control.constraints import geometry, is_colocated, node_size, world_size
 from xp.planning.backend import Support
-from xp.planning.capability import Row
+from xp.planning.rows import Row, when
 from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
@@ -72,10 +72,9 @@ PARALLEL = (
     Row(
         "backend.attention",
         carried_by="transformers' own choice, which is sdpa",
-        refuse=lambda s: (
-            "no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa"
-            if s.backend.attention is Attention.FLASH
-            else None
+        refuse=when(
+            lambda s: s.backend.attention is Attention.FLASH,
+            "no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa",
         ),
     ),
     Row("backend.parallel.strategy", carried_by=_strategy, refuse=_refused_strategy),
@@ -83,10 +82,9 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_parameters",
         carried_by="fsdp_offload_params",
-        refuse=lambda s: (
-            "only strategy=fsdp2 on two or more training processes offloads; set false"
-            if s.backend.parallel.offload_parameters and not _is_sharded(s)
-            else None
+        refuse=when(
+            lambda s: s.backend.parallel.offload_parameters and not _is_sharded(s),
+            "only strategy=fsdp2 on two or more training processes offloads; set false",
         ),
     ),
     _offload("offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."),
@@ -204,10 +202,11 @@ ENGINE = (
         "backend.engine.placement",
         _placement,
         receives=lambda s: "" if s.backend.engine.name is EngineName.VLLM else _served("")(s),
-        refuse=lambda s: (
-            "the policy itself generates; set colocated, or engine.name=vllm"
-            if s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
-            else None
+        refuse=when(
+            lambda s: (
+                s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
+            ),
+            "the policy itself generates; set colocated, or engine.name=vllm",
         ),
         native=("vllm_server_base_url", "vllm_group_port"),
     ),
@@ -279,9 +278,7 @@ PLACE = (
     Row("hardware.num_nodes", carried_by="num_machines", refuse=_server_elsewhere),
     Row(
         "backend.convert_model",
-        refuse=lambda s: (
-            "TRL trains the Hugging Face model itself; set it to false" if s.backend.convert_model else None
-        ),
+        refuse=when(lambda s: s.backend.convert_model, "TRL trains the Hugging Face model itself; set it to false"),
     ),
     Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
     Row("outputs", native=("output_dir",)),

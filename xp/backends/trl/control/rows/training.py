@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from xp.backends.trl.control.geometry import geometry, is_colocated
+from xp.backends.trl.control.constraints import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
-from xp.planning.capability import Row
-from xp.planning.common_rows import (
+from xp.planning.rows import (
     OLDER,
+    Row,
     cut_gap,
     length_rows,
     longest_episode,
-    stale_uncorrected,
+    no_best,
+    no_patience,
+    not_ahead,
     too_long,
+    when,
 )
 from xp.spec import EngineName, RunSpec
 
@@ -37,21 +40,13 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible; None if it is possible, or not needed."""
-    if spec.training.max_staleness == 0:
-        return None
-    if is_colocated(spec):
-        return (
-            "a colocated vLLM and the trainer use the same accelerators by turns, so nothing can be sampled in"
-            " advance; set"
-            " backend.engine.placement=separate (and backend.engine.accelerators), or training.max_staleness=0"
-        )
-    if any(member.train.refresh_every is not None for member in spec.env.members.values()):
-        return (
-            "env.train.refresh_every selects tasks by the episodes of earlier steps, which may not be played yet; set"
-            " one of the two to its default"
-        )
-    return stale_uncorrected(spec)
+    """Returns why sampling during updates is impossible."""
+    is_selected = any(member.train.refresh_every is not None for member in spec.env.members.values())
+    reason = (
+        "env.train.refresh_every selects tasks by the episodes of earlier steps, which may not be played yet; set"
+        " one of the two to its default"
+    )
+    return not_ahead(spec, reason if is_selected else None, is_colocated=is_colocated(spec))
 
 
 TRAINING = (
@@ -74,10 +69,9 @@ TRAINING = (
         "training.max_tokens_per_micro_batch",
         support=Support.UNSUPPORTED,
         note="A micro-batch is a number of episodes there.",
-        refuse=lambda s: (
-            None
-            if s.training.max_tokens_per_micro_batch is None
-            else "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size"
+        refuse=when(
+            lambda s: s.training.max_tokens_per_micro_batch is not None,
+            "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
         ),
     ),
     Row("training.learning_rate", "learning_rate"),
@@ -131,4 +125,24 @@ TRAINING = (
         note=lambda s: OLDER if s.training.max_staleness else "",
         refuse=cut_gap,
     ),
+)
+
+
+ROUNDS = "xp.tasks.evaluated, in the evaluate stage and while training"
+
+EVALUATION = (
+    Row("evaluation.num_tasks", carried_by=ROUNDS),
+    Row("evaluation.samples_per_task", carried_by=ROUNDS),
+    Row("evaluation.temperature", carried_by="the evaluate stage"),
+    Row("evaluation.before_training", carried_by="the evaluate stage"),
+    Row("evaluation.batch_size", carried_by="the evaluate stage"),
+    Row("evaluation.every", carried_by="xp.backends.trl.worker.held_out", native=("eval_strategy",)),
+    Row(
+        "evaluation.keep_best",
+        carried_by="xp.worker.best",
+        note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
+        native=("load_best_model_at_end", "metric_for_best_model"),
+        refuse=no_best,
+    ),
+    Row("evaluation.patience", carried_by="xp.worker.best", refuse=no_patience),
 )

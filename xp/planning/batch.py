@@ -1,0 +1,430 @@
+"""Batch shapes: the numbers of a spec, constraints on them, the nearest legal shapes, and messages.
+
+Each backend states its own constraints. If a constraint's `silent` is empty, the trainer itself refuses a violation.
+Otherwise it continues with a different behaviour, which `silent` describes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import islice
+from typing import Any
+
+from xp.lib.text import counted
+from xp.planning.backend import Refusal, backend_of
+from xp.spec import EngineName, RunSpec, Strategy
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Batch shape: numbers of prompts, episodes, ranks, accelerators. `FIELDS` has those that a user can change."""
+
+    prompts: int
+    """Tasks per rollout step."""
+    group: int
+    """Episodes per task."""
+    updates: int
+    """Optimizer updates per pass over a step's episodes."""
+    micro: int
+    """Episodes per data-parallel rank in one forward and backward pass."""
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    engine_tensor: int
+    """Accelerators per engine."""
+    engine_accelerators: int | None
+    """Accelerators reserved for the engines; None: they share the accelerators with training."""
+    num_nodes: int
+    per_node: int
+    """Accelerators per machine; 1 for a CPU."""
+    is_packed: bool
+    """True if micro-batches are packed by tokens; `micro` is then not used."""
+    num_heads: int | None
+    """Attention heads of the model; None if the spec has no architecture, as for the next four fields."""
+    num_kv_heads: int | None
+    num_layers: int | None
+    num_experts: int | None
+
+    @property
+    def accelerators(self) -> int:
+        return self.num_nodes * self.per_node
+
+    @property
+    def training(self) -> int:
+        """Number of accelerators that train."""
+        return self.accelerators - (self.engine_accelerators or 0)
+
+    @property
+    def generating(self) -> int:
+        """Number of accelerators that generate."""
+        return self.engine_accelerators or self.accelerators
+
+    @property
+    def model_parallel(self) -> int:
+        """Number of accelerators that share one copy of the policy and process the same episodes."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel size, at least 1, so that formulas have a value for every shape."""
+        return max(1, self.training // self.model_parallel)
+
+    @property
+    def engines(self) -> int:
+        return max(1, self.generating // self.engine_tensor)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes of a rollout step."""
+        return self.prompts * self.group
+
+
+FIELDS: Mapping[str, str] = {
+    "micro": "training.micro_batch_size",
+    "updates": "training.updates_per_step",
+    "prompts": "training.prompts_per_step",
+    "group": "training.group_size",
+    "tensor": "backend.parallel.tensor",
+    "pipeline": "backend.parallel.pipeline",
+    "context": "backend.parallel.context",
+    "expert": "backend.parallel.expert",
+    "engine_tensor": "backend.engine.tensor_parallel",
+    "engine_accelerators": "backend.engine.accelerators",
+}
+"""Field of BatchShape -> key of the spec."""
+
+
+def batch_shape(spec: RunSpec) -> BatchShape:
+    """The batch shape of a spec."""
+    training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
+    shape = spec.model.architecture or spec.model.build
+    per_node = max(1, spec.hardware.accelerators_per_node)
+    if spec.hardware.accelerator == "cpu":
+        per_node += engine.accelerators or 0  # processes beside those that train
+    return BatchShape(
+        prompts=training.prompts_per_step,
+        group=training.group_size,
+        updates=training.updates_per_step,
+        micro=training.micro_batch_size,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        context=parallel.context,
+        expert=parallel.expert,
+        engine_tensor=engine.tensor_parallel,
+        engine_accelerators=engine.accelerators,
+        num_nodes=spec.hardware.num_nodes,
+        per_node=per_node,
+        is_packed=training.max_tokens_per_micro_batch is not None,
+        num_heads=shape.num_heads if shape else None,
+        num_kv_heads=shape.num_kv_heads if shape else None,
+        num_layers=shape.num_layers if shape else None,
+        num_experts=spec.model.architecture.num_experts if spec.model.architecture else None,
+    )
+
+
+class Tier(IntEnum):
+    """Order of checks: constraints of a later tier have no meaning while one of an earlier tier is violated."""
+
+    PLACEMENT = 0
+    BATCH = 1
+    MICRO = 2
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint on the batch shape."""
+
+    tier: Tier
+    field: str
+    """Key of the spec that the message names."""
+    formula: str
+    holds: Callable[[BatchShape], bool]
+    numbers: Callable[[BatchShape], str]
+    """Values in the formula for a batch shape."""
+    source: str
+    silent: str = ""
+
+
+def divides(part: int, whole: int) -> bool:
+    return part > 0 and whole % part == 0
+
+
+def fits(part: int, whole: int) -> bool:
+    """Returns whether one of two numbers divides the other: heads are split over ranks, or copied to several."""
+    return divides(part, whole) or divides(whole, part)
+
+
+def placement(source: str) -> tuple[Constraint, ...]:
+    """Constraints on how accelerators are shared; the same on every backend."""
+    return (
+        Constraint(
+            Tier.PLACEMENT,
+            "backend.engine.accelerators",
+            "engine.accelerators must be less than accelerators_per_node x num_nodes",
+            lambda s: s.training > 0,
+            lambda s: f"{s.engine_accelerators} and {s.per_node} x {s.num_nodes}",
+            source,
+        ),
+        Constraint(
+            Tier.PLACEMENT,
+            "backend.engine.tensor_parallel",
+            "the engines' accelerators must be divisible by engine.tensor_parallel",
+            lambda s: divides(s.engine_tensor, s.generating),
+            lambda s: f"{s.generating} and {s.engine_tensor}",
+            source,
+        ),
+        Constraint(
+            Tier.PLACEMENT,
+            "backend.parallel",
+            "the accelerators that train must be divisible by tensor x pipeline x context",
+            lambda s: s.training > 0 and divides(s.model_parallel, s.training),
+            lambda s: f"{s.training} and {s.tensor} x {s.pipeline} x {s.context}",
+            source,
+        ),
+    )
+
+
+HEADS = (
+    Constraint(
+        Tier.PLACEMENT,
+        "backend.engine.tensor_parallel",
+        "the model's attention heads must be divisible by engine.tensor_parallel, its key-value heads a multiple or a"
+        " divisor of it",
+        lambda s: (
+            s.num_heads is None
+            or (divides(s.engine_tensor, s.num_heads) and fits(s.engine_tensor, s.num_kv_heads or s.num_heads))
+        ),
+        lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, engine.tensor_parallel {s.engine_tensor}",
+        "vLLM and SGLang, column-parallel attention",
+    ),
+)
+
+MEGATRON = (
+    Constraint(
+        Tier.PLACEMENT,
+        "backend.parallel.tensor",
+        "the model's attention heads must be divisible by tensor, its key-value heads a multiple or a divisor of it",
+        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and fits(s.tensor, s.num_kv_heads or 1)),
+        lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, tensor {s.tensor}",
+        "Megatron-Core, TransformerConfig.__post_init__",
+    ),
+    Constraint(
+        Tier.PLACEMENT,
+        "backend.parallel.pipeline",
+        "the model's layers must be divisible by pipeline",
+        lambda s: s.num_layers is None or divides(s.pipeline, s.num_layers),
+        lambda s: f"{s.num_layers} and {s.pipeline}",
+        "Megatron-Core, TransformerConfig.__post_init__",
+    ),
+    Constraint(
+        Tier.PLACEMENT,
+        "backend.parallel.expert",
+        "the accelerators that train must be divisible by expert x pipeline, and the model's experts by expert",
+        lambda s: (
+            divides(s.expert * s.pipeline, s.training)
+            and (s.num_heads is None or divides(s.expert, s.num_experts or 1))
+        ),
+        lambda s: f"{s.training} and {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts and {s.expert}",
+        "Megatron-Core, parallel_state.initialize_model_parallel",
+    ),
+)
+
+NOT_MEGATRON = (
+    Constraint(
+        Tier.PLACEMENT,
+        "backend.parallel.strategy",
+        "tensor, pipeline and expert parallelism need strategy=megatron; with another one all must be 1",
+        lambda s: s.tensor == s.pipeline == s.expert == 1,
+        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}",
+        "ddp and fsdp2 shard or copy whole layers",
+    ),
+)
+
+WHOLE_UPDATES = (Tier.BATCH, "training.updates_per_step")
+
+
+def with_shared(
+    own: tuple[Constraint, ...], spec: RunSpec, otherwise: tuple[Constraint, ...] = ()
+) -> tuple[Constraint, ...]:
+    """A trainer's own constraints, with those of the engine, which splits attention by heads, and of Megatron.
+
+    Args:
+        own: constraints of the trainer.
+        spec: the spec, which determines the other constraints.
+        otherwise: constraints instead of Megatron's, if the policy uses another strategy.
+    """
+    is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
+    has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
+    return (*own, *(HEADS if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
+
+
+def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Constraint]:
+    """The violated constraints of the first tier that has any."""
+    found = [constraint for constraint in constraints if not constraint.holds(batch)]
+    return [constraint for constraint in found if constraint.tier == min(one.tier for one in found)]
+
+
+MOST = 3
+"""Largest number of proposals."""
+MOST_TRIED = 100_000
+"""Largest number of shapes that are tried: about two seconds."""
+WEIGHTS: Mapping[str, float] = {
+    # The micro-batch and the engines' layout change only speed and memory.
+    "micro": 1.0,
+    "engine_tensor": 1.0,
+    "engine_accelerators": 1.5,
+    "tensor": 2.0,
+    "pipeline": 2.0,
+    "context": 2.0,
+    "expert": 2.0,
+    # These three change the experiment: the noise of an update, the number of updates, the baseline.
+    "updates": 3.0,
+    "prompts": 4.0,
+    "group": 6.0,
+}
+"""Cost of doubling or halving a number; any change costs a quarter of it in addition."""
+SCHEDULE = ("updates", "prompts", "group")
+PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A legal batch shape, as overrides."""
+
+    changes: dict[str, int]
+    """Key of the spec -> value."""
+    cost: float
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.changes.items())
+
+
+def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Proposal]:
+    """Up to three legal batch shapes with one or two changed numbers, without those that change more than another does.
+
+    The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
+    """
+    found: dict[tuple[tuple[str, int], ...], Proposal] = {}
+    is_misplaced = any(constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints))
+    for changes in islice(_placements(batch) if is_misplaced else _schedules(batch), MOST_TRIED):
+        if _is_legal(batch, changes, constraints):
+            cost = sum(WEIGHTS[name] * (0.25 + abs(math.log2(new / old))) for name, old, new in _steps(batch, changes))
+            proposal = Proposal({FIELDS[name]: value for name, value in changes.items()}, cost)
+            found[tuple(sorted(changes.items()))] = proposal
+    kept: list[Proposal] = []
+    for proposal in sorted(found.values(), key=lambda one: (one.cost, len(one.changes), str(one))):
+        if not any(one.changes.items() <= proposal.changes.items() for one in kept):
+            kept.append(proposal)
+        if len(kept) == MOST:
+            break
+    return kept
+
+
+def _changed(batch: BatchShape, name: str, value: Any) -> BatchShape:
+    return replace(batch, **{name: value})
+
+
+def _steps(batch: BatchShape, changes: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    return ((name, getattr(batch, name), value) for name, value in changes.items())
+
+
+def _is_legal(batch: BatchShape, changes: Mapping[str, Any], constraints: tuple[Constraint, ...]) -> bool:
+    candidate = replace(batch, **changes)
+    return all(constraint.holds(candidate) for constraint in constraints)
+
+
+def _schedules(batch: BatchShape) -> Iterator[dict[str, Any]]:
+    """Other numbers of episodes on the same placement; the micro-batch is adapted if necessary."""
+    for name in ("micro", *SCHEDULE):
+        for value in _values(batch, name):
+            yield {name: value}
+            micro = _best_micro(_changed(batch, name, value))
+            if name != "micro" and not batch.is_packed and micro != batch.micro:
+                yield {name: value, "micro": micro}
+
+
+def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
+    """Other placements, with a fitting number of episodes if the given one does not fit."""
+    names = [name for name in PLACEMENT if getattr(batch, name) is not None]
+    for name in names:
+        for value in _values(batch, name):
+            yield {name: value}
+            moved = _changed(batch, name, value)
+            for changes in _schedules(moved):
+                if len(changes) == 1:
+                    yield {name: value, **changes}
+            for other in names[names.index(name) + 1 :]:
+                yield from ({name: value, other: count} for count in _values(batch, other))
+
+
+def _values(batch: BatchShape, name: str) -> Iterator[int]:
+    """Other values: for a schedule up to four times as much, or enough for every rank; for a placement divisors."""
+    now = getattr(batch, name)
+    if name == "engine_accelerators":
+        whole_nodes = range(batch.per_node, batch.accelerators, batch.per_node)
+        values = [*range(1, batch.per_node), *whole_nodes]
+    elif name in PLACEMENT:
+        values = [n for n in range(1, batch.accelerators + 1) if batch.accelerators % n == 0]
+    else:
+        least = 2 if name == "group" else 1
+        most = max(min(4 * now, now + 512), batch.ranks * batch.updates)
+        values = list(range(max(least, now - 512), most + 1))
+    yield from (value for value in values if value != now)
+
+
+def _best_micro(batch: BatchShape) -> int:
+    """The divisor of a rank's share that is nearest to the requested micro-batch."""
+    share = max(1, batch.episodes // (batch.updates * batch.ranks))
+    divisors = [n for n in range(1, min(share, 4 * batch.micro) + 1) if share % n == 0]
+    return min(divisors, key=lambda n: (abs(math.log2(n / batch.micro)), n))
+
+
+def spec_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
+    """The constraints of the spec's backend."""
+    return backend_of(spec).batch_constraints(spec)
+
+
+def batch_refusals(spec: RunSpec) -> list[Refusal]:
+    """Every violated constraint, with its formula, the numbers, the source, and the nearest legal batch shapes."""
+    constraints, batch = spec_constraints(spec), batch_shape(spec)
+    found = broken(batch, constraints)
+    if not found:
+        return []
+    near = nearest_legal(batch, constraints)
+    way_out = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
+    by_field = {constraint.field: constraint for constraint in reversed(found)}
+    return [Refusal(constraint.field, f"{_what(constraint, batch)}; {way_out}") for constraint in by_field.values()]
+
+
+def arithmetic(spec: RunSpec) -> list[str]:
+    """Lines about the distribution of a step's episodes over ranks, for a legal spec."""
+    batch = batch_shape(spec)
+    per_update = batch.episodes // batch.updates
+    share = per_update // batch.ranks
+    if batch.is_packed:
+        split = f"packed up to {counted(spec.training.max_tokens_per_micro_batch or 0, 'token')} a micro-batch"
+    else:
+        split = f"{counted(share // batch.micro, 'micro-batch', 'micro-batches')} of {batch.micro}"
+    ranks = counted(batch.ranks, "data-parallel rank")
+    share_of_all = f"{batch.episodes} / {batch.updates} = {counted(per_update, 'episode')}"
+    lines = [f"an update: {share_of_all} over {ranks}, {split} each"]
+    if batch.accelerators > 1 or spec.hardware.accelerators_per_node:
+        shape = " x ".join(
+            f"{name} {getattr(batch, name)}" for name in ("tensor", "pipeline", "context") if getattr(batch, name) > 1
+        )
+        engines = f"{counted(batch.engines, 'engine')} of {batch.engine_tensor}"
+        where = "the same" if batch.engine_accelerators is None else "their own"
+        lines.append(
+            f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
+            f" {engines} on {where} {batch.generating}"
+        )
+    return lines
+
+
+def _what(constraint: Constraint, batch: BatchShape) -> str:
+    silent = f"; the trainer does not check this: {constraint.silent}" if constraint.silent else ""
+    return f"{constraint.formula}; got {constraint.numbers(batch)} ({constraint.source}){silent}"

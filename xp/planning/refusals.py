@@ -1,0 +1,100 @@
+"""Refusals of a plan: all of a spec together, the sandbox of a model's commands, and the limits of a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xp.envs.config import SandboxKind
+from xp.envs.docker import NO_SANDBOX, check_daemon
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Stage
+from xp.planning.backend import Refusal, backend_of
+from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
+from xp.planning.memory.fit import memory_refusals
+from xp.plugins import Kind, load
+from xp.spec import LauncherName, RunSpec
+from xp.spec.env import HOSTED
+from xp.spec.place import LauncherSpec
+
+
+def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
+    """Raises XpError(PLAN) with every reason why the spec cannot run; `trains` False: it is only evaluated."""
+    row_lines(spec)
+    found = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
+    if trains:
+        found += [*profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
+        # Last: its remedy is searched among legal specs.
+        found = found or [*memory_refusals(spec)]
+    if found:
+        raise XpError("\n".join(map(str, found)), ExitCode.PLAN)
+
+
+def image_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a container without an image, and a file as the image without a container."""
+    container, image = spec.launcher.container, spec.backend.runtime.image
+    if container is not None and image is None:
+        way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
+        yield Refusal("launcher.container", f"{container} needs an image, but the backend has none; {way_out}")
+    if container is None and image is not None and image.startswith("/"):
+        way_out = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
+        yield Refusal("backend.runtime.image", f"{image} is a file, which only batch jobs can use; {way_out}")
+
+
+def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a missing Docker on this machine; elsewhere the stage checks, except for files that a cloud cannot
+    see."""
+    name = spec.launcher.name
+    if isinstance(name, LauncherName) and name.is_elsewhere:
+        yield from _left_behind(spec)
+    if spec.launcher.name != LauncherName.LOCAL:
+        return
+    for name, member in spec.env.members.items():
+        if member.sandbox is SandboxKind.DOCKER:
+            try:
+                check_daemon()
+            except XpError as error:
+                yield Refusal(f"{member_key(spec, name)}.sandbox", str(error))
+
+
+def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
+    there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
+    way_out = "launcher=local, slurm and ray run where these files are"
+    for name, member in spec.env.members.items():
+        key = member_key(spec, name)
+        if member.python is not None:
+            yield Refusal(f"{key}.python", f"{member.python} is on this machine and not in {there}; {way_out}")
+        elif member.provider in HOSTED:
+            reason = f"{member.provider} needs its package, which {there} do not get; {way_out}"
+            yield Refusal(f"{key}.provider", reason)
+        if member.provider == "harbor" or (member.provider == "inspect" and ".py" in str(member.target)):
+            yield Refusal(f"{key}.target", f"{member.target} is on this machine and not in {there}; {way_out}")
+
+
+def sandbox_lines(spec: RunSpec) -> list[str]:
+    """A warning for a run whose commands are not isolated."""
+    return [NO_SANDBOX] if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()) else []
+
+
+def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
+    """Raises XpError(PLAN) with one sentence for each kind of job that this launcher can never run."""
+    module = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
+    beyond = dict.fromkeys(reason for stage in stages if (reason := module.limit(spec, stage)) is not None)
+    if beyond:
+        raise XpError("\n".join(beyond), ExitCode.PLAN)
+
+
+def needs_one_node(stage: Stage, has: str) -> str | None:
+    """The sentence for a job of several nodes on a launcher with one; `has` describes what the launcher provides."""
+    num_nodes = stage.job.resources.num_nodes
+    if num_nodes == 1:
+        return None
+    return (
+        f"hardware.num_nodes: stage {stage.name} needs {num_nodes} nodes, and {has};"
+        " choose a hardware option of one node, or launcher=slurm or ray"
+    )
+
+
+def asks_itself(job: Job) -> bool:
+    """Returns whether a job's program itself requests its accelerators from Ray."""
+    return "ray" in job.runtime.packages

@@ -1,0 +1,241 @@
+"""Rows that describe the support of a field of the spec on a backend, and rows that all backends share.
+
+A backend's rows give the native keys of a job, the refusals, the parity table and the names in hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from xp.planning.backend import Meaning, Refusal, Support, meant_fields
+from xp.spec import EngineName, ImportanceCorrection, RunSpec
+
+Native = Mapping[str, Any]
+"""Native key -> value."""
+Text = str | Callable[[RunSpec], str]
+"""A constant, or a function of the spec."""
+
+REFUSED = "refused if it is set"
+LEFT_OUT = "nothing: the flag is left out"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Support of one field on one backend."""
+
+    field: str
+    """Key path; fields below it without their own row share this one. Empty: the row is the same for every spec."""
+    render: str | Native | Callable[[RunSpec], Native] | None = None
+    """Native keys and their values; a single name: the key that gets the field's value unchanged."""
+    carried_by: Text = ""
+    """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
+    receives: Text = ""
+    """Description instead of the native keys and `carried_by`; empty: none."""
+    note: Text = ""
+    """One sentence about the difference; with a note, the support is emulated."""
+    support: Support | Callable[[RunSpec], Support | None] | None = None
+    """Degree of support, if `note` and `refuse` do not determine it."""
+    refuse: Callable[[RunSpec], str | None] | None = None
+    """Returns why this value cannot run and how to fix it; None if it can run."""
+    native: tuple[str, ...] = ()
+    """Native keys of the field that are written elsewhere, or not at all."""
+
+    def keys(self, spec: RunSpec) -> Native:
+        """The native keys of a spec."""
+        if isinstance(self.render, str):
+            return {self.render: attrgetter(self.field)(spec)}
+        return self.render(spec) if callable(self.render) else self.render or {}
+
+
+def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpec], str | None]:
+    """A Row's `refuse` with one condition and one reason, which says how to fix it."""
+    return lambda spec: reason if is_refused(spec) else None
+
+
+def render(rows: Sequence[Row], spec: RunSpec) -> dict[str, Any]:
+    """All native keys, in the order of the rows."""
+    return {key: value for row in rows for key, value in row.keys(spec).items()}
+
+
+def owners(rows: Sequence[Row], spec: RunSpec) -> dict[str, str]:
+    """Native key -> its field; empty if the key is the same for every run."""
+    return {key: row.field for row in rows for key in (*row.keys(spec), *row.native)}
+
+
+def refusals(rows: Sequence[Row], spec: RunSpec) -> list[Refusal]:
+    """Refusals of the rows, in the order of the rows."""
+    reasons = ((row.field, row.refuse(spec)) for row in rows if row.refuse is not None)
+    return [Refusal(path, reason) for path, reason in reasons if reason is not None]
+
+
+def meanings(
+    rows: Sequence[Row], spec: RunSpec, refused: Sequence[Refusal], written: Callable[[Native], str]
+) -> dict[str, Meaning]:
+    """Leaf field of the sections `MEANT` -> its support.
+
+    Args:
+        rows: rows of the backend; each field must have one, or be below one.
+        spec: the spec.
+        refused: all refusals of the spec by the backend.
+        written: formats native keys in the trainer's own syntax.
+    """
+    by_field = {row.field: row for row in rows}
+    reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}
+    found = {}
+    for path in meant_fields(spec):
+        own = [by_field[above] for above in _upwards(path) if above in by_field]
+        reason = next((reasons[row.field] for row in own if row.field in reasons), reasons.get(path, ""))
+        found[path] = _meaning(own[0], spec, reason, written)
+    return found
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """The path itself, then its enclosing sections."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str]) -> Meaning:
+    note, support = _text(row.note, spec), row.support(spec) if callable(row.support) else row.support
+    if support is Support.UNSUPPORTED:
+        return Meaning(support, REFUSED, note or reason)
+    if reason:
+        return Meaning(Support.UNSUPPORTED, "refused", reason)
+    parts = (written(row.keys(spec)), _text(row.carried_by, spec))
+    receives = _text(row.receives, spec) or "; ".join(part for part in parts if part) or LEFT_OUT
+    return Meaning(support or (Support.EMULATED if note else Support.EXACT), receives, note)
+
+
+def _text(text: Text, spec: RunSpec) -> str:
+    return text(spec) if callable(text) else text
+
+
+COMMON = (
+    Row("model.name", carried_by="the run's record"),
+    Row("model.dialect", carried_by="xp.episode"),
+    Row("model.tools_prompt", carried_by="xp.episode.tokens"),
+    Row("algorithm.name", carried_by="the run's record"),
+    Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
+)
+"""Fields that xp itself implements on every backend."""
+
+
+def refreshed_tasks(spec: RunSpec) -> str | None:
+    """Returns why tasks cannot be selected again with a trainer that reads all prompts before it begins."""
+    if all(member.train.refresh_every is None for member in spec.env.members.values()):
+        return None
+    return (
+        f"train.refresh_every: {spec.backend.name} takes the whole order of tasks before training; use backend=trl, or"
+        " train.easy_first=true with a profile"
+    )
+
+
+def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> tuple[Row, Row]:
+    """Rows of `training.num_steps` and `training.epochs`, of which one is null.
+
+    Args:
+        key: native key of the number of steps.
+        per_step: number of the trainer's steps in one rollout step.
+    """
+
+    def steps(spec: RunSpec) -> dict[str, Any]:
+        number = spec.training.num_steps
+        return {} if number is None else {key: number * per_step(spec)}
+
+    return (
+        Row(
+            "training.num_steps",
+            steps,
+            receives=lambda s: "nothing: training.epochs is set" if s.training.num_steps is None else "",
+        ),
+        # With epochs, the stage's program sets it when the number of tasks is known.
+        Row(
+            "training.epochs",
+            lambda s: {} if s.training.epochs is None else {key: None},
+            receives=lambda s: (
+                "nothing: training.num_steps is set"
+                if s.training.epochs is None
+                else f"{key}, from epochs x (tasks in the manifest // prompts_per_step)"
+            ),
+        ),
+    )
+
+
+def stale_uncorrected(spec: RunSpec) -> str | None:
+    """Returns why episodes of an older policy cannot be used; None if they can, or if none are older."""
+    is_corrected = spec.algorithm.importance_correction is not ImportanceCorrection.NONE
+    if spec.training.max_staleness == 0 or is_corrected:
+        return None
+    return (
+        "these episodes are of an older policy, and the update needs a correction for it; set"
+        " algorithm.importance_correction=token (or sequence), or training.max_staleness=0"
+    )
+
+
+def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
+
+    Args:
+        spec: the spec.
+        reason: why the trainer itself cannot do it; None: it can.
+        is_colocated: whether engines and trainer share accelerators.
+    """
+    if spec.training.max_staleness == 0:
+        return None
+    if is_colocated:
+        return (
+            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
+            " advance; set backend.engine.placement=separate (and backend.engine.accelerators), or"
+            " training.max_staleness=0"
+        )
+    return reason or stale_uncorrected(spec)
+
+
+def no_best(spec: RunSpec) -> str | None:
+    """Returns why no best model can be kept; None if it can, or if none is asked for."""
+    return _without_evaluation(spec) if spec.evaluation.keep_best else None
+
+
+def no_patience(spec: RunSpec) -> str | None:
+    """Returns why training cannot stop early; None if it can, or if early stopping is not asked for."""
+    return None if spec.evaluation.patience is None else _without_evaluation(spec)
+
+
+def _without_evaluation(spec: RunSpec) -> str | None:
+    is_set = spec.evaluation.every is not None
+    return None if is_set else "without evaluation.every there is no evaluation while training; set it"
+
+
+def longest_episode(spec: RunSpec) -> int:
+    """Tokens of the longest prompt and all its turns together."""
+    return spec.training.max_prompt_tokens + spec.training.max_response_tokens
+
+
+def too_long(spec: RunSpec) -> str | None:
+    """Returns why the longest episode does not fit the model's context; None if it fits."""
+    if longest_episode(spec) <= spec.model.max_context_tokens:
+        return None
+    return (
+        f"max_prompt_tokens + max_response_tokens = {longest_episode(spec)} is more than the"
+        f" {spec.model.max_context_tokens} tokens of the context of model={spec.model.name}; lower one of them"
+    )
+
+
+OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
+"""Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
+
+
+def cut_gap(spec: RunSpec) -> str | None:
+    """Returns why `max_logprob_gap` cannot be checked; None if vLLM's log-probabilities are those of the trainer."""
+    training = spec.training
+    is_cut = training.top_p < 1 or training.top_k is not None
+    if not is_cut or spec.backend.engine.name is not EngineName.VLLM or training.max_logprob_gap is None:
+        return None
+    return (
+        "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, so the gap does not"
+        " show whether the weights agree; set null, or top_p=1 and top_k=null"
+    )

@@ -1,0 +1,435 @@
+"""RunSpec -> stages: `prepare` and `model`, and what all stages share: needs of their processes, and their inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.builtin.model.scripted_play import Player
+from xp.diagnosis.history import Facts
+from xp.diagnosis.live import LiveRules
+from xp.errors import ExitCode, XpError
+from xp.job import Job, Resources, Runtime, Stage
+from xp.lib.digest import bytes_digest, text_digest
+from xp.planning.backend import RunPaths
+from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets
+from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
+from xp.spec import (
+    Attention,
+    BuildSpec,
+    EngineName,
+    HeldOutSpec,
+    LauncherName,
+    Model,
+    Overlap,
+    RunSpec,
+    SelectionSpec,
+    Strategy,
+)
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Reader, Selection
+from xp.tasks.evaluated import Rounds
+from xp.tasks.profile import Profile, read_profile
+from xp.tasks.request import canonical_request, request_key, with_sources
+from xp.tasks.training_length import Length
+from xp.worker.best import BestRule
+from xp.worker.curriculum import Refresh
+
+QUIET = {
+    # No telemetry, no update checks, no unnecessary look-ups on the hub.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
+"""Environment variables of every stage."""
+
+
+def starts_own_ray(spec: RunSpec) -> bool:
+    """Returns whether a stage on one machine starts its own Ray, closed to other users (xp.lib.ray_token)."""
+    is_users = spec.launcher.name is LauncherName.RAY and not spec.launcher.start_head
+    return spec.hardware.num_nodes == 1 and not is_users
+
+
+def cpu_environment(num_threads: int) -> dict[str, str]:
+    """Variables that limit the threads of a process on the CPU.
+
+    OpenMP's threads spin while they wait for each other; if other processes use the cores, a step then takes several
+    times as long.
+    """
+    return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def cpu_engine(spec: RunSpec) -> dict[str, str]:
+    """Variables for vLLM on a CPU, with which it needs no compiler and reserves no core."""
+    is_here = spec.hardware.accelerator == "cpu" and spec.backend.engine.name is EngineName.VLLM
+    return {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"} if is_here else {}
+
+
+def trainer_resources(spec: RunSpec) -> Resources:
+    """Resources of the whole hardware option."""
+    hardware = spec.hardware
+    return Resources(
+        accelerator=hardware.accelerator,
+        # On a CPU, accelerators_per_node counts processes.
+        num_accelerators=0 if hardware.accelerator == "cpu" else hardware.accelerators_per_node,
+        num_nodes=hardware.num_nodes,
+        num_cpus=hardware.num_cpus,
+        memory_gb=hardware.memory_gb,
+    )
+
+
+def host_resources(spec: RunSpec) -> Resources:
+    """Resources of a stage without accelerators."""
+    hardware = spec.hardware
+    return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
+
+
+def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
+    """Lock of the trainer's Python; None if the spec names a Python, or the job runs in xp's own."""
+    runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
+    if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
+        return None
+    if spec.backend.parallel.strategy is Strategy.MEGATRON:  # SkyRL's Megatron and Slime come from checkouts or images
+        return None
+    lock = locks().get(spec.backend.name)
+    return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)
+
+
+def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
+    """Checkouts of the trainer; None if it is installed as packages."""
+    backend = spec.backend
+    return checkouts_of(backend.commits, backend.runtime.project_env, str(backend.parallel.strategy))
+
+
+def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
+    """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
+    runtime = spec.backend.runtime
+    lock = runtime_lock(spec)
+    key = None if lock is None else lock.key
+    sources = runtime_checkouts(spec)
+    if install is None and sources is not None:
+        strategy = [f"backend.parallel.strategy={spec.backend.parallel.strategy}"] if sources.extra else []
+        install = " ".join(
+            ["python -m xp install", f"backend={sources.name}", f"hardware={spec.hardware.name}", *strategy]
+        )
+    if install is None and lock is not None:
+        words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
+        install = f"python -m xp install {' '.join(words)}"
+    return Runtime(
+        python=runtime.python,
+        project=runtime.project_env,
+        image=runtime.image,
+        image_checkouts=runtime.image_checkouts,
+        lock=key,
+        checkouts=None if sources is None else sources.key,
+        packages=tuple(packages),
+        install=install,
+    )
+
+
+def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
+    """Override that `install` needs to select this lock, if it is without FlashAttention."""
+    is_left_out = lock.files != replace(lock, has_flash=True).files
+    return (f"backend.attention={spec.backend.attention}",) if is_left_out else ()
+
+
+MAKER = "xp.builtin.model.tiny_model"
+MAKER_PACKAGES = ("torch", "transformers", "trl", "tokenizers")
+
+
+def model_place(model: Model) -> str:
+    """Location of the untrained policy: a Hugging Face id, a directory, or the built model's path in the outputs."""
+    if model.path is not None:
+        return model.path
+    return f"models/{model.name}-{made_from(model)[:16]}"
+
+
+def made_from(model: Model) -> str:
+    """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
+    assert model.build is not None  # Model's validator: exactly one of path and build
+    return text_digest(json.dumps([build_arguments(model.build), model.max_context_tokens, _maker_digest()]))
+
+
+def model_config(model: Model, target: str, num_threads: int | None) -> str:
+    """Input of the stage's program, as JSON."""
+    assert model.build is not None
+    config = {
+        "output_dir": target,
+        "seed": model.build.seed,
+        "max_context_tokens": model.max_context_tokens,
+        "num_threads": num_threads,
+        "made_from": made_from(model),
+        "build": build_arguments(model.build),
+    }
+    return json.dumps(config, indent=2) + "\n"
+
+
+def start_place(spec: RunSpec) -> str:
+    """Location of the weights that training starts from, with their tokenizer."""
+    return spec.training.initial_checkpoint or model_place(spec.model)
+
+
+def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
+    """Stage that makes the model, or copies it if xp ships it; skipped if the same model exists."""
+    assert spec.model.build is not None
+    here, target = places.stage("model"), model_place(spec.model)
+    job = Job(
+        argv=("python", "-m", MAKER, f"{here}/config.json"),
+        files={f"{here}/config.json": model_config(spec.model, target, spec.backend.num_threads)},
+        outputs=(f"{target}/manifest.json", f"{target}/model.safetensors"),
+        resources=host_resources(spec),
+        runtime=Runtime(packages=MAKER_PACKAGES),
+        env={**cpu_environment(spec.backend.num_threads), **QUIET},
+    )
+    return Stage("model", job, needs=("prepare",), done=f"{target}/manifest.json")
+
+
+def build_arguments(build: BuildSpec) -> dict[str, Any]:
+    """The builder's arguments: sizes, rates, and the share of each of its players.
+
+    Raises:
+        XpError: the builder has no such player.
+    """
+    imperfect = [player.value for player in Player if player is not Player.DILIGENT]
+    if unknown := sorted(set(build.players) - set(imperfect)):
+        raise XpError(
+            f"model.build.players: no player is called {unknown[0]}; there are {', '.join(imperfect)}", ExitCode.CONFIG
+        )
+    shares = {f"{player}_share": build.players.get(player, 0.0) for player in imperfect}
+    return build.model_dump(mode="json", exclude={"players"}) | shares
+
+
+@cache
+def _maker_digest() -> str:
+    """Digest of the code that makes the model; a change of the code gives a new model."""
+    package = Path(__file__).resolve().parents[1] / "builtin"
+    files = [*sorted(package.glob("model/*.py")), package / "mystery.py"]
+    return bytes_digest(b"".join(file.read_bytes() for file in files))
+
+
+STORE = "tasks"
+PREPARE_PACKAGES = ("pyarrow", "filelock", "aiohttp")
+
+
+def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
+    """Configuration of the stage's program.
+
+    Args:
+        spec: the run.
+        trains: whether a training follows, so that a set without training tasks is refused.
+    """
+    config = replace(_plain_config(spec), trains=trains)
+    found = profiles(spec)
+    return replace(
+        config,
+        members={
+            name: replace(member, train=_by_profile(member.train, spec.env.members[name].train, found[name]))
+            if name in found
+            else member
+            for name, member in config.members.items()
+        },
+    )
+
+
+def _plain_config(spec: RunSpec) -> PrepareConfig:
+    """The configuration without the selection by profiles."""
+    members = {
+        name: MemberConfig(
+            env=env_config(name, member, spec),
+            train=_selection(member.train),
+            held_out=None if member.held_out is None else _held_out(member.held_out),
+            weight=member.weight,
+        )
+        for name, member in spec.env.members.items()
+    }
+    preparation = spec.preparation
+    return with_sources(
+        PrepareConfig(members, preparation.allow_missing_fraction, preparation.concurrency, store=STORE)
+    )
+
+
+def profiles(spec: RunSpec) -> dict[str, Profile]:
+    """Member -> profile, for environments whose training tasks are selected by one.
+
+    Raises:
+        XpError: CONFIG for an evaluation that is missing, unfinished, or of another environment or split.
+    """
+    if all(member.train.profile is None for member in spec.env.members.values()):
+        return {}
+    requests = canonical_request(_plain_config(spec))["members"]
+    return {
+        name: read_profile(Path(spec.outputs), member.train.profile, member.train.split[0], requests[name])
+        for name, member in spec.env.members.items()
+        if member.train.profile is not None
+    }
+
+
+def task_set_place(spec: RunSpec) -> str:
+    """Directory of the canonical task set, known before it exists."""
+    return f"{STORE}/{request_key(prepare_config(spec))}"
+
+
+def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
+    """Stage that fetches the tasks; an existing set is only verified, which takes a fraction of a second."""
+    here = places.stage("prepare")
+    reader = Reader(start_place(spec), spec.training.max_prompt_tokens, chat_of(spec))
+    job = Job(
+        argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json", f"{here}/reader.json"),
+        files={
+            f"{here}/config.json": prepare_config(spec, trains=trains).to_json(),
+            f"{here}/reader.json": reader.to_json(),
+        },
+        outputs=(f"{places.tasks}/manifest.json", f"{places.tasks}/tasks.parquet"),
+        resources=host_resources(spec),
+        runtime=Runtime(packages=PREPARE_PACKAGES),
+        env=dict(QUIET),
+        secrets=episode_secrets(spec),
+    )
+    return Stage("prepare", job)
+
+
+def _selection(wanted: SelectionSpec) -> Selection:
+    return Selection(wanted.split, wanted.num_tasks, wanted.indices, wanted.shuffle, wanted.seed)
+
+
+def _by_profile(selection: Selection, wanted: SelectionSpec, profile: Profile) -> Selection:
+    # With refresh_every, a task outside the bounds may be within them later.
+    bounds = None if wanted.refresh_every is not None else wanted.pass_rate
+    indices = profile.within(bounds, easy_first=wanted.easy_first)
+    return replace(selection, num_tasks=None, indices=indices[: wanted.num_tasks])
+
+
+def _held_out(wanted: HeldOutSpec) -> HeldOut:
+    values = wanted.model_dump(exclude={"overlap"})
+    return HeldOut(**values, may_overlap=wanted.overlap is Overlap.ALLOWED)
+
+
+def rounds(spec: RunSpec) -> Rounds:
+    """Rounds of one evaluation, for the stages' programs."""
+    return Rounds(spec.evaluation.num_tasks, spec.evaluation.samples_per_task)
+
+
+def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
+    """Rule for the evaluations during training; None: there is none."""
+    evaluation = spec.evaluation
+    if not evaluation.keep_best and evaluation.patience is None:
+        return None
+    return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
+
+
+def live_rules(spec: RunSpec) -> LiveRules:
+    """Rules that a training applies to its own metrics."""
+    return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
+
+
+def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.StageConfig."""
+    training = spec.training
+    return {
+        "attempt": places.attempt,
+        "run": places.run,
+        "stage_dir": places.stage(stage),
+        "tasks": places.tasks,
+        "metrics": places.metrics,
+        "chat": chat_of(spec),
+        "max_void_fraction": training.max_void_fraction,
+        "pass_threshold": spec.evaluation.pass_threshold,
+        "on_nonfinite": training.on_nonfinite.value,
+        "max_logprob_gap": training.max_logprob_gap,
+        "upload_as": places.run.removeprefix("runs/") if spec.upload_rollouts else None,
+    }
+
+
+def sampling_fields(spec: RunSpec, temperature: float) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.Sampling."""
+    training = spec.training
+    names = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens")
+    return {"temperature": temperature, **{name: getattr(training, name) for name in names}, "seed": spec.seed}
+
+
+def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.TrainConfig, without `common`."""
+    training = spec.training
+    return {
+        "base_model": model_place(spec.model),
+        "initial_checkpoint": training.initial_checkpoint,
+        "model_dir": places.model,
+        "length": Length(training.num_steps, training.epochs),
+        "prompts_per_step": training.prompts_per_step,
+        "group_size": training.group_size,
+        "max_staleness": training.max_staleness,
+        "shuffle": training.shuffle,
+        "mask_truncated": spec.algorithm.mask_truncated,
+        "symptoms": live_rules(spec),
+        "refresh": _refresh(spec),
+    }
+
+
+def _refresh(spec: RunSpec) -> dict[str, Refresh]:
+    """Rules of the environments whose tasks are selected again during training."""
+    found = {}
+    for name, profile in profiles(spec).items():
+        train = spec.env.members[name].train
+        if train.refresh_every is not None and train.pass_rate is not None:
+            rates = {str(index): rate for index, rate in profile.rates.items()}
+            found[name] = Refresh(train.refresh_every, *train.pass_rate, train.easy_first, rates)
+    return found
+
+
+def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
+    """Files that every stage with episodes reads.
+
+    Args:
+        here: directory of the stage.
+    """
+    return {
+        f"{here}/episode.json": episode_config(spec).to_json(),
+        f"{here}/prepare.json": prepare_config(spec).to_json(),
+    }
+
+
+def trainer_job(
+    spec: RunSpec,
+    here: str,
+    argv: tuple[str, ...],
+    files: Mapping[str, str],
+    outputs: tuple[str, ...],
+    runtime: Runtime,
+    env: Mapping[str, str],
+    stand_ins: tuple[str, ...] = (),
+) -> Job:
+    """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
+    return Job(
+        argv=argv,
+        files={**{f"{here}/{name}": text for name, text in files.items()}, **episode_files(spec, here)},
+        outputs=outputs,
+        resources=trainer_resources(spec),
+        runtime=runtime,
+        env={**env, **QUIET},
+        secrets=episode_secrets(spec),
+        stand_ins=stand_ins,
+    )
+
+
+Evaluation = Callable[[RunSpec, RunPaths, Mapping[str, str], tuple[str, ...]], Stage]
+
+
+def train_and_evaluate(
+    spec: RunSpec, places: RunPaths, made: tuple[Stage, ...], job: Job, evaluation: Evaluation
+) -> tuple[Stage, ...]:
+    """Stages after the preparation of tasks.
+
+    Args:
+        made: stages that make the inputs of the training.
+        job: job of the training.
+        evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
+    """
+    train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
+    if not spec.env.is_held_out:
+        return (*made, train)
+    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
+    return (*made, train, evaluation(spec, places, {**before, "after": places.model}, ("train",)))
