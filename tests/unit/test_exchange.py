@@ -74,4 +74,4 @@ def test_every_opener_of_xp_follows_no_redirect() -> None:
     """`_from_hub` asks the hub without a key, and the hub redirects to where its files are."""
     words = ("urlopen(", "build_opener(", "follow_redirects=True", "allow_redirects=True")
     files = {file.relative_to(XP).as_posix() for file in XP.rglob("*.py") if any(w in file.read_text() for w in words)}
-    assert files == {"exchange.py", "models/files.py"}
+    assert files == {"lib/exchange.py", "models/files.py"}
