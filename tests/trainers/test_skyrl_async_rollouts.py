@@ -108,14 +108,14 @@ class Writing:
 def test_the_last_step_is_saved_once_under_its_own_number(
     tmp_path: Path, stopped_after: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xp.backends.skyrl.worker import trainer as base
+    from skyrl.train.utils.trainer_utils import cleanup_old_checkpoints
 
     made = trainer(tmp_path, 1)
     settings = made.cfg.trainer
     settings.ckpt_path, settings.export_path = str(tmp_path / "checkpoints"), str(tmp_path / "exports")
     settings.max_ckpts_to_keep = 2
     made.dispatch, made.epoch = Writing(), 0
-    monkeypatch.setattr(made, "_cleanup_old_checkpoints", lambda: base.prune(settings.ckpt_path, 2))
+    monkeypatch.setattr(made, "_cleanup_old_checkpoints", lambda: cleanup_old_checkpoints(settings.ckpt_path, 2))
     for step in range(1, 1 + (stopped_after or settings.max_training_steps)):
         made.global_step = step
         # A training that stops early does so at any step, without a checkpoint of it.

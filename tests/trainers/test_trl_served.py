@@ -78,7 +78,7 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
 STAGE = """
 import os, signal, sys, time
 from pathlib import Path
-from xp.backends.trl.worker import server
+from xp.engines import server
 from xp.engines.config import VLLMServer
 server.LEAVE_S = 1.0
 with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.argv[1])) as served:
