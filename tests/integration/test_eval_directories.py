@@ -85,26 +85,23 @@ def test_an_engine_that_its_python_has_not_is_named_before_anything_is_played(
     assert not any('"engine": "vllm"' in one.read_text() for one in (outputs / "evaluations").glob("*/request.json"))
 
 
-@pytest.mark.parametrize(("model", "part"), [("Org/Nope", "tokenizer"), ("DIRECTORY", "weights")])
 def test_a_model_that_cannot_be_loaded_is_one_message_and_leaves_no_evaluation(
-    model: str,
-    part: str,
-    outputs: Path,
-    directory: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     before = sorted((outputs / "evaluations").glob("*"))
-    if model == "DIRECTORY":
-        bare = directory.with_name("bare")
-        bare.mkdir()
-        (bare / "config.json").write_bytes((directory / "config.json").read_bytes())
-        model = str(bare)
-    assert main(["eval", "env=multiply", *TASKS, f"model={model}", f"outputs={outputs}", *PLAY]) == ExitCode.RUNTIME
-    told = capsys.readouterr().err
-    assert f"xp: model={model}: its {part} cannot be loaded: " in told
-    assert ("check the name, set HF_TOKEN" in told) == (model == "Org/Nope")
-    assert "Traceback" not in told
-    assert "on record" not in told
+    bare = directory.with_name("bare")
+    bare.mkdir()
+    (bare / "config.json").write_bytes((directory / "config.json").read_bytes())
+    words = ["eval", "env=multiply", *TASKS, f"outputs={outputs}", *PLAY]
+    for model, code, fault in (
+        ("Org/Nope", ExitCode.RUNTIME, "xp: model=Org/Nope: its tokenizer cannot be loaded: "),
+        (str(bare), ExitCode.CONFIG, f"xp: model.path={bare}: the directory holds no weights (*.safetensors)"),
+    ):
+        assert main([*words, f"model={model}"]) == code
+        error = capsys.readouterr().err
+        assert fault in error
+        assert ("check the name, set HF_TOKEN" in error) == (model == "Org/Nope")
+        assert "Traceback" not in error
+        assert "on record" not in error
     assert sorted((outputs / "evaluations").glob("*")) == before

@@ -93,7 +93,9 @@ def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() 
 
 def test_a_command_ends_with_the_program_that_started_it_though_it_ignores_term(tmp_path: Path) -> None:
     """The program is killed; its child, which starts another process, ignores TERM."""
-    program = "import sys; from xp import guard; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    program = (
+        "import sys; from xp.lib import processes; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    )
     parent = subprocess.Popen([sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE)
     eventually(lambda: (tmp_path / "pids").exists())
     tree = [int(text) for text in (tmp_path / "pids").read_text().split()]
