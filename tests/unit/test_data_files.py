@@ -202,6 +202,12 @@ def words(file: object, *more: str) -> list[str]:
     return ["env=graded", f"env.rows={file}", "env.grader=number", *more]
 
 
+@pytest.fixture(name="here")
+def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return written(tmp_path / "sums.jsonl", "\n".join(map(json.dumps, SUMS)))
+
+
 def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
     for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
         path = compose(words(name)).env.members["sums"].rows
