@@ -190,7 +190,7 @@ def check_the_directory(temporary: Path, end: str) -> None:
     assert provider.splits()
     (place,) = temporary.glob("xp-tmp-host-*")
     if end == "kill":
-        os.kill(int(place.name.split("-")[2]), signal.SIGKILL)
+        os.kill(int(place.name.split("-")[3]), signal.SIGKILL)
     else:
         provider.close()
     assert wait_for(lambda: not place.exists())

@@ -66,7 +66,7 @@ def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
         asked(url)
 
 
-@pytest.mark.parametrize("usage", [[1], "x", 3, {"prompt_tokens": 10**30}, {"prompt_tokens": [1]}, None])
+@pytest.mark.parametrize("usage", [[1], "x", 3, {"prompt_tokens": [1]}, None])
 def test_a_usage_that_is_none_counts_nothing(usage: Any) -> None:
     with raw_server(lambda: whole(said({"content": "a"}, usage=usage))) as url:
         assert asked(url).prompt_tokens is None

@@ -102,10 +102,10 @@ def test_a_job_finds_them_and_a_variable_of_the_users_goes_first(
         project(runtime)
     made = make_checkouts(sources)
     assert str(project(runtime)) == made["TRAINER_PATH"]
-    assert checkouts(runtime, {}) == made
+    assert checkouts(runtime) == made
     monkeypatch.setenv("TRAINER_PATH", str(tmp_path))
     assert project(runtime) == tmp_path
-    assert checkouts(runtime, {"TRAINER_PATH": "x"}) == {"ENGINE_PATH": made["ENGINE_PATH"]}
+    assert checkouts(runtime) == {"ENGINE_PATH": made["ENGINE_PATH"]}
 
 
 def test_the_python_that_has_the_packages_is_the_jobs(sources: Checkouts, tmp_path: Path) -> None:
