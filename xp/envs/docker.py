@@ -67,7 +67,7 @@ def check_daemon() -> None:
     run_docker(*SANDBOX_NEEDS, "version", limit_s=60.0)
 
 
-class Container:
+class DockerContainer:
     """A running container: `remove` removes it, or the end of this process."""
 
     def __init__(self, container_id: str) -> None:
@@ -127,11 +127,11 @@ class ImageServer:
         self.url = ""
         self._image = image
         self._start_s = start_s
-        self._container: Container | None = None
+        self._container: DockerContainer | None = None
 
     def start(self) -> None:
         """Starts the container and waits until it answers; raises XpError."""
-        self._container = Container(self._run())
+        self._container = DockerContainer(self._run())
         try:
             self.url = self._address()
             deadline = time.monotonic() + self._start_s

@@ -228,7 +228,7 @@ _closing: set[asyncio.Task[None]] = set()
 """References to background tasks, which would be garbage-collected otherwise."""
 
 
-class Core(ServerCore):
+class OpenEnvCore(ServerCore):
     """State of a provider in one process; coroutines run on the process's loop and raise EnvFault only."""
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
@@ -326,7 +326,7 @@ RESET: Final = "reset"
 """Column of a row with the reset's arguments other than the seed."""
 
 
-class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
+class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
     """See xp.envs.base.Provider.
 
     Args:
@@ -370,8 +370,8 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[Core]):
         row = dict(self._rows[split][number])
         return {"row": row, RESET: {"seed": seed, **row.get(RESET, {})}}
 
-    def _new_core(self, target: Target) -> Core:
-        return Core(target, self._config)
+    def _new_core(self, target: Target) -> OpenEnvCore:
+        return OpenEnvCore(target, self._config)
 
     def _start(self) -> tuple[ServerHandle, Target]:
         config = self._config
@@ -391,10 +391,10 @@ def opening(row: Row, seen: ToolResult) -> list[Message]:
     return messages
 
 
-class OpenEnvSession(ServerSession[Core]):
+class OpenEnvSession(ServerSession[OpenEnvCore]):
     """See xp.envs.base.Session; opened by OpenEnvProvider.open."""
 
-    def __init__(self, core: Core, socket: Socket, prompt: list[Message]) -> None:
+    def __init__(self, core: OpenEnvCore, socket: Socket, prompt: list[Message]) -> None:
         super().__init__(core)
         self._socket, self._prompt = socket, prompt
 

@@ -30,7 +30,7 @@ from xp.envs.transport import Repeat
 T = TypeVar("T")
 
 
-class OpenRewardProvider(ProcessBoundProvider["Core"]):
+class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
     """See xp.envs.base.Provider.
 
     Args:
@@ -83,18 +83,18 @@ class OpenRewardProvider(ProcessBoundProvider["Core"]):
         core = self._core()
         return run(question(core.catalog), self._config.limits.create_timeout_s + SLACK_S)
 
-    def _new_core(self, target: Target) -> Core:
-        return Core(target, self._config)
+    def _new_core(self, target: Target) -> OpenRewardCore:
+        return OpenRewardCore(target, self._config)
 
     def _start(self) -> tuple[LocalServer, Target]:
         server = self._serve()
         return server, served_target(server.url, server.key, self._config, self._environ)
 
 
-class OpenRewardSession(ServerSession["Core"]):
+class OpenRewardSession(ServerSession["OpenRewardCore"]):
     """See xp.envs.base.Session; opened by OpenRewardProvider.open."""
 
-    def __init__(self, core: Core, live: Live) -> None:
+    def __init__(self, core: OpenRewardCore, live: Live) -> None:
         super().__init__(core)
         self._live = live
 
@@ -138,7 +138,7 @@ MAX_SPREAD: Final = 4
 class Catalog:
     """Requests about one environment; every coroutine runs on the process's loop and raises EnvFault only."""
 
-    def __init__(self, core: Core, target: Target, config: EnvConfig) -> None:
+    def __init__(self, core: OpenRewardCore, target: Target, config: EnvConfig) -> None:
         self._core, self._target, self._config = core, target, config
         self._env: str | None = None
 
@@ -288,7 +288,7 @@ class Live:
     in_flight: asyncio.Task[Any] | None = None
 
 
-class Core(ServerCore):
+class OpenRewardCore(ServerCore):
     """State of a provider in one process, with its sessions. Every coroutine runs on the process's loop and raises
     EnvFault only."""
 

@@ -15,7 +15,7 @@ from xp.contrib.harbor.keeper import Output
 from xp.contrib.harbor.sandbox import MAX_PROCESSES, REWARD_BYTES, VERIFIER_LOGS, Ran
 from xp.contrib.harbor.task_folder import HarborTask, folder_digest
 from xp.envs.base import EnvUnavailable, ResponseLost
-from xp.envs.docker import SANDBOX_NEEDS, Container, run_docker
+from xp.envs.docker import SANDBOX_NEEDS, DockerContainer, run_docker
 from xp.errors import ExitCode, XpError
 
 KILL_S: Final = 2
@@ -67,7 +67,7 @@ class DockerSandbox:
         bounds += [] if task.cpus is None else ["--cpus", f"{task.cpus:g}"]
         bounds += [] if task.has_network else ["--network", "none"]
         start = ("--detach", "--init", "--entrypoint", "sh", *bounds, image, "-c", "sleep infinity")
-        self._running = Container(_docker("run", *start, limit_s=start_s).splitlines()[-1])
+        self._running = DockerContainer(_docker("run", *start, limit_s=start_s).splitlines()[-1])
 
     def run(
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
