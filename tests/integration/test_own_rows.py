@@ -28,7 +28,7 @@ def test_a_file_of_twenty_rows_is_trained_on_by_one_command_and_its_copy_stays(t
     words = ("env=graded", "env.rows=./sums.csv", "env.grader=number")
     done = xp(*words, *SHORT, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "rows of graded: 20 train; prompt from the column question, answer from the column answer" in done.stdout
+    assert "rows of sums: 20 train; prompt from the column question, answer from the column answer" in done.stdout
     assert "4 of 20 tasks of split train, chosen by the hash of their content (warning: means of fewer" in done.stdout
     (run,) = (tmp_path / "outputs/runs").iterdir()
     (copy,) = (run / "attempt_1/code/data-files").glob("*/sums.csv")
