@@ -12,7 +12,7 @@ from typing import Any
 from tests.fake_session import RULES
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
-from xp.lib import private_directory as own_directory
+from xp.lib import private_directory
 
 LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
 """File to which each execution is appended, so that a test can count what the server did."""
@@ -61,7 +61,7 @@ class Effects:
 
 @functools.cache
 def running(serve: str) -> Running:
-    effects = own_directory.make("test") / "effects"
+    effects = private_directory.make("test") / "effects"
     effects.touch()
     server = LocalServer(serve, environ={**os.environ, LOG_VARIABLE: str(effects)})
     server.start()

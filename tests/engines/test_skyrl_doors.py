@@ -20,8 +20,7 @@ import uvicorn
 from tests.listeners import Listener, listeners, off_loopback
 from xp.backends.skyrl.worker import process
 from xp.backends.skyrl.worker.train import MIDDLEWARE
-from xp.lib import loopback
-from xp.lib import ray_token as own_ray
+from xp.lib import loopback, private_ray
 
 REQUESTS = (
     ("GET", "/v1/models"),
@@ -42,12 +41,12 @@ class Doors:
 @pytest.fixture(scope="module")
 def key() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
-        directory = own_ray.make_directory()
-        for name, value in own_ray.variables({}, directory).items():
+        directory = private_ray.make_directory()
+        for name, value in private_ray.variables({}, directory).items():
             patch.setenv(name, value)
-        patch.setenv(own_ray.DIRECTORY, str(directory))
+        patch.setenv(private_ray.DIRECTORY, str(directory))
         patch.setenv("VLLM_HOST_IP", loopback.HOST)
-        made = own_ray.engine_key()
+        made = private_ray.engine_key()
         assert made is not None
         yield made
 

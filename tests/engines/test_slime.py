@@ -29,8 +29,7 @@ from tests.trainers.slime_setup import (
 )
 from xp.backends.slime.worker import engine_key
 from xp.engines.key_check import headers
-from xp.lib import loopback
-from xp.lib import ray_token as own_ray
+from xp.lib import loopback, private_ray
 from xp.lib.loopback import HOST, free_port
 
 needs_server = pytest.mark.skipif(find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang")
@@ -60,13 +59,13 @@ class Servers:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     root = tmp_path_factory.mktemp("sglang")
-    own_ray.token_file(root).write_text("a-token")
+    private_ray.token_file(root).write_text("a-token")
     # Reads and writes sound: SGLang imports it with its server, and a text model needs none.
     (root / "modules").mkdir()
     (root / "modules/soundfile.py").touch()
     variables = {
         **loopback.variables(),
-        **own_ray.token_variables(own_ray.token_file(root)),
+        **private_ray.token_variables(private_ray.token_file(root)),
         loopback.ONE_MACHINE: "1",
         "SGLANG_USE_CPU_ENGINE": "1",
         # Its own choice of a second port is the first one plus 10,000, which may be none.
@@ -173,6 +172,6 @@ def test_engine_and_router_listen_on_loopback_alone(servers: Servers) -> None:
     ports = {servers.engine.server_port, servers.args.sglang_router_port}
     assert ports <= {port for _, _, port in found}
     assert not ports & {port for _, _, port in off_loopback(found)}
-    key, processes = own_ray.engine_key(), psutil.Process().children(recursive=True)
+    key, processes = private_ray.engine_key(), psutil.Process().children(recursive=True)
     assert key
     assert [one.pid for one in processes if key in " ".join(one.cmdline())] == []

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.own_cluster import RETRIES
-from xp.lib import processes
-from xp.lib import ray_token as own_ray
+from xp.launchers.node.ray_cluster import RETRIES
+from xp.lib import private_ray, processes
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -74,7 +73,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     ]
     commands = [
         [
-            *(*python, *own_ray.COMMAND, "start", "--block", *words[at], f"--node-ip-address={address}"),
+            *(*python, *private_ray.COMMAND, "start", "--block", *words[at], f"--node-ip-address={address}"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
         ]
         for at, address in enumerate(ADDRESSES)

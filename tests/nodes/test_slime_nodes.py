@@ -26,7 +26,7 @@ from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, rehearsed
 from xp.job import Job, Resources
 from xp.launchers.ray import RayLauncher
 from xp.launchers.slurm import SlurmLauncher
-from xp.lib.ray_token import PRETENDED_GPUS
+from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning.plan import Plan, build_plan
 from xp.runs.supervise import dispatch
 

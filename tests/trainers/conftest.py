@@ -5,10 +5,10 @@ from importlib.util import find_spec
 import pytest
 
 from tests.trainers.pins import wrong_checkouts
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 
 if find_spec("skyrl") is not None:
-    own_ray.close_to_others()
+    private_ray.close_to_others()
 
 
 def pytest_sessionstart() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tools.parity.model import make_model
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.lib import private_directory as own_directory
+from xp.lib import private_directory
 
 
 @cache
 def model_directory() -> Path:
-    directory = own_directory.make("parity-model")
+    directory = private_directory.make("parity-model")
     make_model(directory, SHIPPED)
     return directory

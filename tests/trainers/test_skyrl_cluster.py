@@ -32,7 +32,7 @@ from xp.backends.skyrl.worker import cluster, engine_watch
 from xp.backends.skyrl.worker.cluster import run_in_ray
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 from xp.lib.loopback import free_port
 from xp.lib.signals import Stopped, stopping
 from xp.testing.jobs import PATIENCE_S
@@ -131,7 +131,7 @@ def test_nobody_else_reaches_the_cluster(tmp_path: Path) -> None:
     assert {name for name, _, _ in found} >= {"gcs_server", "raylet"}
     assert off_loopback(found) == set()
     assert address[0] == "refused", address
-    token = own_ray.token_file(Path(os.environ[own_ray.DIRECTORY]))
+    token = private_ray.token_file(Path(os.environ[private_ray.DIRECTORY]))
     assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     value = token.read_text()
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
@@ -151,7 +151,7 @@ def test_an_engine_of_skyrls_answers_its_own_client_and_no_stranger_on_any_path(
 
 
 def test_a_key_is_in_no_configuration_that_skyrl_writes_down() -> None:
-    key = own_ray.engine_key()
+    key = private_ray.engine_key()
     assert key is not None
     cfg = native_config(train_config().common, "tiny")
     assert cfg.generator.inference_engine.engine_init_kwargs["middleware"] == [MIDDLEWARE]

@@ -16,8 +16,7 @@ import requests
 
 from xp.backends.slime.worker import engine_key as slime_key
 from xp.engines import key_check
-from xp.lib import loopback
-from xp.lib import ray_token as own_ray
+from xp.lib import loopback, private_ray
 
 
 @pytest.mark.parametrize(
@@ -91,8 +90,8 @@ def engine() -> Iterator[Any]:
 @pytest.fixture
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Key of a process of the run's own Ray."""
-    own_ray.token_file(tmp_path).write_text("a-token")
-    for name, value in own_ray.token_variables(own_ray.token_file(tmp_path)).items():
+    private_ray.token_file(tmp_path).write_text("a-token")
+    for name, value in private_ray.token_variables(private_ray.token_file(tmp_path)).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(loopback.ONE_MACHINE, "1")
     monkeypatch.delenv(key_check.KEY, raising=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 from xp.testing.jobs import PATIENCE_S
 
 PROGRAM = """
@@ -48,8 +48,8 @@ def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_pa
 
 CLUSTER = """
 import json, os
-from xp.lib import ray_token as own_ray
-own_ray.close_to_others()
+from xp.lib import private_ray
+private_ray.close_to_others()
 print(json.dumps(dict(os.environ)))
 """
 
@@ -63,8 +63,8 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
 def test_a_process_that_inherits_the_name_of_a_cluster_without_its_token_makes_its_own() -> None:
     """Ray would take the machine's address otherwise, where no store listens, and the job would wait ten minutes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    own = environment_of({**inherited, own_ray.DIRECTORY: "/tmp/of-the-parent"})
-    assert own[own_ray.DIRECTORY] != "/tmp/of-the-parent"
+    own = environment_of({**inherited, private_ray.DIRECTORY: "/tmp/of-the-parent"})
+    assert own[private_ray.DIRECTORY] != "/tmp/of-the-parent"
     assert own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     child = environment_of(own)
-    assert child[own_ray.DIRECTORY] == own[own_ray.DIRECTORY]
+    assert child[private_ray.DIRECTORY] == own[private_ray.DIRECTORY]

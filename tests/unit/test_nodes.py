@@ -15,7 +15,7 @@ from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
 from xp.launchers.node.spread import command, first_failure
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, own_address
 
 
@@ -32,9 +32,9 @@ def test_a_program_reads_the_nodes_as_the_launcher_named_them() -> None:
 
 JOINS = """
 import os
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 from xp.worker.nodes import INTERFACE, use_rays_interface
-own_ray.close_to_others()
+private_ray.close_to_others()
 os.environ.pop("XP_ONE_MACHINE")
 import ray
 use_rays_interface()
@@ -45,7 +45,7 @@ def told():
     return os.environ.get(INTERFACE)
 
 env = {"worker_process_setup_hook": "xp.worker.nodes.use_rays_interface"}
-own_ray.start(runtime_env=env, log_to_driver=False, num_cpus=1)
+private_ray.start(runtime_env=env, log_to_driver=False, num_cpus=1)
 own = told.options(runtime_env={**env, "env_vars": {INTERFACE: "ib0"}})
 print(*ray.get([told.remote(), own.remote()]))
 """
@@ -92,7 +92,7 @@ def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
 
 
 def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:
-    told = own_ray.token_variables(Path("/home/me/token"))
-    found = own_ray.joining({"RAY_AUTH_TOKEN": "another", "HOME": "/home/me"}, told)
+    told = private_ray.token_variables(Path("/home/me/token"))
+    found = private_ray.joining({"RAY_AUTH_TOKEN": "another", "HOME": "/home/me"}, told)
     assert found == {"HOME": "/home/me", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/home/me/token"}
-    assert own_ray.joining({"RAY_AUTH_TOKEN": "mine"}, {}) == {"RAY_AUTH_TOKEN": "mine"}
+    assert private_ray.joining({"RAY_AUTH_TOKEN": "mine"}, {}) == {"RAY_AUTH_TOKEN": "mine"}

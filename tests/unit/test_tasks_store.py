@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
-from xp.lib import private_directory as own_directory
+from xp.lib import private_directory
 from xp.tasks.config import PrepareConfig, Purpose, Selection
 from xp.tasks.manifest import read_manifest
 from xp.tasks.prepare import prepare
@@ -29,7 +29,7 @@ def build(root: Path, **behaviour: object) -> tuple[FakeWorld, PrepareConfig, Ta
 
 @cache
 def built_once() -> tuple[PrepareConfig, TaskSet]:
-    _, config, task_set = build(own_directory.make("test"))
+    _, config, task_set = build(private_directory.make("test"))
     return config, task_set
 
 
@@ -80,7 +80,7 @@ def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
 )
 @settings(max_examples=50, deadline=None)
 def test_rows_survive_the_table_byte_for_byte(rows: list[TaskRow]) -> None:
-    directory = own_directory.make("test")
+    directory = private_directory.make("test")
     digests = {write_rows(directory / name, rows) for name in ("one", "two")}
     assert len(digests) == 1
     assert list(read_rows(directory / "one")) == rows

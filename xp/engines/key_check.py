@@ -15,8 +15,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from xp.lib import loopback, processes
-from xp.lib import ray_token as own_ray
+from xp.lib import loopback, private_ray, processes
 from xp.lib.asgi_key import App, KeyCheck
 
 KEY: Final = "XP_ENGINE_KEY"
@@ -34,7 +33,7 @@ class EngineKeyCheck(KeyCheck):
 
 def engine_key() -> str:
     """Key of the run's engines; raises RuntimeError in a process that has none."""
-    key = os.environ.get(KEY) or own_ray.engine_key()
+    key = os.environ.get(KEY) or private_ray.engine_key()
     if key is None:
         raise RuntimeError("this process has no key of engines: they would be open to other users of the machine")
     return key

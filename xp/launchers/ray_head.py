@@ -9,9 +9,7 @@ import time
 from collections.abc import Mapping
 
 from xp.errors import ExitCode, XpError
-from xp.lib import private_directory as own_directory
-from xp.lib import processes
-from xp.lib import ray_token as own_ray
+from xp.lib import private_directory, private_ray, processes
 from xp.lib.loopback import HOST, free_ports
 
 START_S = 300.0
@@ -22,13 +20,13 @@ class RayHead:
     """The cluster, started at once; it ends by `stop` or with this process."""
 
     def __init__(self, *, num_cpus: int, gpus: tuple[str, ...], environ: Mapping[str, str]) -> None:
-        self._directory = own_ray.make_directory()
-        self.token = own_ray.token_file(self._directory).read_text()
+        self._directory = private_ray.make_directory()
+        self.token = private_ray.token_file(self._directory).read_text()
         dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, *own_ray.COMMAND, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
-            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={own_ray.files(self._directory)}"),
+            *(sys.executable, *private_ray.COMMAND, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
+            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={private_ray.files(self._directory)}"),
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
             *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
             f"--node-ip-address={HOST}",
@@ -36,7 +34,7 @@ class RayHead:
             *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
         ]
         variables = {
-            **own_ray.variables(environ, self._directory),
+            **private_ray.variables(environ, self._directory),
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
         }
         self._log = self._directory / "head.log"
@@ -55,7 +53,7 @@ class RayHead:
     def stop(self) -> None:
         """Ends all processes of the cluster and removes its files."""
         processes.end(self._process)
-        own_directory.remove(self._directory)
+        private_directory.remove(self._directory)
 
     def _wait(self) -> None:
         """Waits until its dashboard accepts jobs; raises XpError(RUNTIME) with Ray's output."""

@@ -48,8 +48,8 @@ QUIET = {
 """Environment variables of every stage."""
 
 
-def starts_own_ray(spec: RunSpec) -> bool:
-    """Returns whether a stage on one machine starts its own Ray, closed to other users (xp.lib.ray_token)."""
+def starts_private_ray(spec: RunSpec) -> bool:
+    """Returns whether a stage on one machine starts its own Ray, closed to other users (xp.lib.private_ray)."""
     is_users = spec.launcher.name is LauncherName.RAY and not spec.launcher.start_head
     return spec.hardware.num_nodes == 1 and not is_users
 

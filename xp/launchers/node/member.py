@@ -16,8 +16,8 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.log import LogStream, drain
-from xp.launchers.node.own_cluster import run_in_ray
 from xp.launchers.node.program import Ending, exit_code, redactor_of, start
+from xp.launchers.node.ray_cluster import run_in_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.worker.nodes import NUMBER, Nodes

@@ -14,8 +14,7 @@ from types import FrameType
 from xp.envs.secrets_file import environment as with_secrets
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.preflight import interpreter, python_variables
-from xp.lib import processes
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray, processes
 from xp.secrets.environment import STAGE_TOKENS, inherited
 from xp.secrets.redaction import Redactor, telling_values
 
@@ -103,7 +102,7 @@ def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = N
         more: variables in addition to the stage's.
     """
     words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
-    environ = own_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
+    environ = private_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
     return piped(words, spec.root, environ, is_deaf=spec.spread is not None)
 
 

@@ -27,21 +27,21 @@ def followed(spec: JobSpec, root: Path, run: Callable[[], int], warn: Callable[[
     Returns:
         The program's exit code.
     """
-    told = spec.tracking
-    if told is None:
+    tracking = spec.tracking
+    if tracking is None:
         return run()
-    os.environ.update(told.env)
+    os.environ.update(tracking.env)
     directory = root.joinpath(*Path(spec.directory).parts[:2])
     tracked = TrackedRun(
         run_id=directory.name,
         attempt=int(spec.env.get("XP_ATTEMPT", "1")),
-        project=told.project,
-        config=told.config,
+        project=tracking.project,
+        config=tracking.config,
         directory=directory,
-        secrets={name: os.environ[name] for name in told.secrets if name in os.environ},
+        secrets={name: os.environ[name] for name in tracking.secrets if name in os.environ},
     )
     metrics = directory / "metrics.jsonl"
-    with Mirror(metrics, tracked, openers(told.names), warn, close_timeout_s=CLOSE_S) as mirror:
+    with Mirror(metrics, tracked, openers(tracking.names), warn, close_timeout_s=CLOSE_S) as mirror:
         code = run()
         mirror.is_success = code == 0
     return code

@@ -12,7 +12,7 @@ from xp.backends.skyrl.control.overrides import assignment, flat, override_refus
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
-from xp.lib.ray_token import PRETENDED_GPUS
+from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
@@ -25,7 +25,7 @@ from xp.planning.stages import (
     rounds,
     sampling_fields,
     stage_fields,
-    starts_own_ray,
+    starts_private_ray,
     train_and_evaluate,
     train_fields,
     trainer_job,
@@ -96,7 +96,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
     On one machine, engines and router require the key of the run's own Ray.
     """
-    if starts_own_ray(spec):
+    if starts_private_ray(spec):
         return ()
     return ("vLLM and its router need no key on a cluster's network: anyone who can reach them can run code as you",)
 

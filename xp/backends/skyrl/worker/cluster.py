@@ -1,6 +1,6 @@
 """Ray for one job: a new cluster that ends with the job, or the cluster of RAY_ADDRESS; neither gets secrets.
 
-A new cluster is closed to other users (xp.lib.ray_token), who could otherwise run code in it.
+A new cluster is closed to other users (xp.lib.private_ray), who could otherwise run code in it.
 
 The processes of the job's own Ray inherit its environment, secrets included, and Ray does not store it. Those of an
 existing Ray read secrets from a file (xp.envs.secrets_file).
@@ -21,7 +21,7 @@ from xp.backends.skyrl.worker.engine_watch import EngineWatch, lost
 from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 
 UPSTREAM_SECRETS = (
     "WANDB_API_KEY",
@@ -113,7 +113,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     else:
         for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
             os.environ.pop(name, None)
-        start = partial(own_ray.start, **_pretended(cfg, num_workers))
+        start = partial(private_ray.start, **_pretended(cfg, num_workers))
     hook = PREPARE if num_workers is None else REHEARSE
     start(runtime_env={"env_vars": variables, "worker_process_setup_hook": hook})
     sync_registries()
@@ -121,7 +121,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
 
 def joins(*, is_rehearsal: bool) -> bool:
     """Returns whether the job joins the cluster of RAY_ADDRESS; a rehearsal does so only on several nodes."""
-    return bool(os.environ.get("RAY_ADDRESS")) and (not is_rehearsal or own_ray.PRETENDED_GPUS in os.environ)
+    return bool(os.environ.get("RAY_ADDRESS")) and (not is_rehearsal or private_ray.PRETENDED_GPUS in os.environ)
 
 
 def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The run's key for SkyRL's engines and their router on one machine, whose requests SkyRL sends without a key.
 
 SkyRL (0.3.0) turns on paths of vLLM that replace the weights and unpickle what they are sent; its router hands on
-whatever it is asked. The key is of the job's own Ray cluster (xp.lib.ray_token).
+whatever it is asked. The key is of the job's own Ray cluster (xp.lib.private_ray).
 """
 
 from __future__ import annotations

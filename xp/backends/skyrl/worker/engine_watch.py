@@ -15,7 +15,7 @@ import aiohttp
 
 from xp.engines.probe import PATIENCE_S, PROBE_S, VLLM_PROBE, is_answering, tail
 from xp.errors import ExitCode, XpError
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
 
@@ -62,7 +62,7 @@ class EngineWatch:
             if self._is_over.wait(POLL_S):
                 return
         engines = Engines.from_json(self._file.read_text())
-        key = own_ray.engine_key() if engines.has_key else None
+        key = private_ray.engine_key() if engines.has_key else None
         answered = dict.fromkeys(engines.urls, time.monotonic())
         while not self.fault and not self._is_over.wait(POLL_S):
             for url in engines.urls:

@@ -13,8 +13,7 @@ from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLStageConfig, SkyRLTrainStageConfig, warm_up_too_long
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.errors import ExitCode, XpError
-from xp.lib import loopback
-from xp.lib import ray_token as own_ray
+from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks
@@ -53,7 +52,7 @@ def check_warm_up(cfg: Any, updates: int) -> None:
 def prepare(common: SkyRLStageConfig) -> None:
     """Prepares the process; must be called before SkyRL is imported."""
     if not joins(is_rehearsal=common.rehearsal):
-        own_ray.close_to_others()
+        private_ray.close_to_others()
     prepare_process()
     if common.rehearsal:
         from xp.backends.skyrl.worker.rehearsal import stand_ins
@@ -88,7 +87,7 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
         # The router of SkyRL's engines is not a Python program; xp.lib.loopback binds the engines' own servers.
         engine = cfg.generator.inference_engine
         engine.router_init_kwargs |= {"host": loopback.HOST, "prometheus_host": loopback.HOST}
-        if own_ray.engine_key() is not None:
+        if private_ray.engine_key() is not None:
             engine.engine_init_kwargs |= {"middleware": [MIDDLEWARE]}
     return cfg
 

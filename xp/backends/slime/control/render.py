@@ -34,7 +34,7 @@ from xp.planning.stages import (
     rounds,
     stage_fields,
     start_place,
-    starts_own_ray,
+    starts_private_ray,
     train_and_evaluate,
     train_fields,
     trainer_job,
@@ -94,7 +94,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
     """See xp.planning.backend.Backend: none if SGLang and its router have the key of the run's own Ray."""
-    if starts_own_ray(spec) and engine_key.is_wanted(tuple(given(spec.backend.overrides))):
+    if starts_private_ray(spec) and engine_key.is_wanted(tuple(given(spec.backend.overrides))):
         return ()
     return (
         "SGLang and its router need no key: whoever reaches them can replace the weights and read the generated text",

@@ -1,6 +1,6 @@
 """The run's key for SGLang and its router under Slime on one machine, whose requests Slime sends without a key.
 
-The key is of the job's own Ray cluster (xp.lib.ray_token): every process reads it for itself, and it is in no
+The key is of the job's own Ray cluster (xp.lib.private_ray): every process reads it for itself, and it is in no
 argument, variable or log. Slime sends requests in its rollout process and in the process of each engine.
 """
 

@@ -20,8 +20,7 @@ from xp.backends.slime.worker.sources import open_sources
 from xp.engines.probe import is_lost_process
 from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
-from xp.lib import loopback
-from xp.lib import ray_token as own_ray
+from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
 from xp.worker.best import EarlyStop
 
@@ -108,11 +107,11 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     """Context with a Ray cluster of this stage's own, or the one that RAY_ADDRESS names (set in a submitted job).
 
     The own cluster's processes inherit this process's environment, secrets included, and no record of Ray's holds it;
-    it is closed to other users (xp.lib.ray_token).
+    it is closed to other users (xp.lib.private_ray).
     An existing cluster gets only variables that are no secret, and the name of the file that holds the secrets.
     """
     if not os.environ.get("RAY_ADDRESS"):
-        own_ray.close_to_others()
+        private_ray.close_to_others()
     setup = processes.setup(command.flags)
     if loopback.ONE_MACHINE in os.environ:
         setup()
@@ -127,7 +126,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         told = {name: os.environ[name] for name in names if os.environ.get(name)}
         ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
     else:
-        own_ray.start(runtime_env=hook)
+        private_ray.start(runtime_env=hook)
     signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
     try:
         yield

@@ -18,8 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
-from xp.lib import processes
-from xp.lib import ray_token as own_ray
+from xp.lib import private_ray, processes
 from xp.lib.loopback import free_ports
 from xp.worker.nodes import Nodes, own_address
 
@@ -67,7 +66,7 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
         if nodes.number == 0:
             _wait_for_head(nodes, lambda: part.is_alive() and not ending.is_asked)
             _wait_for_all(spec, part, nodes)
-            return ExitCode.TERMINATED if ending.is_asked else play(part.told)
+            return ExitCode.TERMINATED if ending.is_asked else play(part.cluster_variables)
         return _stay(part, nodes, ending)
     finally:
         part.stop()
@@ -81,25 +80,29 @@ class _NodePart:
         assert spread is not None
         assert spread.ray_token is not None
         head = f"{nodes.address}:{nodes.port}"
-        self.told = {**nodes.variables(), **own_ray.token_variables(Path(spread.ray_token)), "RAY_ADDRESS": head}
-        self._directory = own_ray.directory_named(f"{spec.key} {head}")
+        self.cluster_variables = {
+            **nodes.variables(),
+            **private_ray.token_variables(Path(spread.ray_token)),
+            "RAY_ADDRESS": head,
+        }
+        self._directory = private_ray.directory_named(f"{spec.key} {head}")
         if nodes.number:
             _wait_for_head(nodes, lambda: True)
-        gpus = spec.env.get(own_ray.PRETENDED_GPUS, str(spread.num_gpus))
-        cpus = str(spread.num_cpus + (int(gpus) if own_ray.PRETENDED_GPUS in spec.env else 0))
+        gpus = spec.env.get(private_ray.PRETENDED_GPUS, str(spread.num_gpus))
+        cpus = str(spread.num_cpus + (int(gpus) if private_ray.PRETENDED_GPUS in spec.env else 0))
         if nodes.number == 0:
             client, dashboard = free_ports(2)
             place = ["--head", f"--port={nodes.port}", "--include-dashboard=false"]
             place += [f"--ray-client-server-port={client}", f"--dashboard-port={dashboard}"]
-            place.append(f"--temp-dir={own_ray.files(self._directory)}")
+            place.append(f"--temp-dir={private_ray.files(self._directory)}")
         else:
             place = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
         address = own_address(nodes.address)
-        environ = own_ray.joining(variables(spec), self.told)
+        environ = private_ray.joining(variables(spec), self.cluster_variables)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
-            *(interpreter(spec.runtime), *own_ray.COMMAND, "start", *place, "--block", "--disable-usage-stats"),
+            *(interpreter(spec.runtime), *private_ray.COMMAND, "start", *place, "--block", "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
         ]
@@ -139,7 +142,7 @@ def _wait_for_head(nodes: Nodes, check: Callable[[], bool]) -> None:
 
 def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
     asking = [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)]
-    environ = own_ray.joining(variables(spec), part.told)
+    environ = private_ray.joining(variables(spec), part.cluster_variables)
     with subprocess.Popen(
         asking,
         env=environ,

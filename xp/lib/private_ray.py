@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from xp.lib import private_directory as own_directory
+from xp.lib import private_directory
 from xp.lib.digest import text_digest
 from xp.lib.loopback import HOST, ONE_MACHINE
 
@@ -31,7 +31,7 @@ PRETENDED_GPUS = "XP_PRETENDED_GPUS"
 def make_directory() -> Path:
     """Makes a directory for a new token and the cluster's files; see xp.lib.private_directory."""
     # A short path: Ray's sockets are below it, and a socket's path may have 107 bytes.
-    directory = own_directory.make("ray", Path("/tmp"))
+    directory = private_directory.make("ray", Path("/tmp"))
     token = token_file(directory)
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
@@ -99,7 +99,7 @@ def close_to_others() -> None:
         return
     if "ray" in sys.modules:
         raise RuntimeError(
-            "ray was imported before xp.lib.ray_token.close_to_others(), and reads its settings only then"
+            "ray was imported before xp.lib.private_ray.close_to_others(), and reads its settings only then"
         )
     made = make_directory()
     closed = variables(os.environ, made)
