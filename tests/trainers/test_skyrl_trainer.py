@@ -287,3 +287,29 @@ def test_the_schedule_of_xps_workers_begins_its_warm_up_above_0_where_skyrls_own
     with own_schedule():
         assert rates()[:4] == [0.25, 0.5, 0.75, 1.0]
     assert rates()[0] == 0
+
+
+def test_skyrls_own_check_and_removal_ignore_directories_of_other_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skyrl.train.utils import trainer_utils
+
+    from xp.backends.skyrl.worker import trainer as own
+    from xp.backends.skyrl.worker.checkpoints import hide_other_directories
+
+    monkeypatch.setattr(trainer_utils, "list_checkpoint_dirs", trainer_utils.list_checkpoint_dirs)
+    for name in ("global_step_1", "global_step_2", "global_step_3.bad"):
+        (tmp_path / name).mkdir()
+    check = trainer_utils.validate_consistency_for_latest_checkpoint
+    with pytest.raises(ValueError, match="invalid literal"):
+        check(str(tmp_path), 2, "", "", 1)
+    hide_other_directories()
+    check(str(tmp_path), 2, "", "", 1)
+    on_nodes: list[Any] = []
+    monkeypatch.setattr(own, "run_on_each_node", lambda nodes, *call: on_nodes.append((nodes, *call)))
+    found = object.__new__(own.XpTrainer)
+    found._node_ids, found.dispatch = None, SimpleNamespace(get_node_ids=lambda: ["node"])
+    found.cfg = SimpleNamespace(trainer=SimpleNamespace(ckpt_path=str(tmp_path), max_ckpts_to_keep=1))
+    found._cleanup_old_checkpoints()
+    assert {path.name for path in tmp_path.iterdir()} == {"global_step_2", "global_step_3.bad"}
+    assert on_nodes == [(["node"], own.prune, str(tmp_path), 1)]

@@ -10,13 +10,13 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.worker import processes, sources
+from xp.backends.slime.worker import engine_key, processes, sources
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.metric_names import NATIVE
@@ -163,12 +163,15 @@ def test_a_process_of_slimes_that_has_ended_has_the_same_code(tmp_path: Path) ->
 
 def test_every_request_to_an_engine_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = pytest.importorskip("requests")
-    for name in processes.DEADLINES_S:
-        monkeypatch.setattr(requests, name, getattr(requests, name))
+    engine = ModuleType(engine_key.ENGINE)
+    engine.requests = requests  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, engine_key.ENGINE, engine)
     monkeypatch.setitem(processes.DEADLINES_S, "post", 0.2)  # type: ignore[arg-type]
+    own = requests.post
     processes.set_deadlines()
+    assert requests.post is own
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(requests.Timeout):
-        requests.post(f"http://127.0.0.1:{silent.getsockname()[1]}/pause_generation", json={})
+        engine.requests.post(f"http://127.0.0.1:{silent.getsockname()[1]}/pause_generation", json={})
 
 
 def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:

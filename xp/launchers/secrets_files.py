@@ -63,7 +63,7 @@ def write_token(context: Context, stage: str) -> Path:
 def forget(context: Context) -> None:
     """Removes all files of the run's secrets; nothing else."""
     place = directory() / context.run_id
-    if not is_name(context.run_id):
+    if not is_name(context.run_id) or place.is_symlink():
         return
     for file in place.glob("*.*"):
         if _FILE.fullmatch(file.name):

@@ -29,11 +29,13 @@ def make(kind: str, parent: Path | None = None) -> Path:
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     for other in place.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's, or that of a process that lives
-            os.close(_locked(other))
-            remove(other)
+        with suppress(OSError):  # that of a process that lives
+            if other.lstat().st_uid == os.getuid():
+                os.close(_locked(other))
+                remove(other)
     unlocked = Path(tempfile.mkdtemp(prefix="xp-new-", dir=place))
-    _locked(unlocked)
+    with suppress(OSError):  # A file system without locks: then nobody else can take it for a killed process's.
+        _locked(unlocked)
     directory = unlocked.rename(place / f"{PREFIX}{kind}-{unlocked.name.removeprefix('xp-new-')}")
     atexit.register(_remove_own, directory, os.getpid())
     return directory

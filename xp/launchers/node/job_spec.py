@@ -177,9 +177,15 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
     """
     temporary = temporary_beside(file)
     temporary.write_text(json.dumps({"job": job, "before": dict(before)}) + "\n", encoding="utf-8")
-    with suppress(FileExistsError):
+    try:
         os.link(temporary, file)  # atomic and exclusive, also on a network filesystem
-    temporary.unlink()
+    except FileExistsError:
+        pass
+    except OSError:  # a mounted bucket has no hard links
+        with suppress(FileExistsError), file.open("x", encoding="utf-8") as taking:
+            taking.write(temporary.read_text(encoding="utf-8"))
+    finally:
+        temporary.unlink()
     taken = json.loads(file.read_text(encoding="utf-8"))
     if taken["job"] != job:
         raise XpError(f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR)

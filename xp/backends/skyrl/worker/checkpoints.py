@@ -1,17 +1,23 @@
-"""Models of SkyRL's checkpoints: an adapter becomes whole weights; exports of deleted checkpoints are removed."""
+"""SkyRL's checkpoints and their models: directories of other names stay, and an adapter becomes whole weights."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from xp.lib.atomic import write_atomically
 from xp.worker.publish import publish, step_directories
 
 FORM: Final = "global_step_{}"
-"""Name of the directory of a step's checkpoint, and of its export."""
+"""Name of the directory of a step's checkpoint, and of its export; SkyRL takes each `global_step_*` for one."""
+LATEST: Final = "latest_ckpt_global_step.txt"
+"""SkyRL's file with the step of the newest complete checkpoint."""
+STATE: Final = "trainer_state.pt"
+"""File of a checkpoint, written after the models'."""
 
 
 CONFIG = "adapter_config.json"
@@ -65,3 +71,39 @@ def prune_exports(exports: Path, checkpoints: Path) -> None:
     for export in step_directories(exports, FORM).values():
         if not (checkpoints / export.name).exists():
             shutil.rmtree(export)
+
+
+def choose_latest(checkpoints: Path) -> None:
+    """Lets SkyRL go on from the newest whole checkpoint.
+
+    SkyRL fails where its file of the latest step is torn, or names a directory that is gone.
+    """
+    file = checkpoints / LATEST
+    latest, known = file.read_text().strip() if file.is_file() else None, step_directories(checkpoints, FORM)
+    if latest is None or latest in map(str, known):
+        return
+    whole = [step for step, place in known.items() if (place / STATE).is_file()]
+    remedy = "training begins anew" if not whole else f"training goes on from {FORM.format(max(whole))}"
+    print(f"xp: {checkpoints / FORM.format(latest)} is missing: {remedy}", file=sys.stderr, flush=True)
+    if whole:
+        write_atomically(file, str(max(whole)))
+    else:
+        file.unlink()
+
+
+def prune(checkpoints: str, keep: int) -> None:
+    """Removes all but the newest `keep` checkpoints, and none for a negative number, as SkyRL; runs on each node."""
+    known = step_directories(Path(checkpoints), FORM) if keep >= 0 else {}
+    for step in sorted(known)[: max(0, len(known) - keep)]:
+        shutil.rmtree(known[step], ignore_errors=True)
+
+
+def hide_other_directories() -> None:
+    """Makes SkyRL's check of the latest checkpoint ignore directories of other names, at which it would fail."""
+    from skyrl.train.utils import trainer_utils
+
+    def names(checkpoint_base_path: str) -> list[str]:
+        known = step_directories(Path(checkpoint_base_path), FORM)
+        return [known[step].name for step in sorted(known)]
+
+    trainer_utils.list_checkpoint_dirs = names

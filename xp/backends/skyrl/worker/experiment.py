@@ -13,7 +13,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.utils.trainer_utils import build_dataloader
 from tqdm import tqdm
 
-from xp.backends.skyrl.worker.checkpoints import publish_model
+from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
@@ -48,6 +48,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
         engine_faults(),
     ):
+        hide_other_directories()
+        choose_latest(Path(cfg.trainer.ckpt_path))
         log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
         experiment = XpTraining(cfg, config, mix, log)
         experiment.run()

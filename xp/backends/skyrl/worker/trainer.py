@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
-from xp.backends.skyrl.worker.checkpoints import FORM, merge_adapter, prune_exports
+from xp.backends.skyrl.worker.checkpoints import FORM, merge_adapter, prune, prune_exports
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
@@ -34,6 +34,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     """
 
     tracker: SkyRLStepLog
+    _node_ids: Any
 
     def __init__(self, rule: AdvantageFn | None, keeper: BestKeeper | None, **parts: Any) -> None:
         self._rule, self._keeper = rule, keeper
@@ -72,6 +73,13 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             PolicyWorker, CriticWorker = workers.TiedPolicyWorker, workers.WeighingCriticWorker  # noqa: N806
             RefWorker = workers.TemperedRefWorker  # noqa: N806
         super().build_models(PolicyWorker, CriticWorker, RefWorker)
+
+    def _cleanup_old_checkpoints(self) -> None:
+        """SkyRL's method, with xp's own rule of which directories are checkpoints."""
+        self._node_ids = self._node_ids or self.dispatch.get_node_ids()
+        place, keep = self.cfg.trainer.ckpt_path, self.cfg.trainer.max_ckpts_to_keep
+        run_on_each_node(self._node_ids, prune, place, keep)
+        prune(place, keep)
 
     def save_models(self) -> None:
         """Save a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""

@@ -118,7 +118,8 @@ def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_res
 
 def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:
     """The configuration for Slime's processes, with the training's values of the same names."""
-    shared = {one.name: getattr(config, one.name) for one in fields(WorkerConfig) if hasattr(config, one.name)}
+    others = ("root", "phase", "critic_checkpoints")
+    shared = {one.name: getattr(config, one.name) for one in fields(WorkerConfig) if one.name not in others}
     critic = None if config.critic is None else config.critic.checkpoints
     return WorkerConfig(root=str(root.absolute()), phase="train", critic_checkpoints=critic, **shared)
 
