@@ -74,6 +74,13 @@ def test_14_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, 
     check_each_ran_once(world, play(world, 4))
 
 
+def test_a_first_session_waits_for_a_server_that_is_starting(world: World) -> None:
+    """Nothing has answered this provider before: its first request opens a session."""
+    provider = world.provider(max_attempts=2)
+    world.proxy.refuse_for(6.0)
+    assert provider.open(TASK).prompt()
+
+
 def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int], None]:
     everybody = threading.Barrier(4, action=lambda: world.proxy.refuse_for(seconds))
 

@@ -183,6 +183,17 @@ def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: st
         world.provider().open(TASK)
 
 
+def test_a_redirect_is_told_by_its_server_without_what_may_be_a_token(world: World) -> None:
+    goal = "https://alice:XPCANARY@elsewhere.example/login?token=XPCANARY"
+    world.proxy.inject("/create", faults.status(307, {"Location": goal}), times=1)
+    with pytest.raises(UnsafeOrigin, match=r"https://elsewhere\.example:443") as caught:
+        world.provider().open(TASK)
+    assert "XPCANARY" not in str(caught.value)
+    world.proxy.inject("/create", faults.status(307, {"Location": "/create"}), times=1)
+    with pytest.raises(ProtocolError, match="a redirect to the same server"):
+        world.provider().open(TASK)
+
+
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b", "a\x1b[2J"])
 def test_control_characters_in_an_id_or_a_key_never_reach_a_header(world: World, value: str) -> None:
     import json

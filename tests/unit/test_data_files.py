@@ -237,7 +237,10 @@ def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> N
         (words("{train: 3}"), r"^env\.rows\.train=3: should be a valid string$"),
         (words("[sums.jsonl]"), r"^env\.rows=<list of 1>: should be one of: string or dict$"),
         (words("sums.jsonl", "env.columns.prompt=q"), "no column q; the columns are question, answer"),
-        (words("sums.jsonl", "env.columns.promt=question"), r"env\.columns\.promt=promt: should be 'prompt', 'answer'"),
+        (
+            words("sums.jsonl", "env.columns.promt=question"),
+            r"env\.columns\.promt: unknown key \(did you mean prompt\?\)",
+        ),
         (words("sums.jsonl", "env.grader=numbers"), r"no ready grader \(did you mean number\?\)"),
         (words("sums.jsonl", "env.grader_args.tol=1"), "'tol'; xp.builtin.graders:number.*tolerance"),
         (words("sums.jsonl", "env.grader=regex", "env.grader_args.pattern='('"), "is no regular expression"),

@@ -78,6 +78,13 @@ def test_wrong_arguments_are_the_models_fault_and_named() -> None:
     assert "amount: Field required" in result.text
 
 
+@pytest.mark.parametrize("errors", [[{"msg": "bad"}], [{"loc": "x", "msg": "bad"}], ["bad"], {"a": 1}, "bad", None])
+def test_errors_of_another_form_stay_the_models_fault(errors: Any) -> None:
+    result = openenv.refusal({"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x")
+    assert result.is_call_error
+    assert result.text.startswith("Invalid: ")
+
+
 @pytest.mark.parametrize("key", ["inputSchema", "input_schema"])
 def test_mcp_tools_have_their_schema_under_either_name(key: str) -> None:
     (tool,) = openenv.mcp_tools({"result": {"tools": [{"name": "say", key: {"type": "object"}}]}}, "x")

@@ -122,6 +122,9 @@ def test_a_tolerance_is_a_largest_difference() -> None:
     [
         (r"It is \boxed{\dfrac{1}{2}}.", r"\frac{1}{2}", 1.0),
         (r"\boxed{0.5}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{\frac12}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{\frac{3}{4}}", r"\dfrac 34", 1.0),
+        (r"\boxed{\frac13}", r"\frac{1}{2}", 0.0),
         (r"\boxed{1,800}", "1800", 1.0),
         (r"\boxed{ 42 \text{ }}", r"The whole solution. So \boxed{42}", 1.0),
         (r"\boxed{\text{Paris}}", "paris", 1.0),

@@ -95,3 +95,11 @@ def test_an_environment_of_ones_own_needs_its_directory(tmp_path: Path) -> None:
 def test_an_environment_of_the_users_own_code_comes_back(words: list[str], tmp_path: Path) -> None:
     spec = compose(words)
     assert composed(recipe_of(spec, "x"), tmp_path) == spec
+
+
+@pytest.mark.parametrize(
+    "words", [["env=whodunit_gsm8k"], ["env=whodunit", "backend=skyrl-main", "hardware=a100x4"]], ids=["mix", "option"]
+)
+def test_the_nearest_option_is_named_whatever_the_name_of_its_section(words: list[str]) -> None:
+    text = recipe_of(compose(words), "x")
+    assert len(text.splitlines()) < 10, text

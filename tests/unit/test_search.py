@@ -126,3 +126,13 @@ def test_options_of_ones_own_are_searched_and_a_trial_may_compose(tmp_path: Path
 def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
     search(RANGES, [], tmp_path, 1, lambda _: 0.0)
     assert not any(isinstance(one.formatter, ColoredFormatter) for one in logging.getLogger("optuna").handlers)
+
+
+@pytest.mark.parametrize("values", ["shuffle(range(1,4))", "shuffle(2,4,8)"])
+def test_a_shuffled_range_is_the_same_in_each_trial(values: str, tmp_path: Path) -> None:
+    search([f"seed={values}"], [], tmp_path, 3, lambda spec: float(spec.seed))
+
+
+def test_a_reward_that_is_no_number_ends_the_search_with_its_trial(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match=r"the trial seed=\d has the reward nan"):
+        search(["seed=choice(1,2)"], [], tmp_path, 2, lambda _: float("nan"))

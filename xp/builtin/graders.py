@@ -168,6 +168,7 @@ def _unset(latex: str) -> tuple[str, Fraction | None]:
     text = _WORDS.sub(r"\1", latex)
     text = re.sub(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[!,;: ]|\\?[$%]|\^\{?\\circ\}?|\s", "", text)
     text = re.sub(r"\\[dt]frac", r"\\frac", text).removesuffix(".").casefold()
+    text = re.sub(r"\\frac(\d)(\d)", r"\\frac{\1}{\2}", text)
     is_number = re.fullmatch(r"-?(?:[\d.,]|\{,\})+|-?[\d.]+/[\d.]+|-?\\frac\{[\d.]+\}\{[\d.]+\}", text)
     found = numbers(text) if is_number else []
     return text, found[0] if len(found) == 1 else None

@@ -121,7 +121,9 @@ def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
         found.faults.append(_syntax_fault(file, text, error))
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        found.faults.append(FileFault(f"{file}:{line}", "contains a control character; remove it"))
+        found.faults.append(
+            FileFault(f"{file}:{line}", f"contains the control character 0x{ord(error.character):02x}; remove it")
+        )
     return not found.faults
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 FREE_FORM = re.compile(
-    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options|columns|grader_args)|launcher\.options"
+    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options|rows|columns|grader_args)|launcher\.options"
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""
@@ -183,7 +183,7 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
     node: Any = container
     parts, typed = path.split("."), override.input_line or path
     for depth, part in enumerate(parts[:-1]):
-        if isinstance(node, dict) and part not in node and FREE_FORM.match(path):
+        if isinstance(node, dict) and node.get(part) is None and FREE_FORM.match(path):
             node[part] = {}
         if not isinstance(node, dict) or part not in node:
             yield _unknown(container, path, ".".join(parts[:depth]), node, typed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tempfile
@@ -9,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from xp.compose.groups import compose_groups, options, with_plugins
+from xp.compose.groups import ROOT, compose_groups, options, with_plugins
 from xp.compose.mixes import MIXED, env_name, general_option, mix_name
 from xp.compose.model import GENERAL
 from xp.compose.points import compose
-from xp.compose.values import MISSING
+from xp.compose.values import MISSING, resolve_values
 from xp.errors import XpError
 from xp.spec.env import PROVIDER_FIELDS
 
@@ -85,19 +86,67 @@ def options_of(spec: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[s
 
 
 def _choose(wanted: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[str, str]:
-    """Group -> option, for the groups in which the default option has another name."""
-    by_name = options_of(wanted, directories)
-    if MIXED not in by_name:
-        names = ", ".join(wanted[MIXED]["members"])
-        raise XpError(f"env={names} is not an option here; give the directory that has it: --config-dir DIR")
+    """Group -> option, for the groups in which the nearest option is not the default one."""
     chosen: dict[str, str] = {}
     for group in _GROUPS:
-        composed = compose_groups(tuple(chosen.items()), directories)
-        default = composed.env_name if group == MIXED else composed.container[group]["name"]
-        name = mix_name(list(wanted[MIXED]["members"])) if group == MIXED else wanted[group]["name"]
-        if name != default and (option := by_name.get(group) or {"model": GENERAL}.get(group)):
-            chosen[group] = option
+        default = _section(group, chosen, directories)
+        is_default = _name(group, default) == _name(group, wanted[group])
+        candidates = list(_candidates(group, wanted, directories))
+        if len(candidates) == 1:
+            chosen |= {} if is_default else {group: candidates[0]}
+            continue
+        distances = {
+            option: _distance(_section(group, {**chosen, group: option}, directories), wanted[group])
+            for option in candidates
+        }
+        best = min(distances, key=lambda option: distances[option])
+        if not is_default or distances[best] < _distance(default, wanted[group]):
+            chosen[group] = best
     return chosen
+
+
+def _section(group: str, chosen: Mapping[str, str], directories: tuple[Path, ...]) -> Any:
+    """A group's own section as these options give it; of one environment as of a mixture of one."""
+    composed = compose_groups(tuple(chosen.items()), directories)
+    container = copy.deepcopy(composed.container)
+    resolve_values(container)
+    section = container[group]
+    return {"members": {composed.env_name: section}} if group == "env" and "members" not in section else section
+
+
+def _name(group: str, section: Mapping[str, Any]) -> Any:
+    return list(section["members"]) if group == "env" else section["name"]
+
+
+def _distance(section: Any, wanted: Any) -> int:
+    """Number of keys that have another value."""
+    return len(list(_differences(section, wanted)))
+
+
+def _candidates(group: str, wanted: Mapping[str, Any], directories: tuple[Path, ...]) -> Iterator[str]:
+    """Options that may be the one that a spec was made of."""
+    legal = options(group, directories)
+    if group == "env":
+        yield from _mixes_or_one(wanted["env"]["members"], legal, directories)
+        return
+    name = wanted[group]["name"]
+    of_name = [option for option in legal if option.startswith(name)]
+    yield from of_name or ([GENERAL] if group == "model" else legal)
+
+
+def _mixes_or_one(members: Mapping[str, Any], legal: Sequence[str], directories: tuple[Path, ...]) -> Iterator[str]:
+    names = list(members)
+    if len(names) == 1 and env_name(general := general_option(members[names[0]]), members[names[0]], {}) == names[0]:
+        names = [general]
+    if missing := [name for name in names if name not in legal]:
+        raise XpError(f"env={missing[0]} is not an option here; give the directory that has it: --config-dir DIR")
+    places = [ROOT / "conf/env", *(directory / "env" for directory in directories)]
+    for option in legal if len(members) > 1 else ():
+        if any((file := place / f"{option}.yaml").is_file() and "members" in file.read_text() for place in places):
+            own = compose_groups((("env", option),), directories).container["env"].get("members", {})
+            if list(own) == names:
+                yield option
+    yield mix_name(names)
 
 
 def _open_values(container: Mapping[str, Any], chosen: Mapping[str, str], wanted: Mapping[str, Any]) -> Changes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,24 +63,28 @@ def search(
         raise XpError(f"outputs: the path of a search must not have ?; got {database.parent}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        study = optuna.create_study(
-            storage=f"sqlite:///{database}", study_name="search", direction="maximize", load_if_exists=True
-        )
-    except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise XpError(f"{database}: {reason}", ExitCode.RESOURCE) from error
     except OSError as error:
         place = error.filename or directory
         raise XpError(f"{place}: {error.strerror}; outputs=DIR names another directory", ExitCode.RESOURCE) from None
-    for _ in range(num_trials):
-        trial = study.ask()
-        values = {override.key_or_group: _proposed(trial, override) for override in ranges}
-        try:
-            reward = objective(compose([*fixed, *(f"{key}={value}" for key, value in values.items())], config_dirs))
-        except XpError:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            raise
-        study.tell(trial, reward)
+    try:
+        study = optuna.create_study(
+            storage=f"sqlite:///{database}", study_name="search", direction="maximize", load_if_exists=True
+        )
+        for _ in range(num_trials):
+            trial = study.ask()
+            values = {override.key_or_group: _proposed(trial, override) for override in ranges}
+            words = [*fixed, *(f"{key}={value}" for key, value in values.items())]
+            try:
+                reward = objective(compose(words, config_dirs))
+                if not isfinite(reward):
+                    raise XpError(f"the trial {' '.join(words)} has the reward {reward}", ExitCode.UNHEALTHY)
+            except XpError:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                raise
+            study.tell(trial, reward)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise XpError(f"{database}: {reason}", ExitCode.RESOURCE) from error
     best = {"name": "optuna", "best_params": study.best_params, "best_value": study.best_value}
     write_atomically(directory / "optimization_results.yaml", yaml.safe_dump(best))
 
@@ -90,7 +95,7 @@ def _proposed(trial: Any, override: Override) -> Any:
 
     key, value = override.key_or_group, override.value()
     if isinstance(value, ChoiceSweep) or (isinstance(value, RangeSweep) and value.shuffle):
-        return trial.suggest_categorical(key, list(override.sweep_string_iterator()))
+        return trial.suggest_categorical(key, sorted(override.sweep_string_iterator()))
     assert isinstance(value, (IntervalSweep, RangeSweep))  # Hydra has no other kind
     low, high = value.start, value.end if isinstance(value, IntervalSweep) else value.stop
     how: dict[str, Any] = {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}

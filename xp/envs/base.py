@@ -6,8 +6,10 @@ A provider is independent of backends and launchers. `provider: openreward` in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
 
 MOST_TASKS: Final = 2**53
@@ -70,6 +72,15 @@ class ToolResult:
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Further numbers of the scorer, beside the reward."""
+
+
+def metrics_of(entries: Mapping[Any, Any]) -> dict[str, float]:
+    """The entries of a scorer's mapping that can be metrics: a name of one line, and a finite number."""
+    return {
+        str(name): float(value)
+        for name, value in entries.items()
+        if str(name).strip() and str(name).isprintable() and isinstance(value, Real) and math.isfinite(value)
+    }
 
 
 class Session(Protocol):

@@ -82,9 +82,14 @@ class DockerContainer:
         )
         atexit.register(self.remove)
 
+    @property
+    def is_ours(self) -> bool:
+        """Returns whether it is there, and was started by this process: a forked one leaves its parent's alone."""
+        return self.id is not None and self._owner == os.getpid()
+
     def remove(self) -> None:
-        """Removes the container; idempotent. A forked process does not remove its parent's container."""
-        if self.id is None or self._owner != os.getpid():
+        """Removes the container; idempotent."""
+        if not self.is_ours:
             return
         self.id = None
         atexit.unregister(self.remove)
@@ -150,7 +155,7 @@ class ImageServer:
 
     def stop(self) -> None:
         """Removes the container, and says so if it had ended by itself."""
-        if self._container is not None and self._container.id is not None:
+        if self._container is not None and self._container.is_ours:
             with suppress(XpError):
                 if ended := self._ended():
                     print(f"xp: {ended}", file=sys.stderr, flush=True)

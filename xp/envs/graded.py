@@ -17,6 +17,7 @@ from xp.envs.base import (
     EnvFault,
     EnvUnavailable,
     Message,
+    ResponseLost,
     SessionLost,
     Task,
     ToolResult,
@@ -111,10 +112,19 @@ class GradedSession:
     """
 
     def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits) -> None:
-        self._limits, self._is_closed = limits, False
-        self._child, self._number = process.child(), process.number()
-        limit_s, what = limits.create_timeout_s, "the grader's beginning"
-        self._opening: list[Message] = self._child.ask("open", self._number, dict(row), limit_s, what)
+        self._process, self._row, self._limits = process, row, limits
+        self._is_closed, self._has_answered = False, False
+        try:
+            self._opening = self._begin()
+        except ResponseLost:
+            self._opening = self._begin()
+
+    def _begin(self) -> list[Message]:
+        """Opens a conversation. The process may end because of another one, which must not make this one void."""
+        self._child, self._number = self._process.child(), self._process.number()
+        limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
+        opening: list[Message] = self._child.ask("open", self._number, dict(self._row), limit_s, what)
+        return opening
 
     def prompt(self) -> list[Message]:
         return list(self._opening)
@@ -133,8 +143,18 @@ class GradedSession:
 
     def answer(self, text: str) -> ToolResult:
         self._check_open()
-        limit_s = self._limits.call_timeout_s
-        result: ToolResult = self._child.ask("take", self._number, text, limit_s, "the grader")
+        try:
+            result = self._take(text)
+        except ResponseLost:
+            if self._has_answered:
+                raise
+            self._begin()
+            result = self._take(text)
+        self._has_answered = True
+        return result
+
+    def _take(self, text: str) -> ToolResult:
+        result: ToolResult = self._child.ask("take", self._number, text, self._limits.call_timeout_s, "the grader")
         return result
 
     def close(self) -> None:

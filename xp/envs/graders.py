@@ -4,15 +4,13 @@ with `step`."""
 from __future__ import annotations
 
 import inspect
-import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any, Final
 
-from xp.envs.base import Message, ProtocolError, ToolResult
+from xp.envs.base import Message, ProtocolError, ToolResult, metrics_of
 from xp.envs.config import EnvConfig, GraderForm
 from xp.envs.loop import run
 from xp.envs.messages import chat_messages
@@ -180,8 +178,7 @@ def _verdict(given: Any) -> ToolResult:
     if number is None:
         raise ProtocolError(NO_REWARD)
     # verl's functions give texts as well.
-    metrics = {str(name): float(one) for name, one in entries.items() if isinstance(one, Real) and math.isfinite(one)}
-    return ToolResult("graded", number, finished=True, metrics=metrics)
+    return ToolResult("graded", number, finished=True, metrics=metrics_of(entries))
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:

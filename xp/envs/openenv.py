@@ -92,13 +92,19 @@ def refusal(error: Any, what: str) -> ToolResult:
     detail = wire.mapping(error, what)
     code, message = detail.get("code"), str(detail.get("message"))[:MAX_ERROR_CHARS]
     if code == "VALIDATION_ERROR":
-        errors = [f"{'.'.join(map(str, one['loc']))}: {one.get('msg')}" for one in detail.get("errors") or ()]
+        # Whatever the form of the server's errors, the model is at fault, and gets the message.
+        entries = [one for one in _list(detail.get("errors")) if isinstance(one, Mapping)]
+        errors = [f"{'.'.join(map(str, _list(one.get('loc'))))}: {one.get('msg')}" for one in entries]
         return ToolResult(f"{message}: {'; '.join(errors)[:MAX_ERROR_CHARS]}", is_call_error=True)
     if code == "CAPACITY_REACHED":
         raise Refused(f"{what}: {message}; set env.limits.max_sessions to what it takes", is_starting=True)
     if code in ("EXECUTION_ERROR", "FACTORY_ERROR"):
         raise ToolCrashed(f"{what}: {message}")
     raise ProtocolError(f"{what}: {code} {message}")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _mcp_text(result: Any) -> str:
@@ -255,7 +261,7 @@ class OpenEnvCore(ServerCore):
             try:
                 return await self._open_once(reset, deadline)
             except EnvFault as fault:
-                await self.transport.pause(Repeat.QUESTION, fault, attempt, deadline)
+                await self.transport.pause(Repeat.OPENING, fault, attempt, deadline)
 
     async def _open_once(self, reset: Mapping[str, Any], deadline: float) -> tuple[Socket, ToolResult]:
         self.transport.check_open()

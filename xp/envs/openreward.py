@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from xp.envs import wire
 from xp.envs.base import (
+    DeadlineExceeded,
     EnvFault,
     Message,
     NotOffered,
@@ -222,7 +223,10 @@ class Catalog:
 
     async def _find_env(self) -> str:
         """Name of the server's only environment, or of the one with the name of the target's last part."""
-        reply = await self._json("GET", "/list_environments")
+        try:
+            reply = await self._json("GET", "/list_environments")
+        except NotOffered as fault:
+            raise NotOffered(f"{fault}: the server does not list its environments; name one by env.variant") from None
         if not isinstance(reply, list) or not reply:
             raise ProtocolError("GET /list_environments: not a list of names")
         names = [wire.string(name, "GET /list_environments") for name in reply]
@@ -270,6 +274,8 @@ def _spec(value: Any, path: str) -> Mapping[str, Any]:
 
 PING_EVERY_S: Final = 10.0
 CLOSE_S: Final = 10.0
+END_AGAIN_S: Final = 60.0
+"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 
@@ -298,6 +304,7 @@ class OpenRewardCore(ServerCore):
         self._open: set[Live] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._draining = asyncio.Event()
         self._has_messages = True
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
@@ -322,7 +329,7 @@ class OpenRewardCore(ServerCore):
                 live = await self._open_once(env, task, deadline)
                 break
             except ResponseLost as fault:
-                await self.transport.pause(Repeat.QUESTION, fault, attempt, deadline)
+                await self.transport.pause(Repeat.OPENING, fault, attempt, deadline)
         self._open.add(live)
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._keep_alive())
@@ -340,20 +347,24 @@ class OpenRewardCore(ServerCore):
             )
             live = Live(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
-        except BaseException:
+        except BaseException as error:
+            is_answered = isinstance(error, EnvFault) and not isinstance(error, (ResponseLost, DeadlineExceeded))
             for name in {sid or "", *progress} - {""}:
-                self.end(name)
+                self._later(self._tear_down(name) if is_answered else self._end_unanswered(name))
             raise
         return live
 
-    async def mint(self, deadline: float, progress: list[str], repeat: Repeat = Repeat.QUESTION) -> str:
+    async def mint(self, deadline: float, progress: list[str], repeat: Repeat = Repeat.OPENING) -> str:
         """Requests the id of a new, empty session."""
         text = await self.transport.stream(
             "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress, repeat=repeat
         )
         reply = wire.parse_json(text, "POST /create_session") if text else None
         sid = reply.get("sid") if isinstance(reply, dict) else None
-        return wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
+        name = wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
+        if not name.isprintable():
+            raise ProtocolError(f"POST /create_session: the session's id {name[:60]!r} cannot be sent in a header")
+        return name
 
     async def call(self, live: Live, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         what = f"POST /{live.env}/call"
@@ -367,7 +378,7 @@ class OpenRewardCore(ServerCore):
         if live.tools is None:
             deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
             path = f"/{live.env}/task_tools"
-            work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION)
+            work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
             live.tools = wire.tools(wire.parse_json(await self._guarded(live, work), path), path)
         return live.tools
 
@@ -388,6 +399,7 @@ class OpenRewardCore(ServerCore):
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
+        self._draining.set()
         if self._closing:
             await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
         await self.transport.close()
@@ -396,13 +408,11 @@ class OpenRewardCore(ServerCore):
         if self._has_messages:
             path = f"/{live.env}/messages"
             with suppress(SessionLost):
-                body = await self.transport.request(
-                    "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION
-                )
+                body = await self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
                 return wire.messages(wire.parse_json(body, path), path)
         # Servers before 0.1.157 have no /messages; if the session is lost instead, this request fails with that.
         path = f"/{live.env}/prompt"
-        body = await self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.QUESTION)
+        body = await self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
         self._has_messages = False
         return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
 
@@ -445,6 +455,13 @@ class OpenRewardCore(ServerCore):
                 live.in_flight.cancel()
         except EnvFault:
             pass  # The next call reports an outage, if it is not over by then.
+
+    async def _end_unanswered(self, sid: str) -> None:
+        """Ends a session that the server may still create: now, and again later, or when the provider closes."""
+        await self._tear_down(sid)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._draining.wait(), END_AGAIN_S)
+        await self._tear_down(sid)
 
     async def _tear_down(self, sid: str) -> None:
         deadline = asyncio.get_running_loop().time() + CLOSE_S

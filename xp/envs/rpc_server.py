@@ -47,7 +47,8 @@ class RpcServer:
             result = ("fault", (type(error).__name__, str(error)))
         except BaseException as error:
             place = traceback.extract_tb(error.__traceback__, limit=-1)[0]
-            result = ("raised", f"raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})")
+            (text, *_) = traceback.format_exception_only(error)  # reads a text that fails, too
+            result = ("raised", f"raised {text.strip()} ({place.filename}:{place.lineno})")
         with self._lock:
             try:
                 self._connection.send((number, *result))

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
+from urllib.parse import urljoin
 
 import aiohttp
 
@@ -27,6 +28,7 @@ from xp.envs.base import (
 )
 from xp.envs.retry import Refused, RetryRule, Unreachable, retry_after_s
 from xp.envs.target import Target, origin
+from xp.errors import XpError
 from xp.lib.text import valid_text
 
 
@@ -111,8 +113,14 @@ async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_sess
     status = response.status
     where = f"{what} on {origin(url)}: {status}"
     if 300 <= status < 400:
-        goal = response.headers.get("Location", "")
-        raise UnsafeOrigin(f"{where}, a redirect to {goal[:200]!r}, which was not followed")
+        # The whole address may have a token.
+        try:
+            other = origin(urljoin(url, response.headers.get("Location", "")))
+        except (XpError, ValueError):
+            other = "another place"
+        if other == origin(url):
+            raise ProtocolError(f"{where}, a redirect to the same server, which was not followed")
+        raise UnsafeOrigin(f"{where}, a redirect to {other}, which was not followed")
     detail = await _detail(response)
     is_starting = response.headers.get("X-Backend-State") == "starting"
     wait = retry_after_s(response.headers.get("Retry-After"), time.time())
@@ -211,6 +219,8 @@ class Repeat(Enum):
     answered are tried a few times only: the address may be wrong."""
     NOTICE = "notice"
     """Idempotent, and nobody waits for the answer: a few attempts."""
+    OPENING = "opening"
+    """Idempotent; an outage is waited out until the deadline."""
     CREATION = "creation"
     """Executes at most once; every refusal is waited out until the deadline."""
     CALL = "call"
@@ -230,6 +240,7 @@ def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
     return {
         Repeat.QUESTION: RetryRule(max_attempts, lost, lost),
         Repeat.NOTICE: RetryRule(max_attempts, lost),
+        Repeat.OPENING: RetryRule(max_attempts, lost, lost),
         Repeat.CREATION: RetryRule(max_attempts, refused, refused),
         Repeat.CALL: RetryRule(max_attempts, refused, (Unreachable,)),
         Repeat.RESUMPTION: RetryRule(max_attempts, lost, (Unreachable,)),

@@ -19,6 +19,7 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
     UnsafeOrigin,
+    metrics_of,
 )
 from xp.envs.retry import backoff_s
 from xp.episode.prompt import WAY_OUT, first_difference, session_messages
@@ -147,8 +148,9 @@ def _valid(result: ToolResult) -> ToolResult:
         raise ProtocolError(f"the reward is {result.reward!r:.60}, not a number or None")
     if not hasattr(type(result.finished), "__bool__"):  # A text such as "false" would count as true.
         raise ProtocolError(f"finished is {result.finished!r:.60}, not True or False")
-    text = valid_text(result.text)
-    return result if text == result.text else replace(result, text=text)
+    text, metrics = valid_text(result.text), metrics_of(result.metrics)
+    is_valid = text == result.text and metrics == result.metrics
+    return result if is_valid else replace(result, text=text, metrics=metrics)
 
 
 def _as_fault(act: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import Endpoint
 from xp.lib.exchange import post
+from xp.lib.reading import is_count
 from xp.lib.text import counted, valid_text, valid_value
 from xp.secrets.redaction import Redactor
 
@@ -257,6 +258,7 @@ class Api:
             message = {**message, "content": said_text(message.get("content"))}
             if choice.get("finish_reason") == "content_filter" and not is_said(message):
                 raise ValueError("the answer was filtered")
+            message = valid_value(message)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
@@ -267,9 +269,9 @@ class Api:
         counts = usage if isinstance(usage, dict) else {}
         read, written = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
         return Answer(
-            valid_value(message),
-            read if isinstance(read, int) else None,
-            written if isinstance(written, int) else None,
+            message,
+            read if is_count(read) else None,
+            written if is_count(written) else None,
             is_cut=choice.get("finish_reason") == CUT,
         )
 

@@ -233,6 +233,7 @@ class _Content:
     environments: Mapping[str, Summary]
     usage: _Usage
     tasks: Mapping[str, _Task]
+    scoring: Mapping[str, Mapping[str, Any]] | None = None
 
 
 def read_summary(file: Path) -> Mapping[str, Any]:
@@ -241,7 +242,7 @@ def read_summary(file: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
         raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
     try:
-        TypeAdapter(_Content).validate_python(value)
+        TypeAdapter(_Content).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -83,8 +83,9 @@ def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
             return found.read().decode("utf-8")
     except OSError as error:
         raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
-    except UnicodeDecodeError:
-        raise XpError(f"{file} is not UTF-8 text", code) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise XpError(f"{file} is not UTF-8 text (line {line}); save it as UTF-8 text", code) from None
 
 
 def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:

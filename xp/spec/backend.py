@@ -17,6 +17,7 @@ from xp.spec.section import (
     Section,
     Size,
     check_no_secret_below,
+    check_numbers_below,
 )
 
 
@@ -152,4 +153,4 @@ class BackendSpec(Section):
     @field_validator("overrides", mode="before")
     @classmethod
     def _no_secret_in_overrides(cls, overrides: Any) -> Any:
-        return check_no_secret_below(overrides)
+        return check_numbers_below(check_no_secret_below(overrides))

@@ -39,6 +39,7 @@ from xp.spec.section import (
     Section,
     check_http_url,
     check_no_secret_below,
+    check_numbers_below,
     check_plain_url,
 )
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
@@ -202,7 +203,7 @@ class EnvMember(Section):
     @field_validator("options", "secrets", "grader_args", "rows", "columns", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
-        return check_no_secret_below(options)
+        return check_numbers_below(check_no_secret_below(options))
 
     @field_validator("options", mode="after")
     @classmethod

@@ -23,6 +23,7 @@ from xp.spec.section import (
     Size,
     check_http_url,
     check_no_secret_below,
+    check_numbers_below,
     check_plain_url,
 )
 
@@ -118,7 +119,7 @@ class LauncherSpec(Section):
     @field_validator("options", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
-        return check_no_secret_below(options)
+        return check_numbers_below(check_no_secret_below(options))
 
     @field_validator("options", mode="after")
     @classmethod

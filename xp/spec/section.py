@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, get_args, get_origin
@@ -166,17 +167,28 @@ def check_no_secret_below(value: Any) -> Any:
     return value
 
 
-def _first_text(value: Any, is_wanted: Callable[[str], bool], place: str = "") -> str | None:
-    """The path of the first text or key below mappings and lists that is wanted; None: there is none."""
-    if isinstance(value, str):
-        return place if is_wanted(value) else None
+def check_numbers_below(value: Any) -> Any:
+    """Raises ValueError, with the path, where a number below the value is not finite: JSON has no such number."""
+    if (place := _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))) is not None:
+        raise ValueError(f"{place}{place and ': '}should be a finite number")
+    return value
+
+
+def _first_text(value: Any, is_wanted: Callable[[str], bool]) -> str | None:
+    return _first_leaf(value, lambda one: isinstance(one, str) and is_wanted(one))
+
+
+def _first_leaf(value: Any, is_wanted: Callable[[Any], bool], place: str = "") -> str | None:
+    """The path of the first value or key below mappings and lists that is wanted; None: there is none."""
     if isinstance(value, Mapping):
-        if any(isinstance(key, str) and is_wanted(key) for key in value):
+        if any(map(is_wanted, value)):
             return place
         children = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        children = list(enumerate(value))
     else:
-        children = list(enumerate(value)) if isinstance(value, (list, tuple)) else []
-    paths = (_first_text(one, is_wanted, f"{place}.{key}" if place else str(key)) for key, one in children)
+        return place if is_wanted(value) else None
+    paths = (_first_leaf(one, is_wanted, f"{place}.{key}" if place else str(key)) for key, one in children)
     return next((path for path in paths if path is not None), None)
 
 

@@ -96,11 +96,12 @@ def remove(root: Path) -> None:
     """Removes a directory, even with restrictive modes; links are removed, not followed."""
     if root.is_symlink() or not root.is_dir():
         return  # A command has removed or replaced it.
-    root.chmod(0o700)
+    with suppress(OSError):  # Another thread, or a process of the command, may remove it at the same time.
+        root.chmod(0o700)
     for place, folders, _ in os.walk(root):
         for folder in (Path(place, name) for name in folders):
-            if not folder.is_symlink():
-                folder.chmod(0o700)
+            with suppress(OSError):
+                folder.chmod(0o700, follow_symlinks=not folder.is_symlink())
     shutil.rmtree(root, ignore_errors=True)
 
 
