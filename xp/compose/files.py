@@ -120,9 +120,10 @@ def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
     except yaml.MarkedYAMLError as error:
         found.faults.append(_syntax_fault(file, text, error))
     except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
+        # libyaml counts bytes.
+        line = text.encode()[: error.position].count(b"\n") + 1
         found.faults.append(
-            FileFault(f"{file}:{line}", f"contains the control character 0x{ord(error.character):02x}; remove it")
+            FileFault(f"{file}:{line}", f"contains the control character 0x{error.character:02x}; remove it")
         )
     return not found.faults
 
