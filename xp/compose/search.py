@@ -54,7 +54,7 @@ def search(
         raise XpError("a search needs Optuna: make setup installs it (pyproject.toml, extra optuna)", ExitCode.RUNTIME)
     ranges, fixed = _checked_ranges(overrides, config_dirs)
     import optuna
-    from sqlalchemy.exc import SQLAlchemyError  # type: ignore[import-untyped]
+    from sqlalchemy.exc import SQLAlchemyError
 
     if not sys.stderr.isatty():
         optuna.logging.disable_default_handler()  # its lines have colours
