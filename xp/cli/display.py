@@ -61,10 +61,11 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     from xp.planning.backend import backend_of
     from xp.planning.extent import held_out_lines, profile_lines, row_lines
     from xp.planning.memory.fit import memory_lines
+    from xp.planning.refusals import machine_line
 
     out = console()
     out.print(title(plan), style="bold")
-    for line in (*arithmetic(plan), *memory_lines(plan.spec, outputs)):
+    for line in (machine_line(plan.spec), *arithmetic(plan), *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
@@ -141,9 +142,12 @@ def stand_in_lines(plan: Plan) -> list[str]:
 
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
+    from xp.hardware import gpu_rows
     from xp.planning.refusals import sandbox_lines
 
-    return [*stand_in_lines(plan), *sandbox_lines(plan.spec)]
+    unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
+    hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
+    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *hint]
 
 
 def arithmetic(plan: Plan) -> list[str]:

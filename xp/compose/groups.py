@@ -13,9 +13,10 @@ from xp import plugins
 from xp.compose.files import FileFault
 from xp.compose.known_names import option_alias
 from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
-from xp.compose.sources import OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
+from xp.compose.sources import MACHINES, OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
 from xp.compose.values import with_references
 from xp.errors import XpError, nearest
+from xp.hardware import AUTO, machine_of, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,6 +119,12 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
             continue
         names = members_of(wanted) if group == MIXED and wanted not in legal else [wanted]
         found = [option_alias(group, name, legal) for name in names]
+        if group == "hardware" and found == [None]:
+            try:
+                found = [machine_option(wanted, legal)]
+            except XpError as error:
+                faults.append(str(error))
+                continue
         for name in (name for name, option in zip(names, found, strict=True) if option is None):
             faults.append(_no_option(group, name, legal, config_dirs))
         options_found = [option for option in found if option is not None]
@@ -128,11 +135,24 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
     return chosen, faults
 
 
+def machine_option(word: str, legal: Sequence[str]) -> str | None:
+    """The option of a word for a machine: a file's if one has its name; None: the word has another form.
+
+    Raises:
+        XpError: an unknown card, or `auto` on a machine with different GPUs.
+    """
+    if word.lower() == AUTO:
+        return "cpu" if this_machine() is None else AUTO
+    machine = machine_of(word)
+    return None if machine is None else option_alias("hardware", machine.name, legal) or machine.name
+
+
 def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
     if group == "model" and "/" in name:
         return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
     stray = "".join(_stray(group, name, config_dirs))
-    return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{stray}"
+    words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100" if group == "hardware" else ""
+    return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
 
 
 def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
@@ -192,6 +212,7 @@ def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
 def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
     register_sources(reads)
     searchpath = [f"{OWN_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
+    searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")
     quoted = ",".join(f"'{place}'" for place in searchpath)
     return [f"hydra.searchpath=[{quoted}]", *(f"{group}='{option}'" for group, option in chosen.items())]
 

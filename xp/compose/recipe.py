@@ -16,6 +16,7 @@ from xp.compose.model import GENERAL
 from xp.compose.points import compose
 from xp.compose.values import MISSING, resolve_values
 from xp.errors import XpError
+from xp.hardware import machine_of
 from xp.spec.env import PROVIDER_FIELDS
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def options_of(spec: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[s
         if not isinstance(section, dict):
             continue
         if group != MIXED:
-            found |= {group: section["name"]} if section.get("name") in legal else {}
+            is_machine = group == "hardware" and machine_of(str(section.get("name"))) is not None
+            found |= {group: section["name"]} if is_machine or section.get("name") in legal else {}
             continue
         members = section.get("members") or {}
         names = list(members)
@@ -131,6 +133,8 @@ def _candidates(group: str, wanted: Mapping[str, Any], directories: tuple[Path, 
         return
     name = wanted[group]["name"]
     of_name = [option for option in legal if option.startswith(name)]
+    if group == "hardware" and not of_name and machine_of(name) is not None:
+        of_name = [name]
     yield from of_name or ([GENERAL] if group == "model" else legal)
 
 

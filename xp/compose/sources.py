@@ -1,4 +1,4 @@
-"""Hydra's sources of options: xp's own files, mixtures that no file holds, and the user's files, read as data first."""
+"""Hydra's sources of options: xp's files, mixtures and machines without a file, and the user's files, read as data."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any, Final
 from xp.compose.files import FileFault, read_file
 from xp.compose.mixes import MIXED, SIGN, defaults_of, with_mixes_named
 from xp.compose.values import KEPT_MISSING, KEPT_REFERENCE, MISSING
+from xp.hardware import AUTO, machine_of, this_machine
 
-OWN_FILES, USER_FILES = "xp-own", "xp-user"
-"""Schemes of Hydra's search path."""
+OWN_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
+"""Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
 
 
 def register_sources(reads: list[FileFault]) -> None:
-    """Registers both schemes with Hydra; faults of a user's file are added to `reads`."""
+    """Registers the schemes with Hydra; faults of a user's file are added to `reads`."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.plugins.config_source import ConfigResult
@@ -68,12 +69,35 @@ def register_sources(reads: list[FileFault]) -> None:
             _name_mixes(loaded)
             return loaded
 
-    SourcesRegistry.instance().types |= {OWN_FILES: OwnFiles, USER_FILES: UserFiles}
+    class Machines(FileConfigSource):
+        @staticmethod
+        def scheme() -> str:
+            return MACHINES
+
+        def is_config(self, config_path: str) -> bool:
+            word = _word(config_path)
+            return word == AUTO or (word is not None and machine_of(word) is not None)
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            word = _word(config_path) or ""
+            machine = this_machine() if word == AUTO else machine_of(word)
+            if machine is None:
+                return super().load_config("hardware/cpu")
+            place, option = f"{MACHINES}://{self.path}", OmegaConf.create(machine.option())
+            return ConfigResult(self.provider, place, option, {"package": "_global_"})
+
+    SourcesRegistry.instance().types |= {OWN_FILES: OwnFiles, USER_FILES: UserFiles, MACHINES: Machines}
 
 
 def _is_mix(config_path: str) -> bool:
     path = Path(config_path)
     return path.parent.name == MIXED and SIGN in path.name
+
+
+def _word(config_path: str) -> str | None:
+    """The name of an option of the hardware group; None: the path is of another group."""
+    path = Path(config_path)
+    return path.name.removesuffix(".yaml") if path.parent.name == "hardware" else None
 
 
 def _name_mixes(loaded: Any) -> None:
