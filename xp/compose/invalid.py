@@ -40,7 +40,7 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         legal = _fields(schema, loc[:-1])
         guess = nearest(str(loc[-1]), legal)
         return Fault(path, f"{path}: unknown key{guess}{_native(path, value)}; legal here: {', '.join(legal)}")
-    if error["loc"][-1] == "[key]" and "expected" in error.get("ctx", {}):
+    if error["loc"][-1:] == ("[key]",) and "expected" in error.get("ctx", {}):
         legal = [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")]
         return Fault(path, f"{path}: unknown key{nearest(str(value), legal)}; legal here: {', '.join(legal)}")
     if error["type"] == "missing":
