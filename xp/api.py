@@ -9,11 +9,11 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from xp.compose import compose as compose_overrides
+from xp.composition import compose as compose_overrides
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan, new_run_id
-from xp.runs.held_out import HeldOutResult
-from xp.runs.record import RunStatus, read_record
+from xp.run_records.held_out import HeldOutResult
+from xp.run_records.record import RunStatus, read_record
 from xp.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(spec: RunSpec) -> Run:
 
 def load(name: str, outputs: Path | str = OUTPUTS) -> Run:
     """A run by its name, the beginning of its name, or its directory; raises XpError(RUN_DIR) if there is none."""
-    from xp.runs.named import run_directory
+    from xp.run_records.named import run_directory
 
     return Run(run_directory(Path(outputs), name))
 
@@ -86,7 +86,7 @@ def runs(*names: str, outputs: Path | str = OUTPUTS) -> Any:
         A pandas.DataFrame; without pandas a list of mappings. Columns: those of `xp runs compare`, and the keys in
         which the runs differ.
     """
-    from xp.runs.leaderboard import PLAIN, leaderboard
+    from xp.run_records.leaderboard import PLAIN, leaderboard
 
     rows = leaderboard(Path(outputs), names)
     return _table([{name: getattr(row, name) for name in PLAIN} | dict(row.differs) for row in rows])
@@ -154,8 +154,8 @@ class Run:
     @property
     def spec(self) -> RunSpec:
         """The spec of the last attempt."""
-        from xp.compose import validated
-        from xp.runs.leaderboard import spec_of
+        from xp.composition.points import validated
+        from xp.run_records.leaderboard import spec_of
 
         return validated(spec_of(self.directory, len(read_record(self.directory).attempts)), self.name)
 
@@ -178,7 +178,7 @@ class Run:
     @property
     def held_out(self) -> dict[str, HeldOutResult]:
         """`before` and `after` training -> result; empty: not evaluated."""
-        from xp.runs.held_out import held_out
+        from xp.run_records.held_out import held_out
 
         return held_out(self.directory)
 

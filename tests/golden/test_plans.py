@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.planning.plan import build_plan
 
 PLANS = Path(__file__).parent / "plans"

@@ -19,7 +19,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.resuming import lose_once, process_with
 from tests.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode

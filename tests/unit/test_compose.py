@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
+from xp.composition import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
 from xp.errors import ExitCode, XpError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import compose, groups
-from xp.compose.recipe import recipe_of
+from xp.composition import compose, groups
+from xp.composition.recipe import recipe_of
 from xp.errors import XpError
 from xp.hardware import card_named, cards
 from xp.planning.refusals import card_refusals, machine_line

@@ -27,8 +27,8 @@ from xp.planning.plan import (
     build_preparation,
     new_run_id,
 )
-from xp.runs.resume import spec_to_resume, split_off
-from xp.runs.run_directory import xp_command
+from xp.run_records.resume import spec_to_resume, split_off
+from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 
 
@@ -119,8 +119,8 @@ def plan(asked: Namespace) -> int:
 
 def search(asked: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
-    from xp.compose.search import search as run_trials
-    from xp.runs.sweep import held_out_reward
+    from xp.composition.search import search as run_trials
+    from xp.run_records.sweep import held_out_reward
 
     digest = text_digest("\n".join(sorted(asked.overrides)))[:12]
     directory = outputs_of(asked.overrides) / "searches" / digest

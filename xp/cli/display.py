@@ -17,8 +17,8 @@ from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.runs.held_out import HeldOutResult, checkpoint_of, read_held_out
-from xp.runs.run_directory import xp_command
+from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out
+from xp.run_records.run_directory import xp_command
 from xp.tracking.base import tracked_places
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically

@@ -31,7 +31,7 @@ from xp.lib.digest import digest_of
 from xp.planning.episode import chat_of, episode_config, episode_environ
 from xp.planning.extent import row_lines
 from xp.planning.stages import prepare_config, rounds
-from xp.runs.run_directory import check_writable
+from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.prepare import prepare

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.compose.faults import Fault
+from xp.composition.faults import Fault
 from xp.errors import nearest
 from xp.lib.data_files import HUB, path_in
 from xp.models.files import HUB_ID, config_of, local_directory, missing_parts

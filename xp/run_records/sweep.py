@@ -14,9 +14,9 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
-from xp.runs.detached import current
-from xp.runs.leaderboard import INCIDENTAL, leaderboard
-from xp.runs.record import RunStatus, is_held, is_ours
+from xp.run_records.detached import current
+from xp.run_records.leaderboard import INCIDENTAL, leaderboard
+from xp.run_records.record import RunStatus, is_held, is_ours
 from xp.spec import RunSpec
 
 

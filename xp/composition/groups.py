@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from xp import plugins
-from xp.compose.files import FileFault
-from xp.compose.known_names import option_alias
-from xp.compose.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
-from xp.compose.sources import MACHINES, OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
-from xp.compose.values import with_references
+from xp.composition.files import FileFault
+from xp.composition.known_names import option_alias
+from xp.composition.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
+from xp.composition.sources import MACHINES, OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
+from xp.composition.values import with_references
 from xp.errors import XpError, nearest
 from xp.hardware import AUTO, machine_of, this_machine
 

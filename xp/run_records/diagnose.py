@@ -8,9 +8,9 @@ from pathlib import Path
 from xp.diagnosis.history import Facts, History, ToolUse
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
-from xp.runs.leaderboard import spec_of
-from xp.runs.record import RunRecord
-from xp.runs.tool_use import tool_use
+from xp.run_records.leaderboard import spec_of
+from xp.run_records.record import RunRecord
+from xp.run_records.tool_use import tool_use
 
 
 def history_of(run: Path, record: RunRecord, tools: ToolUse | None = None) -> History:

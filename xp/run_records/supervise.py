@@ -16,11 +16,11 @@ from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.job_spec import State, missing, states
 from xp.launchers.node.log import last_lines, write_to_screen
 from xp.lib.signals import Signals
-from xp.runs.detached import record_before
-from xp.runs.kept import has_every_stage, is_whole, kept
-from xp.runs.ready import Ready, context_of, make_ready, provenance
-from xp.runs.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
-from xp.runs.run_directory import hold, resource_errors, resume_command, save_record, save_spec
+from xp.run_records.detached import record_before
+from xp.run_records.kept import has_every_stage, is_whole, kept
+from xp.run_records.ready import Ready, context_of, make_ready, provenance
+from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.run_records.run_directory import hold, resource_errors, resume_command, save_record, save_spec
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xp.compose.points import to_yaml
+from xp.composition.points import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import TEMPORARY, write_atomically
 from xp.lib.text import counted
-from xp.runs.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
+from xp.run_records.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
 from xp.spec import RunSpec
 
 SPEC = "spec.yaml"

@@ -14,8 +14,8 @@ from xp.job import Stage
 from xp.launchers.node.job_spec import states
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged
-from xp.runs.record import RunRecord, RunStatus, read_record
-from xp.runs.run_directory import xp_command
+from xp.run_records.record import RunRecord, RunStatus, read_record
+from xp.run_records.run_directory import xp_command
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan

@@ -9,9 +9,9 @@ from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, Final
 
-from xp.compose.files import FileFault, read_file
-from xp.compose.mixes import MIXED, SIGN, defaults_of, with_mixes_named
-from xp.compose.values import KEPT_MISSING, KEPT_REFERENCE, MISSING
+from xp.composition.files import FileFault, read_file
+from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
+from xp.composition.values import KEPT_MISSING, KEPT_REFERENCE, MISSING
 from xp.hardware import AUTO, machine_of, this_machine
 
 OWN_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.compose.groups import compose_groups, with_plugins
-from xp.compose.known_names import foreign_hint
-from xp.compose.values import resolve_values
+from xp.composition.groups import compose_groups, with_plugins
+from xp.composition.known_names import foreign_hint
+from xp.composition.values import resolve_values
 from xp.planning.backend import backend_of
 from xp.spec import RunSpec
 

@@ -14,7 +14,7 @@ from xp.episode.clusters import Limits, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.reading import LARGEST, MAX_COUNT, check_below, text_of
-from xp.runs.record import RunRecord, number_of, read_record
+from xp.run_records.record import RunRecord, number_of, read_record
 from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from xp.compose.groups import GROUPS, ROOT, options
-from xp.compose.origins import Origin, give_way, origin_of, other_of, with_value
-from xp.compose.points import (
+from xp.composition.groups import GROUPS, ROOT, options
+from xp.composition.origins import Origin, give_way, origin_of, other_of, with_value
+from xp.composition.points import (
     Point,
     compose,
     compose_sweep,

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.faults import Fault, all_paths, every_key, explain_unknown_key, same_key
-from xp.compose.groups import GROUPS, options
-from xp.compose.mixes import MIXED
-from xp.compose.native_names import hint
+from xp.composition.faults import Fault, all_paths, every_key, explain_unknown_key, same_key
+from xp.composition.groups import GROUPS, options
+from xp.composition.mixes import MIXED
+from xp.composition.native_names import hint
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xp.compose.overrides import parse
-from xp.compose.points import compose
+from xp.composition.overrides import parse
+from xp.composition.points import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 

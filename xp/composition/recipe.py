@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from xp.compose.groups import ROOT, compose_groups, options, with_plugins
-from xp.compose.mixes import MIXED, env_name, general_option, mix_name
-from xp.compose.model import GENERAL
-from xp.compose.points import compose
-from xp.compose.values import MISSING, resolve_values
+from xp.composition.groups import ROOT, compose_groups, options, with_plugins
+from xp.composition.mixes import MIXED, env_name, general_option, mix_name
+from xp.composition.model import GENERAL
+from xp.composition.points import compose
+from xp.composition.values import MISSING, resolve_values
 from xp.errors import XpError
 from xp.hardware import machine_of
 from xp.spec.env import PROVIDER_FIELDS

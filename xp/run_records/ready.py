@@ -17,8 +17,8 @@ from xp.launchers.files import PACKAGE, copy_modules, copy_package, inside, loca
 from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.names import is_name
-from xp.runs.record import Provenance
-from xp.runs.run_directory import check_run_directory, check_writable, resource_errors
+from xp.run_records.record import Provenance
+from xp.run_records.run_directory import check_run_directory, check_writable, resource_errors
 from xp.secrets.redaction import Redactor, resolve, telling_values
 from xp.tracking.base import WANDB_KEY, TrackedRun, check_trackers, node_tracking
 from xp.tracking.mirror import Mirror

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xp.compose import from_container, give_way, parse_assignments, with_value
-from xp.compose.faults import all_paths
+from xp.composition import from_container, give_way, parse_assignments, with_value
+from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import counted
-from xp.runs.run_directory import xp_command
+from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
 
@@ -67,10 +67,10 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     Raises:
         XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
     """
-    from xp.compose.points import validated
-    from xp.runs.named import run_directory
-    from xp.runs.record import read_record
-    from xp.runs.run_directory import is_unborn
+    from xp.composition.points import validated
+    from xp.run_records.named import run_directory
+    from xp.run_records.record import read_record
+    from xp.run_records.run_directory import is_unborn
     from xp.spec.recorded import recorded_spec
 
     values = parse_assignments(overrides)

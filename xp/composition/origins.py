@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.compose.files import Mark, marks_under, read_file
-from xp.compose.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
+from xp.composition.files import Mark, marks_under, read_file
+from xp.composition.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
 
 NULLS = ("", "~", "null", "Null", "NULL")
 """Spellings of null in YAML."""

@@ -10,8 +10,8 @@ from typing import Final
 
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.names import is_name
-from xp.runs.record import FILE
-from xp.runs.run_directory import xp_command
+from xp.run_records.record import FILE
+from xp.run_records.run_directory import xp_command
 
 RUNS: Final = "runs"
 EVALUATIONS: Final = "evaluations"

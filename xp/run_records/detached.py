@@ -12,7 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Detachable, Distant, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.lib.reading import json_of
-from xp.runs.record import (
+from xp.run_records.record import (
     LOCK,
     RunRecord,
     RunStatus,
@@ -24,7 +24,7 @@ from xp.runs.record import (
     update_stage,
     write_record,
 )
-from xp.runs.run_directory import resource_errors, xp_command
+from xp.run_records.run_directory import resource_errors, xp_command
 from xp.spec.place import LauncherSpec
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.compose.faults import Fault
-from xp.compose.groups import Composed, compose_groups, with_plugins
-from xp.compose.invalid import explain_invalid
-from xp.compose.mixes import env_name
-from xp.compose.model import complete_checkpoint, complete_model, complete_rows
-from xp.compose.origins import file_marks, give_way, settle_files, with_value
-from xp.compose.overrides import apply, choices_of, is_group, parse
-from xp.compose.values import resolve_values
+from xp.composition.faults import Fault
+from xp.composition.groups import Composed, compose_groups, with_plugins
+from xp.composition.invalid import explain_invalid
+from xp.composition.mixes import env_name
+from xp.composition.model import complete_checkpoint, complete_model, complete_rows
+from xp.composition.origins import file_marks, give_way, settle_files, with_value
+from xp.composition.overrides import apply, choices_of, is_group, parse
+from xp.composition.values import resolve_values
 from xp.errors import ExitCode, XpError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
 from xp.lib.terminal import csv_cell, markdown_cell
-from xp.runs.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
-from xp.runs.named import named_runs
-from xp.runs.record import RunRecord, read_record
+from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
+from xp.run_records.named import named_runs
+from xp.run_records.record import RunRecord, read_record
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from xp.compose.faults import Fault, all_paths
-from xp.compose.native_names import hint
+from xp.composition.faults import Fault, all_paths
+from xp.composition.native_names import hint
 from xp.errors import nearest
 from xp.spec.section import FORMS
 

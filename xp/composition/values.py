@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from xp.compose.faults import Fault, all_paths
-from xp.compose.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolation_fault, short
+from xp.composition.faults import Fault, all_paths
+from xp.composition.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolation_fault, short
 from xp.errors import nearest
 
 MISSING = "???"
