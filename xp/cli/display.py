@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def console(*, stderr: bool = False) -> Console:
     """Console for output: styled on a terminal, else plain text.
 
-    Texts have no colours of their own, and brackets and colons in them are not markup: paths may have them.
+    Texts have no colours of their own, and brackets and colons in them are not markup: paths may have them. A notebook
+    gets the same text, as of any command.
     """
     from rich.console import Console
 
@@ -39,7 +40,7 @@ def console(*, stderr: bool = False) -> Console:
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **options)
 
-    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, force_jupyter=False)
 
 
 def headed(head: str, rest: str) -> Text:
