@@ -98,6 +98,8 @@ def evaluate(asked: Namespace) -> int:
 def plan(asked: Namespace) -> int:
     """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
+    from xp.cli.table import wrapped
+    from xp.planning.duration import time_lines
 
     if asked.cfg:
         return show_config(asked)
@@ -112,6 +114,8 @@ def plan(asked: Namespace) -> int:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
         task_sets = {stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"}
         out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
+        for line in time_lines([one.spec for one in plans], Path(plans[0].spec.outputs)):
+            out.print(wrapped(line))
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=asked.files)
     return ExitCode.OK

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +61,15 @@ def live_console() -> Console:
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of
+    from xp.planning.duration import time_lines
     from xp.planning.extent import held_out_lines, profile_lines, row_lines
     from xp.planning.memory.fit import memory_lines
     from xp.planning.refusals import machine_line
 
     out = console()
     out.print(title(plan), style="bold")
-    for line in (machine_line(plan.spec), *arithmetic(plan), *memory_lines(plan.spec, outputs)):
+    facts = (machine_line(plan.spec), *arithmetic(plan), *time_lines([plan.spec], outputs))
+    for line in (*facts, *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
@@ -94,11 +97,15 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
 
 def plan_json(plan: Plan) -> str:
-    """A plan as JSON, with its estimate of memory, which is no part of the plan since it depends on the outputs
-    root."""
+    """A plan as JSON, with its estimates of memory and time, which are no part of the plan since they depend on the
+    outputs root."""
+    from xp.planning.duration import duration
     from xp.planning.memory.fit import memory_json
 
-    content = json.loads(plan.to_json()) | {"memory": memory_json(plan.spec, Path(plan.spec.outputs))}
+    outputs = Path(plan.spec.outputs)
+    found = duration(plan.spec, outputs)
+    estimates = {"memory": memory_json(plan.spec, outputs), "step_s": None if found is None else asdict(found)}
+    content = json.loads(plan.to_json()) | estimates
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
