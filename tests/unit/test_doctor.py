@@ -210,3 +210,15 @@ def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
     looked_at = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert {"plan", "launcher"} <= looked_at
     assert looked_at.isdisjoint({"accelerators", "host", "disk", "python", "version", "checkout"})
+
+
+def test_json_has_every_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import xp.doctor
+
+    findings = [ok("plan", "train"), fault("disk", "too small", ExitCode.RESOURCE)]
+    monkeypatch.setattr(xp.doctor, "examine", lambda _: iter(findings))
+    assert main(["doctor", "--json"]) == ExitCode.RESOURCE
+    assert json.loads(capsys.readouterr().out) == [
+        {"subject": "plan", "verdict": "ok", "text": "train", "code": 0},
+        {"subject": "disk", "verdict": "FAULT", "text": "too small", "code": 74},
+    ]

@@ -96,6 +96,11 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
 
 
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    add_spec(parser)
+    parser.add_argument("--json", action="store_true", help="every finding as JSON")
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
     parser.epilog = 'for example: eval "$(xp completion bash)"'
@@ -363,7 +368,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "explain": Command(
         "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "information:explain"
     ),
-    "doctor": Command("check this machine against a plan", add_spec, "information:doctor"),
+    "doctor": Command("check this machine against a plan", _doctor, "information:doctor"),
     "env": Command(
         "environments: check one without a model, create one, list all",
         add_env,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import asdict
 
 from xp.cli.table import wrapped
 from xp.composition import compose, to_yaml
@@ -67,8 +68,11 @@ def doctor(asked: Namespace) -> int:
 
     findings = []
     for finding in examine(compose(asked.overrides, asked.config_dir)):
-        print(wrapped(str(finding)), flush=True)
+        if not asked.json:
+            print(wrapped(str(finding)), flush=True)
         findings.append(finding)
+    if asked.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     return exit_code(findings)
 
 

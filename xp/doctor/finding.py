@@ -24,18 +24,18 @@ class Finding:
     text: str
     """The result, and for a fault how to fix it."""
     code: ExitCode = ExitCode.RUNTIME
-    """Exit code of the process if this is a fault."""
+    """Exit code that a fault gives the process."""
 
     def __str__(self) -> str:
         return f"{self.verdict:5} {self.subject:12} {self.text}"
 
 
 def ok(subject: str, text: str) -> Finding:
-    return Finding(subject, Verdict.OK, text)
+    return Finding(subject, Verdict.OK, text, ExitCode.OK)
 
 
 def unknown(subject: str, text: str) -> Finding:
-    return Finding(subject, Verdict.UNKNOWN, text)
+    return Finding(subject, Verdict.UNKNOWN, text, ExitCode.OK)
 
 
 def fault(subject: str, text: str, code: ExitCode = ExitCode.RUNTIME) -> Finding:
