@@ -52,13 +52,17 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
     job = next(
         stage.job for stage in stages(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
     )
-    files = {Path(path).name: text for path, text in job.files.items()}
+    files = {Path(path).name: text for path, text in job.files.items() if "/train/" in path}
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
     config = replace(TRLTrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
     config = replace(config, common=replace(config.common, tasks=str(leave_manifest(directory / "tasks"))))
     (directory / "config.json").write_text(config.to_json())
+    for path, text in job.files.items():
+        if "/evaluate/" in path:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text.replace(f'"{root}/tasks"', f'"{config.common.tasks}"'))
     words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json"]
     if processes > 1:
         (directory / "accelerate.yaml").write_text(files["accelerate.yaml"])

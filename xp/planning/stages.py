@@ -357,6 +357,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     return {
         "base_model": model_place(spec.model),
         "initial_checkpoint": training.initial_checkpoint,
+        "evaluation": f"{places.stage('evaluate')}/config.json" if spec.env.is_held_out else None,
         "model_dir": places.model,
         "length": Length(training.num_steps, training.epochs),
         "prompts_per_step": training.prompts_per_step,
@@ -419,7 +420,13 @@ Evaluation = Callable[[RunSpec, RunPaths, Mapping[str, str], tuple[str, ...]], S
 
 
 def train_and_evaluate(
-    spec: RunSpec, places: RunPaths, made: tuple[Stage, ...], job: Job, evaluation: Evaluation
+    spec: RunSpec,
+    places: RunPaths,
+    made: tuple[Stage, ...],
+    job: Job,
+    evaluation: Evaluation,
+    *,
+    in_training: bool = False,
 ) -> tuple[Stage, ...]:
     """Stages after the preparation of tasks.
 
@@ -427,9 +434,20 @@ def train_and_evaluate(
         made: stages that make the inputs of the training.
         job: job of the training.
         evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
+        in_training: whether the training plays the held-out tasks on its own engine. It has the evaluation stage's
+            files, and makes its result; the stage then runs only after a crash between the two.
     """
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
         return (*made, train)
     before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
-    return (*made, train, evaluation(spec, places, {**before, "after": places.model}, ("train",)))
+    evaluate = evaluation(spec, places, {**before, "after": places.model}, ("train",))
+    if in_training:
+        train = replace(train, job=replace(job, files={**job.files, **evaluate.job.files}))
+        evaluate = replace(evaluate, done=evaluation_file(places), made_in="train")
+    return (*made, train, evaluate)
+
+
+def evaluation_file(places: RunPaths) -> str:
+    """The result of an attempt's evaluation."""
+    return f"{places.stage('evaluate')}/evaluation.json"

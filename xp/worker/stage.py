@@ -57,6 +57,8 @@ class TrainConfig(JsonFile):
     """Hugging Face id or directory of the model, which is the reference of the KL penalty."""
     initial_checkpoint: str | None
     """Directory with the initial weights and tokenizer; None: those of `base_model`."""
+    evaluation: str | None
+    """The evaluate stage's config, whose held-out tasks this stage plays too; None: nothing is held out."""
     model_dir: str
     """Directory of the trained model, in Hugging Face's format."""
     length: Length

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import Lora, TRLTrainConfig
+from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLTrainConfig
 from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
 from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.policy import publish_model, trained_model
@@ -69,14 +69,17 @@ def main(argv: Sequence[str]) -> None:
 
     with (
         EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
-        Recorder(_trajectories(path.parent, ranks), mix, config.common.upload_as, os.environ) as recorder,
+        Recorder(
+            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl", mix, config.common.upload_as, os.environ
+        ) as recorder,
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
         log = TRLStepLog(config, metrics if ranks.is_main else None)
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
-        if config.during is not None:
+        if config.evaluation is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            held_out = HeldOutEvaluation(process, judged)
+            file = Path(config.evaluation)
+            held_out = HeldOutEvaluation(process, config_of(file, TRLEvaluateConfig.from_json), file.parent, judged)
             config = config.with_patience(held_out.patience_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
@@ -84,10 +87,14 @@ def main(argv: Sequence[str]) -> None:
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
+        rollouts.evaluate_trained(trainer, lambda: _publish(trainer, tokenizer, Path(config.model_dir), ranks))
+    leave_group(ranks)
+
+
+def _publish(trainer: Any, tokenizer: Any, target: Path, ranks: Ranks) -> None:
     model = trained_model(trainer)
     if ranks.is_main:
-        publish_model(model, tokenizer, Path(config.model_dir))
-    leave_group(ranks)
+        publish_model(model, tokenizer, target)
 
 
 def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
@@ -224,12 +231,6 @@ def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
     """The rewards from the rollout function; None (void) is excluded from the group's baseline."""
     return settled
-
-
-def _trajectories(directory: Path, ranks: Ranks) -> Path:
-    """Path of this process's file of trajectories."""
-    suffix = "" if ranks.is_main else f".rank_{ranks.number}"
-    return directory / "trajectories" / f"train{suffix}.jsonl"
 
 
 if __name__ == "__main__":
