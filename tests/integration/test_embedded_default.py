@@ -74,9 +74,34 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_stage_ran_and_the_record_says_so(outputs: Path) -> None:
     run = the_run(outputs)
     assert stages(run) == dict.fromkeys(("prepare", "model", "train", "evaluate"), "succeeded")
-    for name in ("prepare", "model", "train", "evaluate"):
+    for name in ("prepare", "model", "train"):
         assert (run / "attempt_1" / name / "log.txt").is_file()
     assert (run / "attempt_1" / "code" / "xp" / "episode" / "episode.py").is_file()
+
+
+def test_one_process_has_an_engine_and_plays_both_evaluations(outputs: Path) -> None:
+    run = the_run(outputs)
+    assert not (run / "attempt_1/evaluate/log.txt").exists()
+    assert "xp: evaluate: done in the train stage, skipped" in (outputs / "first.txt").read_text()
+
+
+def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_train_stage(outputs: Path) -> None:
+    run = the_run(outputs)
+    done = xp(outputs, "evaluate", f"run={run.name}")
+    assert done.returncode == 0, done.stderr
+    own = run / f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
+    assert (own / "evaluate/log.txt").is_file()
+    results, episodes = zip(*(evaluated(attempt / "evaluate") for attempt in (run / "attempt_1", own)), strict=True)
+    assert results[0] == results[1]
+    assert episodes[0] == episodes[1]
+
+
+def evaluated(stage: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result of the trained model, and its episodes without the times."""
+    times = ("started_at", "elapsed_s", "open_s", "env_s")
+    lines = map(json.loads, (stage / "trajectories/after.jsonl").read_text().splitlines())
+    episodes = [{key: value for key, value in line.items() if key not in times} for line in lines]
+    return json.loads((stage / "evaluation.json").read_text())["results"]["after"], episodes
 
 
 def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None:
@@ -97,7 +122,7 @@ def test_there_is_one_line_of_metrics_a_step_under_the_common_names(outputs: Pat
 
 
 def test_the_evaluation_after_training_has_the_last_rollout_step(outputs: Path) -> None:
-    lines = metrics(the_run(outputs), "evaluate")
+    lines = [line for line in metrics(the_run(outputs), "evaluate") if line["attempt"] == 1]
     assert [(line["step"], "evaluation/after/reward/avg_raw_reward" in line) for line in lines] == [
         (0, False),
         (2, True),
@@ -184,7 +209,7 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_
     outputs: Path, disturbed: Sample
 ) -> None:
     run = the_run(outputs, "disturbed")
-    assert stages(run) == {"prepare": "cached", "model": "cached", "train": "cached", "evaluate": "succeeded"}
+    assert stages(run) == {"prepare": "cached", "model": "cached", "train": "succeeded", "evaluate": "succeeded"}
     assert "held-out reward after" in disturbed.place.screen()
     assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
     before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
@@ -201,7 +226,8 @@ def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
     run = the_run(outputs)
     done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=1")
     assert done.returncode == 0, done.stderr
-    assert (run / "attempt_2/evaluate/evaluation.json").is_file()
+    last = f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
+    assert (run / last / "evaluate/evaluation.json").is_file()
     assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == 5
 
 

@@ -125,8 +125,17 @@ def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks)
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
         "masks": ranks.gather(masks),
-        "metrics": Path(config.common.metrics).read_text().splitlines()[-2:] if ranks.is_main else [],
+        "metrics": Path(config.common.metrics).read_text().splitlines()[-3:] if ranks.is_main else [],
+        "trained": json.loads((Path(config.evaluation or "").parent / "after.json").read_text())
+        if ranks.is_main
+        else {},
     }
+
+
+def evaluated(config: TRLTrainConfig) -> Any:
+    """The result of the trained model on the held-out tasks."""
+    assert config.evaluation is not None
+    return json.loads(Path(config.evaluation).with_name("after.json").read_text())
 
 
 def health(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
@@ -149,10 +158,12 @@ def played(
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
         if config.evaluation is not None:
-            file = Path(config.evaluation)
-            asked = TRLEvaluateConfig.from_json(file.read_text())
-            held_out = HeldOutEvaluation(process, asked, file.parent, ROWS[20:25])
-        output = Rollouts(process, ROWS, held_out)([[{TASK_ID: row.task_id}] for row in own], trainer)
+            asked = TRLEvaluateConfig.from_json(Path(config.evaluation).read_text())
+            episodes = Path(config.common.stage_dir) / "episode.json"
+            held_out = HeldOutEvaluation(process, asked, episodes, ROWS[20:25])
+        rollouts = Rollouts(process, ROWS, held_out)
+        output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
+        rollouts.evaluate_trained(trainer, lambda: None)
     log.update(config.updates_per_rollout, {"loss": 0.0})
     return output
 

@@ -357,7 +357,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     return {
         "base_model": model_place(spec.model),
         "initial_checkpoint": training.initial_checkpoint,
-        "evaluation": f"{places.stage('evaluate')}/config.json" if spec.env.is_held_out else None,
+        "evaluation": evaluation_config(places) if spec.env.is_held_out else None,
         "model_dir": places.model,
         "length": Length(training.num_steps, training.epochs),
         "prompts_per_step": training.prompts_per_step,
@@ -435,7 +435,7 @@ def train_and_evaluate(
         job: job of the training.
         evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
         in_training: whether the training plays the held-out tasks on its own engine. It has the evaluation stage's
-            files, and makes its result; the stage then runs only after a crash between the two.
+            config, and makes its result; the stage then runs only after a crash between the two.
     """
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
@@ -443,11 +443,12 @@ def train_and_evaluate(
     before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
     evaluate = evaluation(spec, places, {**before, "after": places.model}, ("train",))
     if in_training:
-        train = replace(train, job=replace(job, files={**job.files, **evaluate.job.files}))
-        evaluate = replace(evaluate, done=evaluation_file(places), made_in="train")
+        config = evaluation_config(places)
+        train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
+        evaluate = replace(evaluate, done=f"{places.stage('evaluate')}/evaluation.json", made_in="train")
     return (*made, train, evaluate)
 
 
-def evaluation_file(places: RunPaths) -> str:
-    """The result of an attempt's evaluation."""
-    return f"{places.stage('evaluate')}/evaluation.json"
+def evaluation_config(places: RunPaths) -> str:
+    """Config of an attempt's evaluate stage."""
+    return f"{places.stage('evaluate')}/config.json"

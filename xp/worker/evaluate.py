@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, check_health
 from xp.episode.metrics_file import MetricsFile, last_step
 from xp.lib.atomic import write_atomically
-from xp.lib.digest import digest_of
+from xp.lib.digest import canonical_json, digest_of
 from xp.tasks.evaluated import evaluation_metrics, held_out_hashes, held_out_on_record
 from xp.tasks.request import scoring
 from xp.worker.best import METRIC, STAGE
@@ -21,6 +21,8 @@ from xp.worker.stage import EvaluateConfig, StageConfig
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
+DECIDING: Final = ("tasks", "chat", "rounds", "sampling", "pass_threshold", "dtype", "limits", "seed", "command")
+"""Fields of an evaluation's config that decide a model's result."""
 
 
 class RunEvaluation:
@@ -30,14 +32,14 @@ class RunEvaluation:
 
     Args:
         config: input of the evaluate stage.
-        stage: directory of the evaluate stage.
+        episodes: `episode.json` of the stage that plays.
         root: the outputs root.
     """
 
-    def __init__(self, config: EvaluateConfig, stage: Path, root: Path = Path()) -> None:
-        self._config, self._stage, self._metrics = config, stage, root / config.common.metrics
-        self._tasks = root / config.common.tasks
-        self._scored_by = scoring(EpisodeConfig.from_json((stage / "episode.json").read_text(encoding="utf-8")))
+    def __init__(self, config: EvaluateConfig, episodes: Path, root: Path = Path()) -> None:
+        self._config, self._stage = config, root / config.common.stage_dir
+        self._metrics, self._tasks = root / config.common.metrics, root / config.common.tasks
+        self._scored_by = scoring(EpisodeConfig.from_json(episodes.read_text(encoding="utf-8")))
         self._hashes = held_out_hashes(self._tasks)  # before the episodes, which a damaged table must not lose
 
     def is_due(self, name: str) -> bool:
@@ -92,11 +94,12 @@ class RunEvaluation:
         return None
 
     def _key(self, name: str) -> str:
-        """Digest of all that decides a model's result, independent of the attempt."""
-        common = self._config.common
-        config = replace(self._config, models={name: self._config.models[name]}, common=replace(common, attempt=0))
-        text = config.to_json().replace(f"/attempt_{common.attempt}/", "/")
-        return digest_of([text, self._scored_by, sorted(self._hashes.items())])
+        """Digest of all that decides a model's result, independent of the attempt and of the training."""
+        config = self._config
+        fields = asdict(config.common) | asdict(config)
+        text = canonical_json({field: fields[field] for field in DECIDING if field in fields})
+        text = text.replace(f"/attempt_{config.common.attempt}/", "/")
+        return digest_of([config.models[name], text, self._scored_by, sorted(self._hashes.items())])
 
 
 def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, str], Sequence[Played]]) -> None:
@@ -110,7 +113,7 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
     Raises:
         XpError: (UNHEALTHY) too many episodes of a model are void.
     """
-    evaluation = RunEvaluation(config, stage)
+    evaluation = RunEvaluation(config, stage / "episode.json")
     for name, model in config.models.items():
         if evaluation.is_due(name):
             evaluation.add(name, play(name, model))

@@ -33,15 +33,16 @@ class HeldOutEvaluation:
     Args:
         process: this process's parts.
         config: input of the evaluate stage, which would play the same episodes before and after.
-        stage: directory of the evaluate stage.
+        episodes: `episode.json` of the training.
         rows: held-out tasks with prompts that are short enough.
     """
 
     def __init__(
-        self, process: TrainingProcess, config: TRLEvaluateConfig, stage: Path, rows: Sequence[TaskRow]
+        self, process: TrainingProcess, config: TRLEvaluateConfig, episodes: Path, rows: Sequence[TaskRow]
     ) -> None:
-        self._process, self._config, self._stage, self._ranks = process, config, stage, process.ranks
-        self._whole = RunEvaluation(config, stage)
+        self._process, self._config, self._ranks = process, config, process.ranks
+        self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
+        self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
         self._share = share_of(config.rounds.episodes(rows), self._ranks)
         self._places = max(1, config.batch_size // self._ranks.count)
@@ -49,9 +50,8 @@ class HeldOutEvaluation:
     @property
     def patience_s(self) -> int:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
-        episodes = config_of(self._stage / "episode.json", EpisodeConfig.from_json)
-        wave_size = min(self._places, episodes.max_sessions())
-        wave_s = math.ceil(max(member.limits.episode_timeout_s for member in episodes.members.values()))
+        wave_size = min(self._places, *(one.max_sessions for one in self._limits))
+        wave_s = math.ceil(max(one.episode_timeout_s for one in self._limits))
         return math.ceil(len(self._share.numbered) / wave_size) * wave_s
 
     def is_due(self, step: int) -> bool:
@@ -87,7 +87,7 @@ class HeldOutEvaluation:
 
     def _play_model(self, engine: EngineOf, name: str) -> None:
         common = self._config.common
-        file = self._stage / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
+        file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
             played = self._play(engine(common.sampling, seed_of(self._config)), recorder, name, 0)
         self._whole.add(name, played, writes=self._ranks.is_main)

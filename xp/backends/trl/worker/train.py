@@ -78,8 +78,8 @@ def main(argv: Sequence[str]) -> None:
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.evaluation is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            file = Path(config.evaluation)
-            held_out = HeldOutEvaluation(process, config_of(file, TRLEvaluateConfig.from_json), file.parent, judged)
+            asked = config_of(Path(config.evaluation), TRLEvaluateConfig.from_json)
+            held_out = HeldOutEvaluation(process, asked, path.with_name("episode.json"), judged)
             config = config.with_patience(held_out.patience_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
