@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from xp.tasks.request import canonical_request, request_key, with_sources
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.curriculum import Refresh
+from xp.worker.stage import AFTER, BEFORE
 
 QUIET = {
     # No telemetry, no update checks, no unnecessary look-ups on the hub.
@@ -425,8 +426,7 @@ def train_and_evaluate(
     made: tuple[Stage, ...],
     job: Job,
     evaluation: Evaluation,
-    *,
-    in_training: bool = False,
+    in_training: Collection[str] = (),
 ) -> tuple[Stage, ...]:
     """Stages after the preparation of tasks.
 
@@ -434,17 +434,18 @@ def train_and_evaluate(
         made: stages that make the inputs of the training.
         job: job of the training.
         evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
-        in_training: whether the training plays the held-out tasks on its own engine. It has the evaluation stage's
-            config, and makes its result; the stage then runs only after a crash between the two.
+        in_training: models (`before`, `after`) that the training evaluates on its own engine. It has the evaluation
+            stage's config; that stage runs only for what is left.
     """
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
         return (*made, train)
-    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
-    evaluate = evaluation(spec, places, {**before, "after": places.model}, ("train",))
+    before = {BEFORE: start_place(spec)} if spec.evaluation.before_training else {}
+    evaluate = evaluation(spec, places, {**before, AFTER: places.model}, ("train",))
     if in_training:
         config = evaluation_config(places)
         train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
+    if {*before, AFTER} <= {*in_training}:
         evaluate = replace(evaluate, done=f"{places.stage('evaluate')}/evaluation.json", made_in="train")
     return (*made, train, evaluate)
 

@@ -17,10 +17,8 @@ from xp.lib.digest import canonical_json, digest_of
 from xp.tasks.evaluated import evaluation_metrics, held_out_hashes, held_out_on_record
 from xp.tasks.request import scoring
 from xp.worker.best import METRIC, STAGE
-from xp.worker.stage import EvaluateConfig, StageConfig
+from xp.worker.stage import BEFORE, EvaluateConfig, StageConfig
 
-BEFORE: Final = "before"
-AFTER: Final = "after"
 DECIDING: Final = ("tasks", "chat", "rounds", "sampling", "pass_threshold", "dtype", "limits", "seed", "command")
 """Fields of an evaluation's config that decide a model's result."""
 

@@ -32,7 +32,7 @@ from xp.planning.stages import (
     trainer_runtime,
 )
 from xp.spec import Attention, RunSpec, Strategy
-from xp.worker.stage import Sampling
+from xp.worker.stage import AFTER, BEFORE, Sampling
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -104,7 +104,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
-    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, in_training=True)
+    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:

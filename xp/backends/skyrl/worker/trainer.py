@@ -19,7 +19,7 @@ from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
-from xp.worker.evaluate import AFTER, BEFORE
+from xp.worker.stage import AFTER, BEFORE
 
 IS_VOID = "xp_is_void"
 OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")

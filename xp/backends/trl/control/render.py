@@ -31,6 +31,7 @@ from xp.planning.stages import (
     trainer_runtime,
 )
 from xp.spec import EngineName, RunSpec
+from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -63,7 +64,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
-    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, in_training=True)
+    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:

@@ -21,8 +21,9 @@ from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
-from xp.worker.evaluate import AFTER, BEFORE, RunEvaluation, evaluated_while_training
+from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.played import record
+from xp.worker.stage import AFTER, BEFORE
 
 
 class HeldOutEvaluation:
