@@ -77,9 +77,9 @@ class RolloutThread(Generic[S]):
                 self._check(step)
             if all(is_idle for (is_idle,) in self._ranks.gather([self._is_idle])):
                 update()
-                self._policy = step
                 if meanwhile is not None:
                     meanwhile()
+                self._policy = step  # only now may the thread begin
         with self._changed:
             self._changed.wait_for(lambda: step in self._ready or self._fault is not None)
             self._check(step)
