@@ -15,7 +15,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.played import record
-from xp.worker.step_log import StepLog
+from xp.worker.step_log import Start, StepLog
 
 
 class SkyRLStepLog(StepLog):
@@ -33,10 +33,17 @@ class SkyRLStepLog(StepLog):
         self._played: list[Played] = []
         self._rollout_s = 0.0
         self._pending: dict[str, Any] = {}
+        self._start = Start()
+        self._start.ended("imports, tasks and Ray")
         self._tokens = 0
         """Number of prompt and response tokens of this step's episodes."""
         self._tokens_before: float | None = None
         """Number of tokens of all earlier steps."""
+
+    def continue_after(self, step: int) -> None:
+        """SkyRL's models and engines are there."""
+        super().continue_after(step)
+        self._pending["time/start_s"] = self._start.total("models and engines")
 
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
@@ -83,7 +90,8 @@ class SkyRLStepLog(StepLog):
         if self._tokens_before is None:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens
-        own = {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
+        own = {name: data[name] for name in ("time/start_s",) if name in data}
+        own |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         own |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self.line(step, episodes | own)

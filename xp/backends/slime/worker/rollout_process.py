@@ -26,6 +26,7 @@ from xp.lib.codec import from_value
 from xp.lib.reading import config_of
 from xp.worker.evaluate import RunEvaluation
 from xp.worker.stage import AFTER, BEFORE
+from xp.worker.step_log import Start
 
 DURING: Final = "during"
 PLAYED = "xp_played"
@@ -48,6 +49,8 @@ class Worker:
         self.slots = asyncio.Semaphore(mix.max_sessions())
         """Limit of episodes in flight; each holds a session."""
         self.num_steps_played = 0
+        self.start_s: float | None = None
+        """Seconds from the beginning of the stage's program to the first episode."""
         self.evaluated: str | None = None
         """Evaluation that is being played: `before`, `during` or `after`."""
         self._chat: ChatTokens | None = None
@@ -67,7 +70,9 @@ class Worker:
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
         close_when_asked(path.parent, mix.close)
-        return Worker(config, mix, recorder)
+        made = Worker(config, mix, recorder)
+        made.start_s = Start().total("imports, tasks, models and engines")
+        return made
 
     @cached_property
     def evaluation(self) -> RunEvaluation | None:

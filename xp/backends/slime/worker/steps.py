@@ -45,6 +45,8 @@ def log_rollout(
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
+    if own.start_s is not None and own.num_steps_played == 1:
+        metrics["time/start_s"] = own.start_s
     if config.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(own.num_steps_played > 1)

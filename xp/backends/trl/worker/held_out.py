@@ -74,7 +74,11 @@ class HeldOutEvaluation:
         """
         if step == 0:
             self._play_model(engine, BEFORE)
-            return
+        else:
+            self._play_during(engine, step, trainer)
+        self._process.log.begin_step()
+
+    def _play_during(self, engine: EngineOf, step: int, trainer: Any) -> None:
         process, sampling = self._process, self._config.common.sampling
         played = self._play(engine(sampling, f"{sampling.seed}/{step}"), process.recorder, "during", step)
         reward = evaluated_while_training(process.config.common, played, step, writes=self._ranks.is_main)

@@ -71,6 +71,7 @@ class Rollouts:
         Returns:
             The mapping of StepSamples.output.
         """
+        self._process.log.begin()
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]

@@ -31,6 +31,7 @@ from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
 from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
+from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
 from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
     config = config_of(path, TRLTrainConfig.from_json)
-    ranks = Ranks()
+    ranks, start = Ranks(), Start()
     stay_here()
     if not ranks.is_main:
         quiet_rank()
@@ -67,6 +68,7 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
+    start.ended("imports and tasks")
     with (
         EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
         Recorder(
@@ -74,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
         ) as recorder,
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
-        log = TRLStepLog(config, metrics if ranks.is_main else None)
+        log = TRLStepLog(config, metrics if ranks.is_main else None, start)
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.evaluation is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
@@ -85,6 +87,7 @@ def main(argv: Sequence[str]) -> None:
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
+        start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
         rollouts.evaluate_trained(trainer, lambda: _publish(trainer, tokenizer, Path(config.model_dir), ranks))
