@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -81,7 +82,9 @@ def test_every_stage_ran_and_the_record_says_so(outputs: Path) -> None:
 
 def test_one_process_has_an_engine_and_plays_both_evaluations(outputs: Path) -> None:
     run = the_run(outputs)
-    assert not (run / "attempt_1/evaluate/log.txt").exists()
+    logs = {log.parent.name: log.read_text() for log in run.glob("attempt_1/*/log.txt")}
+    assert [name for name, text in logs.items() if "start: " in text] == ["train"]
+    assert sorted(logs) == ["model", "prepare", "train"]
     assert "xp: evaluate: done in the train stage, skipped" in (outputs / "first.txt").read_text()
 
 
@@ -220,6 +223,49 @@ def evaluated(stage: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = map(json.loads, (stage / "trajectories/after.jsonl").read_text().splitlines())
     episodes = [{key: value for key, value in line.items() if key not in times} for line in lines]
     return json.loads((stage / "evaluation.json").read_text())["results"]["after"], episodes
+
+
+FAILING = """
+from pathlib import Path
+from my_rewards import by_length
+def reward(outcome, messages):
+    if Path("broken").exists() and list(Path("runs").glob(Path("broken").read_text())):
+        raise RuntimeError("the grader is down")
+    return by_length(outcome, messages)
+"""
+"""A reward function that fails while a file of this pattern exists."""
+
+
+def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs: Path, tmp_path: Path) -> None:
+    run = failing(tmp_path, "after-*/model")
+    assert (run / "model/model.safetensors").is_file()
+    assert [line["step"] for line in metrics(run, "train")] == [1, 2]
+    (tmp_path / "outputs/broken").unlink()
+    done = xp(tmp_path, f"resume={run.name}")
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in metrics(run, "train")] == [1, 2]
+    first = json.loads((the_run(outputs) / "attempt_1/evaluate/evaluation.json").read_text())["results"]
+    second = json.loads((run / "attempt_2/evaluate/evaluation.json").read_text())["results"]
+    assert second == first
+    assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_failing_environment_before_training_stops_the_run_without_a_step(tmp_path: Path) -> None:
+    run = failing(tmp_path, "after-*")
+    assert metrics(run, "train") == []
+    assert not (run / "model").exists()
+
+
+def failing(directory: Path, pattern: str) -> Path:
+    """A run whose reward function fails while a path of this pattern exists; it ends with too many void episodes."""
+    (directory / "my_rewards.py").write_text(REWARDS)
+    (directory / "failing.py").write_text(FAILING)
+    (directory / "outputs").mkdir()
+    (directory / "outputs/broken").write_text(pattern)
+    done = xp(directory, "name=after", *SMALL[1:], "env.reward_fn=failing:reward")
+    assert done.returncode == ExitCode.UNHEALTHY, done.stderr[-3000:]
+    return the_run(directory, "after")
 
 
 def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:

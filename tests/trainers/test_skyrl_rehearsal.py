@@ -26,6 +26,7 @@ from xp.errors import ExitCode
 from xp.job import Stage
 from xp.planning.plan import build_evaluation, build_plan
 from xp.planning.stages import model_place, task_set_place
+from xp.runs.kept import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 
@@ -138,6 +139,9 @@ def test_both_models_are_evaluated_on_the_trainings_own_engine(trained: Path) ->
         assert {name: one["num_scored"] for name, one in results.items()} == {"before": 4, "after": 4}
     assert found[0][0]["before"] == found[1][0]["before"]
     assert [len(episodes) for _, episodes in found] == [8, 4]  # that before training is not played again
+    # So no other stage starts an engine.
+    evaluate = build_plan(compose([*SMALL, "training.num_steps=3"]), "r", 2).stages[-1]
+    assert is_whole(evaluate, trained, print)
 
 
 def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_training(trained: Path) -> None:

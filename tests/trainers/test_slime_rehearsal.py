@@ -31,6 +31,7 @@ from xp.job import Job
 from xp.launchers.files import write_files
 from xp.planning.backend import RunPaths
 from xp.planning.stages import prepare_stage, task_set_place
+from xp.runs.kept import is_whole
 from xp.spec import RunSpec
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -164,6 +165,7 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
         _check_conversion(Path(str(dump).format(rollout_id=rollout_id)), root, worker)
     assert (root / "runs/r/model/model.safetensors").is_file()
     _check_evaluation(root / "runs/r/attempt_1/evaluate")
+    assert is_whole(stages(spec, places)[-1], root, print)  # no other stage starts an engine
 
 
 def _check_evaluation(stage: Path) -> None:
