@@ -225,9 +225,9 @@ def evaluated(stage: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return json.loads((stage / "evaluation.json").read_text())["results"]["after"], episodes
 
 
-FAILING = """
+FAILING = f"""
 from pathlib import Path
-from my_rewards import by_length
+{REWARDS}
 def reward(outcome, messages):
     if Path("broken").exists() and list(Path("runs").glob(Path("broken").read_text())):
         raise RuntimeError("the grader is down")
@@ -259,7 +259,6 @@ def test_a_failing_environment_before_training_stops_the_run_without_a_step(tmp_
 
 def failing(directory: Path, pattern: str) -> Path:
     """A run whose reward function fails while a path of this pattern exists; it ends with too many void episodes."""
-    (directory / "my_rewards.py").write_text(REWARDS)
     (directory / "failing.py").write_text(FAILING)
     (directory / "outputs").mkdir()
     (directory / "outputs/broken").write_text(pattern)

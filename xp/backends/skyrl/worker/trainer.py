@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
+from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, merge_adapter, prune, prune_exports
@@ -137,8 +138,12 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             await self._consider(self._keeper, reward)
 
     async def _held_out(self, step: int) -> list[RunningEpisode]:
-        batches = self.generator.held_out(self.eval_dataloader, self.cfg, step)
-        return [one async for batch in batches for one in batch]
+        found: list[RunningEpisode] = []
+        with tqdm(total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=False) as bar:
+            async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
+                found += batch
+                bar.update(len(batch))
+        return found
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
         """Keep the model if it is the best so far; else, after `patience`, end the training by SkyRL's limit."""

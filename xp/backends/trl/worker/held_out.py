@@ -99,8 +99,13 @@ class HeldOutEvaluation:
 
     def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[Played]:
         """The episodes of all ranks, in the order of the tasks."""
-        process, run = self._process, self._config.common.run
-        rollouts = play_each(opened, process.chat, self._share.numbered, process.mix, places=self._places)
+        from tqdm import tqdm
+
+        process, run, numbered = self._process, self._config.common.run, self._share.numbered
+        played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
+        # The bar is for a moment where that of the training is.
+        shown: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
+        rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **shown))
         counted = (rollout.record for rollout in islice(rollouts, self._share.num_counted))
         own = record(counted, recorder, run, f"evaluate/{name}", step)
         for _ in rollouts:  # those that do not count
