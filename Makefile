@@ -82,7 +82,7 @@ format: setup  ## Apply ruff's fixes and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-golden: setup  ## Rewrite the golden plans; review the diff
+golden: setup  ## Rewrite the golden native keys; review the diff
 	XP_GOLDEN=write $(BIN)/python -m pytest -q tests/golden
 
 docs: setup  ## Rewrite the docs that are made from the code (docs/parity.md, docs/metrics.md, docs/reference.md)

@@ -17,9 +17,9 @@ from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers import secrets_files, service
 from xp.launchers.base import Launcher
-from xp.runs import detached
-from xp.runs.record import RunStatus, read_record
-from xp.runs.supervise import dispatch
+from xp.run_records import detached
+from xp.run_records.record import RunStatus, read_record
+from xp.run_records.supervise import dispatch
 
 WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
 

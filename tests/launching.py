@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 import psutil
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import XpError
 from xp.job import Runtime, Stage
 from xp.launchers.local import LocalLauncher
 from xp.lib import signals
-from xp.runs.record import RunRecord, read_record
-from xp.runs.supervise import dispatch
+from xp.run_records.record import RunRecord, read_record
+from xp.run_records.supervise import dispatch
 from xp.spec import LauncherSpec
 from xp.testing.jobs import CPU as CPU
 from xp.testing.jobs import PATIENCE_S as PATIENCE_S

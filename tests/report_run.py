@@ -9,14 +9,22 @@ from typing import Any
 
 import yaml
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.base import Message
 from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter
-from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, update_stage, write_record
+from xp.run_records.record import (
+    Provenance,
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    update_stage,
+    write_record,
+)
 
 ENV = "whodunit_mini"
 TOOLS = '[{"type": "function", "function": {"name": "accuse", "parameters": {"type": "object", "properties": {}}}}]'

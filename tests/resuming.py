@@ -13,7 +13,7 @@ import psutil
 
 from tests.launching import ROOT, eventually
 from xp.episode.metrics_file import read_metrics
-from xp.runs.record import RunStatus, read_record
+from xp.run_records.record import RunStatus, read_record
 from xp.testing.jobs import PATIENCE_S
 
 STEPS = 8

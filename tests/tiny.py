@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from xp.compose import compose
+from xp.composition import compose
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Final
 from tools.parity.measure import section
 from xp.cli.explain import Field, comment_of, fields_of, shown, source_of
 from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
-from xp.compose import compose, origin_of
+from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
 from xp.planning.backend import Support
 from xp.spec import BackendName

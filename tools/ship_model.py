@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from xp.builtin.model.tiny_model import SHIPPED, TinyModelConfig, build_model, write_manifest
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.stages import model_config
 
 

@@ -13,7 +13,7 @@ from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
 from xp.cli.parity import REFERENCE
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import Support, backend_of, meant_fields
 from xp.planning.rows import Row
 from xp.spec import BackendName

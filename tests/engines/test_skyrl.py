@@ -17,7 +17,7 @@ pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm"
 
 from tests.engines.skyrl_faults import UNTIED
 from tests.tiny import leave_untrained
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan

@@ -21,7 +21,7 @@ from tests.resuming import lose_once, process_with
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.worker.step_log import check_gap

@@ -11,7 +11,7 @@ import pytest
 
 from tests.installed.imports import ROOT, reached
 from xp.cli.install import install
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cases import few
-from xp.compose import ROOT, compose
+from xp.composition import ROOT, compose
 from xp.envs.base import Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError

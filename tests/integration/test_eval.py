@@ -20,7 +20,7 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 from xp.planning.stages import prepare_config

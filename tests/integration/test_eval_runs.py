@@ -12,11 +12,11 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.compose import compose, to_yaml
+from xp.composition import compose, to_yaml
 from xp.errors import ExitCode
 from xp.planning.stages import prepare_config
-from xp.runs.held_out import held_out
-from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
+from xp.run_records.held_out import held_out
+from xp.run_records.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.tasks.prepare import prepare
 
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=12")

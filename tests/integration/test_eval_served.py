@@ -28,7 +28,7 @@ from tests.listeners import listeners, off_loopback
 from tests.smollm2 import smollm2
 from xp.__main__ import main
 from xp.backends.trl.control.render import sampling_of
-from xp.compose import compose
+from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter, running
 from xp.errors import ExitCode, XpError

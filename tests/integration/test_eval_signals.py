@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.launching import PATIENCE_S, eventually, is_alive
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made
 from xp.planning.stages import model_place

@@ -12,7 +12,7 @@ import pytest
 from tests.cases import few
 from tests.launching import Supervisor
 from xp.errors import ExitCode
-from xp.runs.record import read_record
+from xp.run_records.record import read_record
 
 pytestmark = [pytest.mark.integration, pytest.mark.scorecard(55)]
 

@@ -27,8 +27,8 @@ from xp.launchers.ray import RayLauncher
 from xp.launchers.slurm import SlurmLauncher, batch_script
 from xp.launchers.slurm_array import SlurmArrays
 from xp.lib.loopback import free_ports
-from xp.runs.record import LOCK, RunStatus, read_record
-from xp.runs.supervise import dispatch
+from xp.run_records.record import LOCK, RunStatus, read_record
+from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]

@@ -15,7 +15,7 @@ import pytest
 from tests.launching import PATIENCE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
-from xp.runs.record import RunStatus, read_record
+from xp.run_records.record import RunStatus, read_record
 from xp.tracking.base import tracked_places
 
 pytestmark = pytest.mark.integration
@@ -215,7 +215,7 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
 
 def test_with_a_terminal_the_job_is_told_to_draw_for_one(tmp_path: Path) -> None:
     code = "import os; print(os.environ.get('FORCE_COLOR'), os.environ.get('COLUMNS'), '\\x1b[31mred\\x1b[0m')"
-    from xp.runs.supervise import dispatch
+    from xp.run_records.supervise import dispatch
 
     screen: list[str] = []
     one = plan(stage("a", code))

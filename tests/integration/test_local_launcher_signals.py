@@ -14,7 +14,7 @@ import pytest
 from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
-from xp.runs.run_directory import cancel
+from xp.run_records.run_directory import cancel
 
 pytestmark = pytest.mark.integration
 

@@ -17,9 +17,9 @@ from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launch, Launcher
 from xp.launchers.modal import ModalLauncher
-from xp.runs import detached
-from xp.runs.record import RunStatus, read_record
-from xp.runs.supervise import dispatch
+from xp.run_records import detached
+from xp.run_records.record import RunStatus, read_record
+from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = pytest.mark.integration

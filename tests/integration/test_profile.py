@@ -13,7 +13,7 @@ import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.stages import prepare_config
 from xp.tasks.config import Purpose

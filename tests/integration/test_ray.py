@@ -23,7 +23,7 @@ from xp.launchers import ray_head
 from xp.launchers.base import Context, Launcher
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
-from xp.runs.supervise import dispatch
+from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

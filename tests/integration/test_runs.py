@@ -12,8 +12,8 @@ from tests.launching import Supervisor, eventually, launcher_spec, plan, run, st
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Echo, Launch
-from xp.runs import detached
-from xp.runs.record import RunStatus, read_record
+from xp.run_records import detached
+from xp.run_records.record import RunStatus, read_record
 
 pytestmark = pytest.mark.integration
 
@@ -93,7 +93,7 @@ class Silent:
 
 
 def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xp.runs.supervise import dispatch
+    from xp.run_records.supervise import dispatch
 
     silent = Silent()
     monkeypatch.setattr(detached, "detachable", lambda *_: silent)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xp.builtin.model.tiny_model import MANIFEST, SHIPPED, is_shipped, is_whole
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.stages import made_from, model_config
 
 PROGRAM = """

@@ -12,7 +12,7 @@ import pytest
 
 from tests.detaching import DetachingContract, InTheCloud, stand_in
 from tests.launching import launcher_spec
-from xp.compose import compose
+from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.skypilot.task import exit_code_in
 from xp.errors import ExitCode, XpError

@@ -20,7 +20,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources, Runtime, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.slurm import SlurmLauncher, assumed_code
-from xp.runs.supervise import dispatch
+from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 SETUP = Path(__file__).parent.parent / "slurm" / "setup.sh"

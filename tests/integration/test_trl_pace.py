@@ -18,7 +18,7 @@ from tests.envs_under_test.graders import TOGETHER
 from tests.fake_session import RULES, FakeSession, with_limits
 from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.engines.config import EngineSampling
 from xp.engines.play import Rollout, play_each
 from xp.engines.transformers_engine import TransformersEngine

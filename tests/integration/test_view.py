@@ -16,7 +16,7 @@ import pytest
 
 from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_run, write_episodes
-from xp.runs.record import RunStatus, read_record, write_record
+from xp.run_records.record import RunStatus, read_record, write_record
 from xp.testing.jobs import PATIENCE_S
 
 pytestmark = pytest.mark.integration

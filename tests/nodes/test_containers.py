@@ -15,8 +15,8 @@ from tests.nodes.conftest import PATIENCE_S
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
 from xp.launchers.slurm import SlurmLauncher
-from xp.runs.record import RunRecord
-from xp.runs.supervise import dispatch
+from xp.run_records.record import RunRecord
+from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 APPTAINER, PYXIS = Path("/opt/xp-apptainer"), Path("/opt/xp-pyxis")

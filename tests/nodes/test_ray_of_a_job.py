@@ -19,7 +19,7 @@ from tests.nodes.conftest import PATIENCE_S
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
 from xp.launchers.slurm import SlurmLauncher
-from xp.runs.supervise import dispatch
+from xp.run_records.supervise import dispatch
 
 COUNT = """
 import os, ray

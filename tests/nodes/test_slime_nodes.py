@@ -28,7 +28,7 @@ from xp.launchers.ray import RayLauncher
 from xp.launchers.slurm import SlurmLauncher
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning.plan import Plan, build_plan
-from xp.runs.supervise import dispatch
+from xp.run_records.supervise import dispatch
 
 pytestmark = needs_slime
 

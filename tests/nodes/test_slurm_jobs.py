@@ -19,7 +19,7 @@ from tests.launching import eventually, launcher_spec, plan, stage
 from tests.nodes.conftest import PATIENCE_S, QUICK, SMALL, xp
 from xp.job import Resources, Stage
 from xp.launchers.slurm import SlurmLauncher
-from xp.runs.supervise import dispatch
+from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
 SWEEP = ("launcher=slurm", "launcher.detach=true", "launcher.array=true", "launcher.array_at_once=1")

@@ -13,7 +13,7 @@ from tests.foreign import leave_run, record
 from xp.backends.slime.control.flags import catalog
 from xp.backends.slime.control.overrides import TAKEN
 from xp.cli.runs import trust
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.episode import named_code
 

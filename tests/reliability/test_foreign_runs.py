@@ -11,12 +11,12 @@ import pytest
 
 from tests.foreign import contents, leave_programs, leave_run, make_ours, record
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.cluster import read_launches
 from xp.report.tokens import TokenReader
-from xp.runs import sweep
-from xp.runs.record import check_ours, is_ours, read_record, write_record
+from xp.run_records import sweep
+from xp.run_records.record import check_ours, is_ours, read_record, write_record
 
 pytestmark = pytest.mark.scorecard(42)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cases import few
 from tests.launching import Supervisor, eventually
-from xp.runs.record import RunStatus, read_record
+from xp.run_records.record import RunStatus, read_record
 
 STAGE = """
 import os, sys, time

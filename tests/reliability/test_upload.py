@@ -14,7 +14,7 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.unit.test_episode_trajectory import a_record
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.target import api_target
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder, Uploaded, Uploader, batches, rollout_events

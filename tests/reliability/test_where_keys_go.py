@@ -13,7 +13,7 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, ProtocolError, UnsafeOrigin
 from xp.envs.openreward import OpenRewardProvider

@@ -8,7 +8,7 @@ from functools import cache
 
 from tools.benchmarks.bench_memory import points_of
 from tools.benchmarks.memory_points import HIDDEN, TOKENS, VOCABULARIES
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import MemoryUse, backend_of
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import backend_of
 from xp.spec import RunSpec
 

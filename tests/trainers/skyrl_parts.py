@@ -15,7 +15,7 @@ from xp.backends.skyrl.control.render import stages
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.train import skyrl_row
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.tokens import ChatTokens
 from xp.planning.backend import RunPaths
 from xp.tasks.row import TaskRow

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.trainers.test_slime_parser import parse
-from xp.compose import compose
+from xp.composition import compose
 
 VOCABULARY = 11
 SPEC = ("env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b", "training.kl_coef=0.0")

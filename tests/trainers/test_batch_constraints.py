@@ -20,7 +20,7 @@ import pytest
 from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.batch import BatchShape, Constraint, Tier, batch_shape
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.control.render import stages
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.planning.backend import RunPaths
 from xp.tasks.training_length import Length
 

@@ -19,7 +19,7 @@ from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, generator, req
 from xp.builtin.model.scripted_play import Player
 from xp.builtin.model.scripted_play import play as detect
 from xp.builtin.mystery import generate_case
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.planning.episode import episode_config

@@ -19,14 +19,14 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.resuming import lose_once, process_with
 from tests.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.job import Stage
 from xp.planning.plan import build_evaluation, build_plan
 from xp.planning.stages import model_place, task_set_place
-from xp.runs.kept import is_whole
+from xp.run_records.kept import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 

@@ -20,7 +20,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.envs_under_test.taught import teach
 from tests.trainers.skyrl_parts import REHEARSAL
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode

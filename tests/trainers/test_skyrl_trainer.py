@@ -20,7 +20,7 @@ from xp.backends.skyrl.control.render import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.running_episode import ViewRow
 from xp.backends.skyrl.worker.train import write_view
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.base import Message
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics

@@ -10,7 +10,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.tiny import leave_untrained
 from tests.trainers.test_skyrl_rehearsal import SMALL, lines, run
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.stages import model_place
 from xp.worker.publish import check_there

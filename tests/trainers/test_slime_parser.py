@@ -13,7 +13,7 @@ from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.models.network import KEYS
 from xp.planning.backend import RunPaths
 from xp.spec import AdvantageScale, LossAggregation, RunSpec

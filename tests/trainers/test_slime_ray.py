@@ -18,7 +18,7 @@ from xp.backends.slime.worker.config import STEPS_FLAG
 from xp.launchers.ray import RayLauncher
 from xp.launchers.ray_head import RayHead
 from xp.planning.plan import Plan, build_plan
-from xp.runs.supervise import dispatch
+from xp.run_records.supervise import dispatch
 
 pytestmark = [
     pytest.mark.slow,

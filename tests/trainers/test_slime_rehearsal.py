@@ -26,12 +26,12 @@ from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig, WorkerConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.job import Job
 from xp.launchers.files import write_files
 from xp.planning.backend import RunPaths
 from xp.planning.stages import prepare_stage, task_set_place
-from xp.runs.kept import is_whole
+from xp.run_records.kept import is_whole
 from xp.spec import RunSpec
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]

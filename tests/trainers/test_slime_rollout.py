@@ -47,7 +47,7 @@ from tests.trainers.slime_setup import (
 )
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import read_played
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task
 from xp.envs.config import Chat
 from xp.episode.episode import Episode

@@ -23,7 +23,7 @@ from xp.backends.trl.worker.checkpoints import SEAL, Seal, latest_checkpoint, se
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus

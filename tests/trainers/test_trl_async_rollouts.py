@@ -26,7 +26,7 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile

@@ -16,7 +16,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 
 OVERRIDES = (

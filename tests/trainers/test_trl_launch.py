@@ -17,7 +17,7 @@ from tests.cases import few
 from tests.launching import PATIENCE_S, eventually, is_alive
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]

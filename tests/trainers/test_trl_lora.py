@@ -18,7 +18,7 @@ from xp.backends.trl.worker.policy import publish_model, trained_model
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 

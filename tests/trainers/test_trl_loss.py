@@ -12,7 +12,7 @@ import pytest
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)

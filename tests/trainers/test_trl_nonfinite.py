@@ -14,7 +14,7 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.test_trl import PLACES, Groups, step_log
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 
 OVERRIDES = (

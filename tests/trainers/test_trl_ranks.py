@@ -16,7 +16,7 @@ from tests.task_set import leave_manifest
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -26,7 +26,7 @@ from tests.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest, Opening, WritingEngine

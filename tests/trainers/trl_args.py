@@ -13,7 +13,7 @@ import sys
 
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 
 MAX_STEPS = 18

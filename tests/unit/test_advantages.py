@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import user_modules

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xp.compose import compose, options
-from xp.compose.native_names import hint
+from xp.composition import compose, options
+from xp.composition.native_names import hint
 from xp.errors import XpError
 from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan

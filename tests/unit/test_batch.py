@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.planning.batch import (
     FIELDS,
     BatchShape,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import XpError
 from xp.planning.plan import build_plan

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from xp.composition import compose, options
 from xp.envs.config import Dialect, EpisodeConfig
 from xp.lib.codec import JsonFile, decode, from_value
-
-PLANS = Path(__file__).parents[1] / "golden" / "plans"
+from xp.planning.episode import episode_config
 
 
 class Colour(StrEnum):
@@ -67,16 +66,9 @@ def test_a_list_and_a_plain_dataclass_are_read_too() -> None:
     assert from_value(Inner, {"names": ["a"], "share": 1.0}) == Inner(("a",), 1.0)
 
 
-def test_episode_files_of_the_golden_plans_are_read_and_written_to_the_byte() -> None:
-    texts = [
-        "\n".join(lines) + "\n"
-        for plan in PLANS.glob("*.json")
-        for stage in json.loads(plan.read_text())["stages"]
-        for name, lines in stage["job"]["files"].items()
-        if name.endswith("/episode.json")
-    ]
-    assert texts
-    for text in texts:
-        config = EpisodeConfig.from_json(text)
-        assert config.to_json() == text
-        assert all(isinstance(replace(one).dialect, Dialect) for one in config.members.values())
+@pytest.mark.parametrize("recipe", options("recipes"))
+def test_a_recipes_episode_file_is_read_and_written_to_the_byte(recipe: str) -> None:
+    text = episode_config(compose([f"recipes={recipe}"])).to_json()
+    config = EpisodeConfig.from_json(text)
+    assert config.to_json() == text
+    assert all(isinstance(replace(one).dialect, Dialect) for one in config.members.values())

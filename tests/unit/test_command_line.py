@@ -22,7 +22,7 @@ from xp.cli.parser import outputs_of, parse
 from xp.cli.table import Column, fitted, wrapped
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
-from xp.runs.record import LOCK
+from xp.run_records.record import LOCK
 from xp.testing.jobs import PATIENCE_S
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))

@@ -15,9 +15,9 @@ from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.report.comparison import _pairs
-from xp.runs.leaderboard import PLAIN
-from xp.runs.named import named_runs
-from xp.runs.record import RunStatus
+from xp.run_records.leaderboard import PLAIN
+from xp.run_records.named import named_runs
+from xp.run_records.record import RunStatus
 
 RATE = "training.learning_rate"
 

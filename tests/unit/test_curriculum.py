@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError

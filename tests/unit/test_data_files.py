@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_data

@@ -14,8 +14,8 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.exits import exit_code, is_restartable
-from xp.runs.record import RunRecord, RunStatus, read_record
-from xp.runs.supervise import dispatch
+from xp.run_records.record import RunRecord, RunStatus, read_record
+from xp.run_records.supervise import dispatch
 
 Play = Callable[[Stage, Context], int]
 
@@ -91,8 +91,8 @@ def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) ->
         "spec.yaml",
     ]
     assert (run / "attempt_1/plan.json").read_text() == plan(stage("a", "")).to_json()
-    source = Path(__file__).parents[2] / "xp/runs/supervise.py"
-    assert (run / "attempt_1/code/xp/runs/supervise.py").read_text() == source.read_text()
+    source = Path(__file__).parents[2] / "xp/run_records/supervise.py"
+    assert (run / "attempt_1/code/xp/run_records/supervise.py").read_text() == source.read_text()
     assert not list((run / "attempt_1/code").rglob("__pycache__"))
 
 

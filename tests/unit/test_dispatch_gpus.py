@@ -11,10 +11,11 @@ import pytest
 
 from tests.launching import CPU, eventually, stage
 from xp.errors import ExitCode, XpError
+from xp.hardware import visible_gpus
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.launchers.local import LocalLauncher
-from xp.launchers.node.gpus import claim, visible_gpus
+from xp.launchers.node.gpus import claim
 
 FOUR = "0, 9000\\n1, 0\\n2, 500\\n3, 0\\n"
 

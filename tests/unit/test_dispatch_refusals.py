@@ -12,7 +12,7 @@ import pytest
 from tests.launching import plan, stage
 from tests.unit.test_dispatch import FakeLauncher, failing, go
 from xp.errors import ExitCode, XpError
-from xp.runs.record import RunStatus
+from xp.run_records.record import RunStatus
 
 
 def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None:

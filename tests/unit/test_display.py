@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from xp.cli.display import _reward
-from xp.runs.held_out import HeldOutResult
+from xp.run_records.held_out import HeldOutResult
 
 
 def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:

@@ -15,9 +15,9 @@ import pytest
 import xp
 from tools.pages import metrics_page, reference_page
 from xp.cli.parser import parse
-from xp.compose import compose, compose_sweep
+from xp.composition import compose, compose_sweep
 from xp.planning.plan import build_plan
-from xp.runs.resume import split_off
+from xp.run_records.resume import split_off
 
 ROOT = Path(xp.__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.doctor import exit_code
 from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.functions import functions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from tests.fake_session import RULES
 from xp.builtin import gsm8k
 from xp.builtin.multiply import Multiply
+from xp.builtin.sums import Sums
 from xp.envs.load import load_provider
 from xp.errors import XpError
 
@@ -90,3 +92,21 @@ def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.Mo
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(XpError, match="env=gsm8k_mini"):
         gsm8k.hub()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [("12 + 7 = 19", 1), ("19", 1), ("It is 19.", 1), ("19 or 20", 0), ("-19", 0), ("nineteen", 0), ("", 0)],
+)
+def test_sums_wants_the_sum_as_the_last_number(answer: str, reward: float) -> None:
+    assert Sums().grade(answer, {"answer": "19"}) == reward
+
+
+def test_no_sum_of_the_test_split_is_trained_on() -> None:
+    rows = Sums().rows()
+    asked = {split: [row["prompt"][0]["content"] for row in rows[split]] for split in rows}
+    assert (len(asked["test"]), len(asked["train"])) == (128, 272)
+    assert len({*asked["test"], *asked["train"]}) == 400
+    for row in rows["test"]:
+        one, other = re.findall(r"\d+", row["prompt"][0]["content"])
+        assert Sums().grade(str(int(one) + int(other)), row) == 1

@@ -11,9 +11,9 @@ import pytest
 from tools.benchmarks.curves import draw
 from tools.benchmarks.equivalence import Verdict, _parser, _sweeps, compared, comparisons, main, table
 from tools.benchmarks.sweeps import TrainedRun, rewards_of
-from xp.compose import compose_sweep
+from xp.composition import compose_sweep
 from xp.errors import ExitCode, XpError
-from xp.runs.held_out import HeldOutResult
+from xp.run_records.held_out import HeldOutResult
 
 NAMES = ("trl", "skyrl")
 

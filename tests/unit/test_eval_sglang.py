@@ -14,7 +14,7 @@ import pytest
 
 from xp.backends.slime.control.flags import catalog
 from xp.backends.trl.control.render import sampling_of
-from xp.compose import compose
+from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter
 from xp.evaluation.local import sglang_arguments

@@ -11,8 +11,8 @@ import pytest
 from xp.__main__ import main
 from xp.cli.explain import explain, fields_of
 from xp.cli.parity import specs_of
-from xp.compose import ROOT, compose, origin_of
-from xp.compose.files import Mark
+from xp.composition import ROOT, compose, origin_of
+from xp.composition.files import Mark
 
 
 def parsed(mark: Mark) -> Any:

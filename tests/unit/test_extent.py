@@ -14,7 +14,7 @@ from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig as SkyrlConfig
 from xp.backends.slime.worker.config import SlimeEvaluateConfig as SlimeConfig
 from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
 from xp.planning.extent import evaluation_line, num_tasks, turn_lines
 from xp.planning.plan import Plan, build_plan

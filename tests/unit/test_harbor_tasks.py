@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError

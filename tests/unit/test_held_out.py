@@ -12,7 +12,7 @@ import pytest
 from tests.fake_provider import FakeWorld
 from tests.fake_session import RULES
 from tests.unit.slime_config import worker_config
-from xp.compose import compose, from_container
+from xp.composition import compose, from_container
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -20,7 +20,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.extent import held_out_lines
 from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
 from xp.planning.stages import prepare_config, task_set_place
-from xp.runs.held_out import read_held_out, read_rewards
+from xp.run_records.held_out import read_held_out, read_rewards
 from xp.tasks.evaluated import Rounds
 from xp.tasks.prepare import prepare
 from xp.worker.evaluate import RunEvaluation, evaluate_models

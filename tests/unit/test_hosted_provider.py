@@ -14,7 +14,7 @@ import pytest
 
 from tests.reliability.test_sessions import wait_for
 from tests.unit.test_envs_graded import MODULE, graded
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.base import ProtocolError, Provider, ResponseLost, Task
 from xp.envs.config import EpisodeConfig
 from xp.envs.hosted import HostedProvider

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.test_own_model import fault, model_at
 from tests.unit.test_own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.plan import Plan, build_plan
 
 BACKENDS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xp.cli.install import install, install_sources, make_checkouts, python_above
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.preflight import checkouts, commit_of, interpreter, project

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from xp.compose import compose, from_container, to_yaml
-from xp.compose.points import validated
+from xp.composition import compose, from_container, to_yaml
+from xp.composition.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_again, build_plan
-from xp.runs.kept import finished, kept
-from xp.runs.record import (
+from xp.run_records.kept import finished, kept
+from xp.run_records.record import (
     Provenance,
     RunRecord,
     RunStatus,

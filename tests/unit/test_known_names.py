@@ -14,9 +14,9 @@ import yaml
 
 from xp.__main__ import main
 from xp.cli.explain import fields_of
-from xp.compose import GROUPS, compose
-from xp.compose.known_names import RENAMED, unread_variables
-from xp.compose.native_names import _catalogs, _sample, hint
+from xp.composition import GROUPS, compose
+from xp.composition.known_names import RENAMED, unread_variables
+from xp.composition.native_names import _catalogs, _sample, hint
 from xp.errors import ExitCode
 from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
 from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan

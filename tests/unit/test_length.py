@@ -14,12 +14,12 @@ from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.backends.slime.worker.train import check_warm_up
 from xp.backends.trl.worker.config import TRLTrainConfig as TrlConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.planning.extent import num_steps, training_line
 from xp.planning.plan import build_plan
-from xp.runs.record import (
+from xp.run_records.record import (
     AttemptRecord,
     Provenance,
     RunRecord,
@@ -190,8 +190,8 @@ def test_neither_is_refused() -> None:
 
 
 def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path: Path) -> None:
-    from xp.compose import to_yaml
-    from xp.runs.resume import spec_to_resume
+    from xp.composition import to_yaml
+    from xp.run_records.resume import spec_to_resume
 
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
@@ -207,8 +207,8 @@ def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path:
 def test_a_resume_with_fewer_epochs_than_were_made_is_refused_before_anything_changes(
     before: str, tmp_path: Path
 ) -> None:
-    from xp.compose import to_yaml
-    from xp.runs.resume import spec_to_resume
+    from xp.composition import to_yaml
+    from xp.run_records.resume import spec_to_resume
 
     run = tmp_path / "runs" / "r"
     stage = run / "attempt_1" / "train"

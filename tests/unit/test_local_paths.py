@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket", "file:///tmp/x", "hf://org/name", "s3:/bucket"])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.worker.step_log import check_gap
 

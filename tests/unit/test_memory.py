@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.compose import compose, options, to_yaml
+from xp.composition import compose, options, to_yaml
 from xp.errors import XpError
 from xp.planning.memory.estimate import estimate, shape_of, weights_of
 from xp.planning.memory.fit import MemoryVerdict, fit, headroom, memory_json, memory_lines, memory_refusals

@@ -14,7 +14,7 @@ import pytest
 import xp
 from xp.__main__ import main
 from xp.cli.explain import fields_of
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, check_names, find
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile

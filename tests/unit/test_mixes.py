@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from xp.__main__ import main
-from xp.compose import ROOT, compose, origin_of
-from xp.compose.mixes import env_name
+from xp.composition import ROOT, compose, origin_of
+from xp.composition.mixes import env_name
 from xp.errors import XpError
 from xp.planning.plan import build_plan
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.launching import launcher_spec
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.launchers.base import Context

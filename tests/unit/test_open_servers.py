@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xp.cli.display import show_plan
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.plan import build_plan
 
 

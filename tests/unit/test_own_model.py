@@ -13,8 +13,8 @@ import pytest
 
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
-from xp.compose import compose
-from xp.compose.model import name_of
+from xp.composition import compose
+from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
 from xp.models.files import _from_hub

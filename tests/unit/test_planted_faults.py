@@ -9,7 +9,7 @@ import pytest
 from tests.planted.recorded import OUTPUTS, RECORDED
 from tests.planted.runs import RUNS, complaints_of
 from xp.evaluation.verdict import diagnose
-from xp.runs.record import read_record
+from xp.run_records.record import read_record
 
 
 @pytest.mark.parametrize("name", sorted(place.name for place in RECORDED.iterdir()))

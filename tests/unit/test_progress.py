@@ -20,8 +20,8 @@ from xp.cli.display import _symptoms
 from xp.cli.progress import bar, sparkline
 from xp.cli.runs import watch
 from xp.planning.plan import build_plan
-from xp.runs.record import RunStatus, close_attempt, read_record, update_stage, write_record
-from xp.runs.run_directory import hold
+from xp.run_records.record import RunStatus, close_attempt, read_record, update_stage, write_record
+from xp.run_records.run_directory import hold
 
 
 def test_a_sparkline_goes_from_its_smallest_value_to_its_largest() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.memory.fit import MemoryFit, MemoryVerdict, fit
 
 ROOT = Path(__file__).parents[2]

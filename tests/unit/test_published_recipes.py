@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 from xp.planning.memory.fit import MemoryVerdict, fit
 from xp.planning.plan import build_plan

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from xp.__main__ import main
-from xp.compose import compose, options, to_yaml
-from xp.compose.recipe import recipe_of
+from xp.composition import compose, options, to_yaml
+from xp.composition.recipe import recipe_of
 from xp.errors import XpError
 from xp.spec import RunSpec
 

@@ -12,8 +12,8 @@ import pytest
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
-from xp.runs import detached
-from xp.runs.record import (
+from xp.run_records import detached
+from xp.run_records.record import (
     Provenance,
     RunRecord,
     RunStatus,

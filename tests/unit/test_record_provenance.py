@@ -11,8 +11,8 @@ import pytest
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.files import copy_modules, copy_package, locate_modules
-from xp.runs.ready import checkout_state, provenance
-from xp.runs.record import is_held
+from xp.run_records.ready import checkout_state, provenance
+from xp.run_records.record import is_held
 
 
 @pytest.fixture

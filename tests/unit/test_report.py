@@ -18,7 +18,7 @@ from xp.report.episodes import EpisodeIndex
 from xp.report.foreign import page_text
 from xp.report.selection import Extent, chosen
 from xp.report.web import as_json
-from xp.runs.named import named_runs
+from xp.run_records.named import named_runs
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xp.cli.install import cannot_run_here, install_lock
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.preflight import interpreter

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from colorlog import ColoredFormatter
 
-from xp.compose import compose
-from xp.compose.search import DATABASE, search
+from xp.composition import compose
+from xp.composition.search import DATABASE, search
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
 

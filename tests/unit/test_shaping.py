@@ -10,7 +10,7 @@ import pytest
 
 from tests.fake_session import RULES, TASK, FakeSession, call
 from xp.cli.parity import REFERENCE
-from xp.compose import compose, from_container
+from xp.composition import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
 from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode

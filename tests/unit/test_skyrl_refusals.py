@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xp.backends.skyrl.control.render import meanings, native, refusals, stages
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine
 from xp.planning.backend import RunPaths, Support, meant_fields

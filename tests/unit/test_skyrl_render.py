@@ -14,7 +14,7 @@ from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
 

@@ -15,7 +15,7 @@ from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.advantages import advantages, centred, estimate_of
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.train import main as train
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 

@@ -19,7 +19,7 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeTrainConfig, 
 from xp.backends.slime.worker.program import run_file
 from xp.backends.slime.worker.rollout_process import Worker, write_played
 from xp.backends.slime.worker.steps import log_evaluation
-from xp.compose import compose
+from xp.composition import compose
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus

@@ -11,7 +11,7 @@ from tests.unit.slime_parser import is_on
 from tests.unit.slime_specs import SLIME
 from tests.unit.test_slime_render import MODELS, RECIPES, line
 from xp.backends.slime.control.render import refusals
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.plan import build_plan
 

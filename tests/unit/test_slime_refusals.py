@@ -6,7 +6,7 @@ import pytest
 
 from xp.backends.slime.control.flags import catalog, words
 from xp.backends.slime.control.render import refusals, train_flags
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan

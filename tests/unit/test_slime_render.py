@@ -17,7 +17,7 @@ from xp.backends.slime.control.overrides import TAKEN
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.planning.backend import MEANT, RunPaths, Support
 from xp.planning.extent import num_steps
 from xp.planning.plan import build_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_model_evaluation, build_plan

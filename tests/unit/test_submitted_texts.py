@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xp.cli.display import submitted
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.plan import build_plan
 
 

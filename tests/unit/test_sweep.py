@@ -11,13 +11,21 @@ import yaml
 
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
-from xp.compose import compose, to_yaml
+from xp.composition import compose, to_yaml
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.runs.leaderboard import as_csv, as_markdown, leaderboard
-from xp.runs.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, read_record, write_record
-from xp.runs.run_directory import hold
-from xp.runs.sweep import Standing, ledger, open_points, spec_digest
+from xp.run_records.leaderboard import as_csv, as_markdown, leaderboard
+from xp.run_records.record import (
+    Provenance,
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    read_record,
+    write_record,
+)
+from xp.run_records.run_directory import hold
+from xp.run_records.sweep import Standing, ledger, open_points, spec_digest
 from xp.spec import RunSpec
 
 HERE = Provenance("0.1.0", "3.11", None, None, {})

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tests.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.tiny import tokenizer_and_model
-from xp.compose import compose
+from xp.composition import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, hold_against_tasks
 from xp.envs.base import Message

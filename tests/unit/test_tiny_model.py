@@ -16,7 +16,7 @@ from xp.builtin.model.tiny_model import MANIFEST, TinyModelConfig, _sorted_schem
 from xp.builtin.model.tokenizer import SPECIAL, chat_template
 from xp.builtin.model.warm_up import Warmup, render_demonstration
 from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import build_plan
 

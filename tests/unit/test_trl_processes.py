@@ -8,7 +8,7 @@ import yaml
 from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.batch import arithmetic
 
 

@@ -12,7 +12,7 @@ from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, meanings, refusals, stages
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.job import Job
 from xp.planning.backend import MEANT, RunPaths, Support
 from xp.spec import RunSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xp.__main__ import main
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import XpError
 from xp.evaluation.settings import settings
 from xp.spec.section import user_in_url

@@ -13,7 +13,7 @@ from tests.unit.test_diagnosis import FAULTS, RECORDED
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
-from xp.runs.record import RunStatus, read_record, update_stage, write_record
+from xp.run_records.record import RunStatus, read_record, update_stage, write_record
 
 MIXED = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
 

@@ -12,7 +12,7 @@ from tests.unit.test_dispatch import FakeLauncher, go
 from tests.unit.test_kept import at
 from xp.backends.trl.worker.checkpoints import seal
 from xp.backends.trl.worker.lora import whole_model
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made
 from xp.job import Stage

@@ -29,7 +29,7 @@ from tools.benchmarks.bench_rollout import rows_of
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.engines.conversation import Done, GenerationRequest, Opening, WritingEngine
 from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig

@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 from xp.planning.stages import model_place
 

@@ -14,9 +14,9 @@ import yaml
 
 from tests.report_run import make_run
 from tools.benchmarks import spent
-from xp.compose import compose
+from xp.composition import compose
 from xp.planning.stages import prepare_config
-from xp.runs.record import read_record, write_record
+from xp.run_records.record import read_record, write_record
 from xp.tasks.prepare import prepare
 
 NUM_RUNS = 2000

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from xp.compose import compose
+from xp.composition import compose
 
 HIDDEN = 16
 """Width of the network: small, so that the head is all that counts."""

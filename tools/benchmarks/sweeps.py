@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xp.compose import compose_sweep
+from xp.composition import compose_sweep
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
-from xp.runs.held_out import HeldOutResult, held_out
-from xp.runs.named import run_directory
-from xp.runs.sweep import Standing, ledger, spec_digest
+from xp.run_records.held_out import HeldOutResult, held_out
+from xp.run_records.named import run_directory
+from xp.run_records.sweep import Standing, ledger, spec_digest
 
 REWARD = "reward/avg_raw_reward"
 

@@ -199,9 +199,10 @@ stopped; `python -m xp eval list` shows it."""
 
 def groups() -> str:
     """The groups with their options."""
-    from xp.compose import GROUPS, options
+    from xp.composition import GROUPS, options
 
-    lines = "\n".join(folded(f"  {group:10} {', '.join(options(group))}", 13) for group in GROUPS)
+    more = {"hardware": ", auto (this machine), GPUs x card (8xB200, 2x8xH100; conf/accelerators.yaml)"}
+    lines = "\n".join(folded(f"  {group:10} {', '.join(options(group))}{more.get(group, '')}", 13) for group in GROUPS)
     return f"groups:\n{lines}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
 
 

@@ -27,8 +27,8 @@ from xp.planning.plan import (
     build_preparation,
     new_run_id,
 )
-from xp.runs.resume import spec_to_resume, split_off
-from xp.runs.run_directory import xp_command
+from xp.run_records.resume import spec_to_resume, split_off
+from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 
 
@@ -98,6 +98,8 @@ def evaluate(asked: Namespace) -> int:
 def plan(asked: Namespace) -> int:
     """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
+    from xp.cli.table import wrapped
+    from xp.planning.duration import time_lines
 
     if asked.cfg:
         return show_config(asked)
@@ -112,6 +114,8 @@ def plan(asked: Namespace) -> int:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
         task_sets = {stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"}
         out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
+        for line in time_lines([one.spec for one in plans], Path(plans[0].spec.outputs)):
+            out.print(wrapped(line))
         return ExitCode.OK
     show_plan(plans[0], Path(plans[0].spec.outputs), with_files=asked.files)
     return ExitCode.OK
@@ -119,8 +123,8 @@ def plan(asked: Namespace) -> int:
 
 def search(asked: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
-    from xp.compose.search import search as run_trials
-    from xp.runs.sweep import held_out_reward
+    from xp.composition.search import search as run_trials
+    from xp.run_records.sweep import held_out_reward
 
     digest = text_digest("\n".join(sorted(asked.overrides)))[:12]
     directory = outputs_of(asked.overrides) / "searches" / digest

@@ -11,7 +11,7 @@ from typing import Final
 from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence, settings_of
 from xp.lib.terminal import one_line
-from xp.runs.leaderboard import PLAIN, RunRow, as_csv, as_markdown, brief, leaderboard, text
+from xp.run_records.leaderboard import PLAIN, RunRow, as_csv, as_markdown, brief, leaderboard, text
 
 RANKS: Final = {
     name: rank

@@ -67,7 +67,7 @@ def _with_command(line: str, commands: Iterable[str]) -> dict[str, str]:
 
 def words(prefix: str, **_: Any) -> Iterator[str]:
     """Overrides that begin with `prefix`: options, runs or values once the name is typed, else groups and keys."""
-    from xp.compose import GROUPS, options
+    from xp.composition import GROUPS, options
 
     group, is_chosen, _rest = prefix.partition("=")
     if is_chosen:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xp.episode.metrics_file import read_metrics
 from xp.lib.atomic import replacing
-from xp.runs.held_out import HeldOutResult, read_held_out
+from xp.run_records.held_out import HeldOutResult, read_held_out
 
 WINDOW = 5
 """Number of steps of the moving average."""

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.runs.held_out import HeldOutResult, checkpoint_of, read_held_out
-from xp.runs.run_directory import xp_command
+from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out
+from xp.run_records.run_directory import xp_command
 from xp.tracking.base import tracked_places
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 def console(*, stderr: bool = False) -> Console:
     """Console for output: styled on a terminal, else plain text.
 
-    Texts have no colours of their own, and brackets and colons in them are not markup: paths may have them.
+    Texts have no colours of their own, and brackets and colons in them are not markup: paths may have them. A notebook
+    gets the same text, as of any command.
     """
     from rich.console import Console
 
@@ -39,7 +41,7 @@ def console(*, stderr: bool = False) -> Console:
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **options)
 
-    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, force_jupyter=False)
 
 
 def headed(head: str, rest: str) -> Text:
@@ -59,12 +61,15 @@ def live_console() -> Console:
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of
+    from xp.planning.duration import time_lines
     from xp.planning.extent import held_out_lines, profile_lines, row_lines
     from xp.planning.memory.fit import memory_lines
+    from xp.planning.refusals import machine_line
 
     out = console()
     out.print(title(plan), style="bold")
-    for line in (*arithmetic(plan), *memory_lines(plan.spec, outputs)):
+    facts = (machine_line(plan.spec), *arithmetic(plan), *time_lines([plan.spec], outputs))
+    for line in (*facts, *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
@@ -93,11 +98,15 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
 
 def plan_json(plan: Plan) -> str:
-    """A plan as JSON, with its estimate of memory, which is no part of the plan since it depends on the outputs
-    root."""
+    """A plan as JSON, with its estimates of memory and time, which are no part of the plan since they depend on the
+    outputs root."""
+    from xp.planning.duration import duration
     from xp.planning.memory.fit import memory_json
 
-    content = json.loads(plan.to_json()) | {"memory": memory_json(plan.spec, Path(plan.spec.outputs))}
+    outputs = Path(plan.spec.outputs)
+    found = duration(plan.spec, outputs)
+    estimates = {"memory": memory_json(plan.spec, outputs), "step_s": None if found is None else asdict(found)}
+    content = json.loads(plan.to_json()) | estimates
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -142,9 +151,12 @@ def stand_in_lines(plan: Plan) -> list[str]:
 
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
+    from xp.hardware import gpu_rows
     from xp.planning.refusals import sandbox_lines
 
-    return [*stand_in_lines(plan), *sandbox_lines(plan.spec)]
+    unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
+    hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
+    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *hint]
 
 
 def arithmetic(plan: Plan) -> list[str]:

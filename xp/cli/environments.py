@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.table import Column, show_table
-from xp.compose import compose, options
+from xp.composition import compose, options
 from xp.env_check.measure import Measured, measure
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import CLOSE_S, Watch, close_within
@@ -27,8 +27,8 @@ from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
 from xp.planning.episode import CATALOG_KEY, chat_of, env_config, episode_environ, needs_catalog_key
-from xp.runs.resume import split_off
-from xp.runs.run_directory import resource_errors
+from xp.run_records.resume import split_off
+from xp.run_records.run_directory import resource_errors
 from xp.spec import EnvMember, RunSpec
 
 NUM_TASKS: Final = 4

@@ -37,7 +37,7 @@ def show_episode(asked: Namespace) -> int:
     """Prints the first episode that matches the arguments."""
     from xp.cli.display import console
     from xp.report.episodes import EpisodeIndex
-    from xp.runs.named import EVALUATIONS, RUNS, named_runs
+    from xp.run_records.named import EVALUATIONS, RUNS, named_runs
 
     found = named_runs(asked.outputs, [asked.run], rooms=(RUNS, EVALUATIONS))
     index = EpisodeIndex(found[0])

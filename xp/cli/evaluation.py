@@ -37,14 +37,9 @@ def eval_command(asked: Namespace) -> int:
     """Evaluates, or lists evaluations; the exit code is UNHEALTHY if too many episodes are void."""
     if asked.overrides[:1] == ["list"]:
         return show_list(asked, outputs_of(asked.overrides), asked.overrides[1:])
-    read_words = read(asked.overrides, asked.config_dir)
-    if asked.budget_usd is not None and read_words.settings.model.price_in is None:
-        raise XpError("--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens")
-    found = entries(read_words)
     allowance = Allowance(asked.budget_usd, asked.max_tokens_total)
-    runs = [EvaluationRun(entry, read_words.settings, allowance) for entry in found]
-    for run in runs:
-        run.check(again=asked.again)
+    runs = evaluations(asked.overrides, asked.config_dir, allowance, again=asked.again)
+    outputs = Path(runs[0].entry.spec.outputs)
     results: list[dict[str, Any]] = []
     with stopping():
         try:
@@ -53,11 +48,28 @@ def eval_command(asked: Namespace) -> int:
                     results.append(run.run(again=asked.again))
         except (XpError, KeyboardInterrupt):
             if results:
-                _show(asked, results, Path(found[0].spec.outputs))
+                _show(asked, results, outputs)
             _tell_played(runs[len(results) :])
             raise
-    _show(asked, results, Path(found[0].spec.outputs))
-    return _judge([entry.spec for entry in found], results)
+    _show(asked, results, outputs)
+    return _judge([run.entry.spec for run in runs], results)
+
+
+def evaluations(
+    words: Sequence[str], config_dirs: Sequence[Path], allowance: Allowance, *, again: bool
+) -> list[EvaluationRun]:
+    """The evaluations of a command line, checked: one for each model on each environment.
+
+    Raises:
+        XpError: a word is not understood, or an evaluation cannot be played.
+    """
+    known = read(words, config_dirs)
+    if allowance.budget_usd is not None and known.settings.model.price_in is None:
+        raise XpError("--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens")
+    runs = [EvaluationRun(entry, known.settings, allowance) for entry in entries(known)]
+    for run in runs:
+        run.check(again=again)
+    return runs
 
 
 def _tell_played(runs: Sequence[EvaluationRun]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.parity import refused, rows
-from xp.compose import ROOT, Origin, origin_of, other_of
-from xp.compose.faults import nearest_key
-from xp.compose.native_names import hint as native_hint
+from xp.composition import ROOT, Origin, origin_of, other_of
+from xp.composition.faults import nearest_key
+from xp.composition.native_names import hint as native_hint
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import XpError, nearest
 from xp.planning.backend import Meaning

@@ -6,7 +6,7 @@ import json
 from argparse import Namespace
 
 from xp.cli.table import wrapped
-from xp.compose import compose, to_yaml
+from xp.composition import compose, to_yaml
 from xp.errors import ExitCode, XpError
 
 
@@ -36,7 +36,7 @@ def explain(asked: Namespace) -> int:
     from xp.cli.explain import explain as explained
     from xp.cli.explain import explain_metric, is_metric, key_json, metric_json
     from xp.cli.parity import specs_of
-    from xp.compose.faults import every_key, same_key
+    from xp.composition.faults import every_key, same_key
 
     keys = [text for text in asked.overrides if _is_key(text)]
     overrides = [text for text in asked.overrides if not _is_key(text)]

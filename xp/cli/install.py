@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
@@ -98,7 +98,7 @@ def why_not(spec: RunSpec) -> str:
 
 def cannot_run_here(spec: RunSpec) -> str | None:
     """Reason why a run of this spec does not use this machine's environments; None: it uses them."""
-    from xp.launchers.node.gpus import visible_gpus
+    from xp.hardware import visible_gpus
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from xp.compose import compose
-from xp.compose.faults import nearest_key
+from xp.composition import compose
+from xp.composition.faults import nearest_key
 from xp.errors import XpError
 from xp.planning.backend import Meaning, Support, backend_of, meant_fields
 from xp.spec import BackendName, RunSpec

@@ -132,7 +132,7 @@ def _unquoted(word: str) -> str:
     value = word.partition("=")[2]
     if value[:1] not in ("'", '"'):
         return value
-    from xp.compose import parse_assignments
+    from xp.composition import parse_assignments
 
     return str(parse_assignments([word])["outputs"])
 

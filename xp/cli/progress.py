@@ -27,9 +27,9 @@ from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import is_finite, opened
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.runs.diagnose import metrics_history
-from xp.runs.record import FILE, RunRecord, RunStatus, StageRecord, read_record
-from xp.runs.run_directory import xp_command
+from xp.run_records.diagnose import metrics_history
+from xp.run_records.record import FILE, RunRecord, RunStatus, StageRecord, read_record
+from xp.run_records.run_directory import xp_command
 
 REWARD: Final = "reward/avg_raw_reward"
 RECENT: Final = 5

@@ -10,8 +10,8 @@ from typing import Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
-from xp.runs.record import number_of
-from xp.runs.run_directory import xp_command
+from xp.run_records.record import number_of
+from xp.run_records.run_directory import xp_command
 
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
@@ -65,7 +65,7 @@ def view_command(asked: Namespace) -> int:
 
 def _named(asked: Namespace) -> list[Path]:
     """The runs and evaluations of a command line."""
-    from xp.runs.named import EVALUATIONS, RUNS, named_runs
+    from xp.run_records.named import EVALUATIONS, RUNS, named_runs
 
     return named_runs(asked.outputs, asked.runs, rooms=(RUNS, EVALUATIONS))
 

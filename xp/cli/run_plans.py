@@ -9,8 +9,8 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from xp.compose import Point, compose, compose_sweep, faults_of_points
-from xp.compose.known_names import unread_variables
+from xp.composition import Point, compose, compose_sweep, faults_of_points
+from xp.composition.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
@@ -18,9 +18,9 @@ from xp.lib.terminal import shown
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
-from xp.runs.record import RunStatus, read_record
-from xp.runs.resume import Resumed, spec_to_resume, split_off
-from xp.runs.run_directory import xp_command
+from xp.run_records.record import RunStatus, read_record
+from xp.run_records.resume import Resumed, spec_to_resume, split_off
+from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.tracking.base import tracked_places
 
@@ -109,8 +109,8 @@ def run_plan(
     from xp.cli.progress import screen
     from xp.launchers.choice import make_launcher
     from xp.planning.extent import row_lines
-    from xp.runs.kept import attempt_of, finished
-    from xp.runs.supervise import dispatch
+    from xp.run_records.kept import attempt_of, finished
+    from xp.run_records.supervise import dispatch
 
     outputs = Path(one.spec.outputs)
     launcher = launcher or make_launcher(one.spec.launcher, outputs)
@@ -214,7 +214,7 @@ def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = 
         names: names of the points, for messages; empty: there are none.
     """
     from xp.cli.display import console
-    from xp.runs.sweep import open_points
+    from xp.run_records.sweep import open_points
 
     todo, left = open_points(specs, again=again)
     for entry in left:

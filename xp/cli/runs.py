@@ -23,13 +23,13 @@ from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, shown
-from xp.runs import detached
-from xp.runs.held_out import NAMES, evaluation_files, held_out
-from xp.runs.named import named_runs, run_directory
-from xp.runs.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
-from xp.runs.resume import spec_to_resume
-from xp.runs.run_directory import cancel as stop_supervisor
-from xp.runs.run_directory import resume_command
+from xp.run_records import detached
+from xp.run_records.held_out import NAMES, evaluation_files, held_out
+from xp.run_records.named import named_runs, run_directory
+from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
+from xp.run_records.resume import spec_to_resume
+from xp.run_records.run_directory import cancel as stop_supervisor
+from xp.run_records.run_directory import resume_command
 
 RUNS: Final = (
     Column("run", 0),
@@ -174,9 +174,9 @@ def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
 
     Raises XpError if no recipe gives the spec.
     """
-    from xp.compose.points import validated
-    from xp.compose.recipe import recipe_of
-    from xp.runs.run_directory import SPEC
+    from xp.composition.points import validated
+    from xp.composition.recipe import recipe_of
+    from xp.run_records.run_directory import SPEC
     from xp.spec.recorded import recorded_spec
 
     title = (
@@ -270,7 +270,7 @@ def fetch(run: Path, *, with_checkpoints: bool) -> str:
 
 def trust(run: Path) -> str:
     """Marks a run that was begun elsewhere as this user's, so that it can be resumed; returns a message."""
-    from xp.compose.points import validated
+    from xp.composition.points import validated
     from xp.planning.episode import named_code
     from xp.spec.recorded import recorded_spec
 

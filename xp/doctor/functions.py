@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from xp.compose import ROOT
+from xp.composition import ROOT
 from xp.doctor.finding import Finding, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter

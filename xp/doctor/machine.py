@@ -10,8 +10,8 @@ from pathlib import Path
 
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.errors import ExitCode, XpError
+from xp.hardware import card_named, cards, gpu_rows
 from xp.job import Stage
-from xp.launchers.node.gpus import gpu_rows
 from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
 from xp.planning.memory.estimate import shape_of, weights_of
@@ -89,9 +89,15 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         way_out = "start it where they are, choose a smaller hardware option, or a launcher that has them"
         yield fault("accelerators", f"the plan needs {wanted} and nvidia-smi shows {shown}; {way_out}")
         return
-    family = hardware.accelerator.partition("-")[0].lower()
     for name, memory_gb in there[: hardware.accelerators_per_node]:
-        if family not in name.lower():
+        card = card_named(name, memory_gb)
+        family = hardware.accelerator.partition("-")[0]
+        is_it = (
+            family in name.lower()
+            if card is None or hardware.accelerator not in cards()
+            else card.name.startswith(family)
+        )
+        if not is_it:
             yield fault("accelerators", f"the plan needs {wanted} and this is {name}; choose the hardware option of it")
         elif memory_gb < 0.9 * hardware.accelerator_memory_gb:
             text = f"{name} has {memory_gb:.0f} GB and hardware.accelerator_memory_gb is"

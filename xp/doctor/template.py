@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from xp.compose import ROOT
+from xp.composition import ROOT
 from xp.doctor.finding import Finding, Verdict, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.compose import compose, from_container, give_way, parse_assignments, with_value
+from xp.composition import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
 from xp.evaluation.words import ENDPOINT, Asked, is_option
 from xp.planning.stages import start_place
-from xp.runs.named import run_directory
+from xp.run_records.named import run_directory
 from xp.spec import RunSpec
 
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -78,7 +78,7 @@ def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
 def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     from xp.planning.backend import RunPaths, backend_of
     from xp.planning.stages import task_set_place
-    from xp.runs.record import check_ours
+    from xp.run_records.record import check_ours
 
     run, _, step = name.partition("@")
     given = next((word.partition("=")[2] for word in asked.overrides if word.startswith("outputs=")), "outputs")
@@ -104,7 +104,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
 
 def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
-    from xp.compose.points import validated
+    from xp.composition.points import validated
     from xp.spec.recorded import recorded_spec
 
     container = recorded_spec(directory / "spec.yaml")
@@ -161,7 +161,7 @@ def env_words(env: str) -> list[str]:
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
     if "/" not in model and not Path(model).is_dir():
-        from xp.compose import options
+        from xp.composition import options
 
         raise XpError(
             f"model={model}: no option of the group ({', '.join(options('model', config_dirs))}), no directory, and no"

@@ -31,7 +31,7 @@ from xp.lib.digest import digest_of
 from xp.planning.episode import chat_of, episode_config, episode_environ
 from xp.planning.extent import row_lines
 from xp.planning.stages import prepare_config, rounds
-from xp.runs.run_directory import check_writable
+from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.prepare import prepare
@@ -51,7 +51,7 @@ class EvaluationRun:
     """
 
     def __init__(self, entry: Entry, settings: Settings, allowance: Allowance) -> None:
-        self._entry, self._settings, self._allowance = entry, settings, allowance
+        self.entry, self._settings, self._allowance = entry, settings, allowance
         self._outputs = Path(entry.spec.outputs)
         self._environ = episode_environ(entry.spec)
         self._tracker_keys = check_trackers(entry.spec.tracking)
@@ -62,7 +62,7 @@ class EvaluationRun:
 
     @property
     def title(self) -> str:
-        return f"{self._entry.env} / {self._entry.name}"
+        return f"{self.entry.env} / {self.entry.name}"
 
     def check(self, *, again: bool) -> None:
         """Checks what unplayed episodes need, before anything is made.
@@ -73,7 +73,7 @@ class EvaluationRun:
         """
         if _finished(records.place_of(self._outputs, self.requested, again=again)) is not None:
             return
-        if self._entry.directory is None:
+        if self.entry.directory is None:
             self._connect()
         else:
             check_engine(self._settings.eval)
@@ -89,19 +89,19 @@ class EvaluationRun:
         if (done := _finished(place)) is not None:
             return done
         self.check(again=again)
-        for line in row_lines(self._entry.spec):
+        for line in row_lines(self.entry.spec):
             print(line, file=sys.stderr, flush=True)
-        self._task_set = prepare(prepare_config(self._entry.spec), self._environ, self._outputs)
+        self._task_set = prepare(prepare_config(self.entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, self._settings.eval.tasks)
         with records.held(place, self.requested), self._model(place) as model:
             todo, rules = self._todo(model), self._rules(model)
             stopped = self._play(place, model, rules, todo)
             found = records.played(place)
             prices = (self._settings.model.price_in, self._settings.model.price_out) if model is None else (None, None)
-            result = summary_of(self.requested, self._entry.spec, todo, found, stopped, prices) | {"id": place.name}
+            result = summary_of(self.requested, self.entry.spec, todo, found, stopped, prices) | {"id": place.name}
             write_files(place, result, [found[one] for one in sorted(found)])
             write_atomically(place / records.SUMMARY, json.dumps(result, indent=2) + "\n")
-            track(place, result, self._entry.spec, self._tracker_keys)
+            track(place, result, self.entry.spec, self._tracker_keys)
         return result
 
     def num_played(self) -> int:
@@ -109,22 +109,22 @@ class EvaluationRun:
         return 0 if self._place is None else len(records.played(self._place))
 
     def _model(self, place: Path) -> AbstractContextManager[LocalModel | None]:
-        if self._entry.directory is None:
+        if self.entry.directory is None:
             return nullcontext()
-        return local_model(self._entry, self._settings.eval, place)
+        return local_model(self.entry, self._settings.eval, place)
 
     def _todo(self, model: LocalModel | None) -> Todo:
         """All episodes of the evaluation: each task once, then each task again."""
         rows = self._rows
         if model is not None:
             rows = within_limit(self._task_set.path, rows, model.chat, model.max_prompt_tokens)
-        wanted = rounds(self._entry.spec)
+        wanted = rounds(self.entry.spec)
         chosen = wanted.tasks(rows)
         return [(row, sample) for sample in range(wanted.samples_per_task) for row in chosen]
 
     def _rules(self, model: LocalModel | None) -> EpisodeConfig:
         """The episodes' rules, with the model's dialect; for an endpoint, xp writes the calls."""
-        config = episode_config(self._entry.spec)
+        config = episode_config(self.entry.spec)
 
         def fitting(dialect: Dialect | str) -> Dialect | str:
             if model is None:
@@ -143,9 +143,9 @@ class EvaluationRun:
         if not missing:
             return None
         rows = {row.task_id: row for row, _ in missing}
-        check_unchanged(self._task_set.path, prepare_config(self._entry.spec), list(rows.values()), self._environ)
+        check_unchanged(self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ)
         num_void = sum(record["outcome"]["reward"] is None for record in found.values())
-        health = Health(self._entry.spec.training.max_void_fraction, len(todo), num_void)
+        health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
         board = Board(self.title, len(todo), found.values(), self._cost)
@@ -159,14 +159,14 @@ class EvaluationRun:
             if model is not None:
                 return play_local(stage, model, todo, concurrency, self._spend)
             play = EndpointPlay(
-                stage, self._connect, self._settings.model.tools, self._entry.spec.evaluation.temperature, self._spend
+                stage, self._connect, self._settings.model.tools, self.entry.spec.evaluation.temperature, self._spend
             )
             return play(todo, concurrency, mix.max_sessions())
 
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
         name = self._settings.model.key
         key = resolve([name])[name] if name else None
-        return Api(self._settings.model, self._entry.name, key, pause)
+        return Api(self._settings.model, self.entry.name, key, pause)
 
     def _spend(self, usage: Mapping[str, Any]) -> str | None:
         self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
@@ -177,7 +177,7 @@ class EvaluationRun:
         return f"${self._allowance.cost_usd:.3f}" if is_known else ""
 
     def _requested(self, task_set: str) -> Requested:
-        spec, own = self._entry.spec, self._settings.model
+        spec, own = self.entry.spec, self._settings.model
         training, evaluation = spec.training, spec.evaluation
         playing: dict[str, Any] = {
             "tasks": self._settings.eval.tasks.value,
@@ -186,7 +186,7 @@ class EvaluationRun:
             "temperature": evaluation.temperature,
             "pass_threshold": evaluation.pass_threshold,
         }
-        if self._entry.directory is None:
+        if self.entry.directory is None:
             playing |= {"tools": own.tools.value, "max_tokens": own.max_tokens, "seed": own.seed}
         else:
             limits = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop")
@@ -198,7 +198,7 @@ class EvaluationRun:
                 playing["engine"] = engine.value
         config = episode_config(spec)
         rules = digest_of([asdict(config), scoring(config)])
-        return Requested(self._entry.env, self._entry.model, self._entry.run, task_set, rules, playing)
+        return Requested(self.entry.env, self.entry.model, self.entry.run, task_set, rules, playing)
 
 
 def _finished(place: Path) -> dict[str, Any] | None:

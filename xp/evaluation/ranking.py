@@ -14,7 +14,7 @@ from xp.evaluation.paired import Paired, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import interval
-from xp.runs.leaderboard import RunRow, brief, words_of
+from xp.run_records.leaderboard import RunRow, brief, words_of
 
 OPTIONS: Final = ("model", "algorithm", "backend")
 

@@ -22,7 +22,7 @@ from xp.lib.digest import digest_of
 from xp.lib.names import is_name
 from xp.lib.reading import json_of
 from xp.lib.text import counted
-from xp.runs.run_directory import resource_errors
+from xp.run_records.run_directory import resource_errors
 from xp.tasks import profile
 
 ROOM: Final = profile.ROOM

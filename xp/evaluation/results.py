@@ -11,13 +11,13 @@ from xp.evaluation.paired import SHOWN, Paired, compare, holm
 from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
 from xp.lib.text import counted
-from xp.runs.held_out import (
+from xp.run_records.held_out import (
     Scoring,
     evaluation_files,
     read_rewards,
     scoring_differences,
 )
-from xp.runs.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
+from xp.run_records.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from xp.compose import ROOT
+from xp.composition import ROOT
 from xp.errors import XpError
 from xp.secrets.shapes import SHAPE
 from xp.spec.section import Count, EnvVarName, Seconds, Section, check_plain_url, secret_below

@@ -17,8 +17,8 @@ from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
-from xp.runs.diagnose import history_of
-from xp.runs.record import RunRecord, RunStatus
+from xp.run_records.diagnose import history_of
+from xp.run_records.record import RunRecord, RunStatus
 
 
 class RunVerdict(StrEnum):

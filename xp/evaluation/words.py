@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.compose import options, parse_assignments
+from xp.composition import options, parse_assignments
 from xp.errors import XpError
 from xp.evaluation.settings import Engine, Settings, defaults, settings
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from xp.envs.config import SandboxKind
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.errors import ExitCode, XpError
+from xp.hardware import cards
 from xp.job import Job, Stage
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
 from xp.planning.memory.fit import memory_refusals
 from xp.plugins import Kind, load
-from xp.spec import LauncherName, RunSpec
+from xp.spec import Attention, DType, LauncherName, RunSpec
 from xp.spec.env import HOSTED
 from xp.spec.place import LauncherSpec
 
@@ -21,12 +22,40 @@ def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     """Raises XpError(PLAN) with every reason why the spec cannot run; `trains` False: it is only evaluated."""
     row_lines(spec)
     found = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
+    found += card_refusals(spec)
     if trains:
         found += [*profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
         # Last: its remedy is searched among legal specs.
         found = found or [*memory_refusals(spec)]
     if found:
         raise XpError("\n".join(map(str, found)), ExitCode.PLAN)
+
+
+def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses what the cards of the table cannot do (conf/accelerators.yaml)."""
+    card = cards().get(spec.hardware.accelerator)
+    if card is None:
+        return
+    older = f"{card.name} is of the architecture {card.architecture}, which has no"
+    if spec.model.dtype is DType.BFLOAT16 and not card.bf16:
+        yield Refusal("model.dtype", f"{older} bfloat16; set model.dtype=float32 (backend=trl), or choose another card")
+    if spec.backend.attention is Attention.FLASH and not card.flash:
+        yield Refusal("backend.attention", f"{older} FlashAttention 2; set backend.attention=sdpa")
+
+
+def machine_line(spec: RunSpec) -> str:
+    """The machine that the run needs, and the defaults that its card does not have."""
+    hardware = spec.hardware
+    if hardware.accelerator == "cpu":
+        return f"the machine: {hardware.num_cpus} cores, {hardware.memory_gb:g} GB, no GPU"
+    nodes = f"{hardware.num_nodes} x " if hardware.num_nodes > 1 else ""
+    card = cards().get(hardware.accelerator)
+    lacks = [] if card is None else [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
+    return (
+        f"the machine: {nodes}{hardware.accelerators_per_node} x {hardware.accelerator}"
+        f" ({hardware.accelerator_memory_gb:g} GB each), {hardware.num_cpus} cores, {hardware.memory_gb:g} GB"
+        + (f"; the card has no {' and no '.join(lacks)}" if lacks else "")
+    )
 
 
 def image_refusals(spec: RunSpec) -> Iterator[Refusal]:

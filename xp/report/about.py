@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from xp.compose import from_container
+from xp.composition import from_container
 from xp.errors import XpError
 from xp.planning.memory.fit import memory_lines
 from xp.report.foreign import as_dict, page_name
-from xp.runs.record import RunRecord, RunStatus, is_held
+from xp.run_records.record import RunRecord, RunStatus, is_held
 
 KILLED: Final = "killed"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from xp.compose import compose, options
-from xp.compose.recipe import options_of
+from xp.composition import compose, options
+from xp.composition.recipe import options_of
 from xp.errors import XpError
 from xp.lib.names import is_name
 from xp.report.foreign import page_name, page_text

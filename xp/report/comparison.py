@@ -12,8 +12,8 @@ from xp.evaluation.results import NamedResult, compare_named, named
 from xp.report.base import MISSING, flat
 from xp.report.foreign import page_name
 from xp.report.result import margin, paired
-from xp.runs.leaderboard import INCIDENTAL
-from xp.runs.sweep import spec_digest
+from xp.run_records.leaderboard import INCIDENTAL
+from xp.run_records.sweep import spec_digest
 
 UNIMPORTANT: Final = (*INCIDENTAL, "name")
 """Sections whose differences are not shown."""

@@ -23,7 +23,7 @@ from xp.report.episodes import EpisodeIndex, EpisodeRow
 from xp.report.foreign import page_name
 from xp.report.result import results, verdict
 from xp.report.selection import Extent, chosen
-from xp.runs.record import read_record
+from xp.run_records.record import read_record
 from xp.spec.recorded import recorded_spec
 
 FORMAT: Final = 1

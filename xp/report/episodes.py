@@ -12,7 +12,7 @@ from xp.episode.trajectory import SCHEMA_VERSION
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import check_below, is_finite
 from xp.lib.reading import opened as opened_file
-from xp.runs.tool_use import ToolCount
+from xp.run_records.tool_use import ToolCount
 
 TRAIN: Final = "train"
 

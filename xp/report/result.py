@@ -14,8 +14,8 @@ from xp.evaluation.results import compare_all
 from xp.evaluation.settings import settings
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.report.foreign import page_name
-from xp.runs.held_out import held_out
-from xp.runs.record import RunRecord, RunStatus
+from xp.run_records.held_out import held_out
+from xp.run_records.record import RunRecord, RunStatus
 
 
 def margin() -> float:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.compose.points import validated
+from xp.composition.points import validated
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
@@ -17,7 +17,7 @@ from xp.planning.episode import chat_of
 from xp.planning.stages import start_place
 from xp.report.detail import own_turns
 from xp.report.foreign import page_text
-from xp.runs.record import is_ours
+from xp.run_records.record import is_ours
 from xp.spec.recorded import recorded_spec
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

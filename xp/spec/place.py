@@ -41,6 +41,8 @@ class Hardware(Section):
     """CPU cores per node."""
     memory_gb: Annotated[float, Field(gt=0, le=MOST_COUNT)]
     """Memory of the host per node, in GB."""
+    usd_per_hour: Annotated[float, Field(gt=0, le=MOST_COUNT)] | None
+    """Price of all nodes together for an hour, for the plan; None: no price is shown."""
 
 
 class LauncherName(StrEnum):

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.job import Stage
 from xp.planning.backend import Backend, Support, backend_of, meant_fields
 from xp.spec import RunSpec

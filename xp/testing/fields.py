@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from xp.compose import compose, from_container
+from xp.composition import compose, from_container
 from xp.errors import XpError
 from xp.planning.backend import RunPaths, Support, backend_of
 from xp.spec import RunSpec

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from xp.compose import compose
+from xp.composition import compose
 from xp.envs.base import EnvFault, Message, Provider, Task
 from xp.envs.load import load_provider
 from xp.planning.episode import episode_config

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import takewhile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
+from xp.hardware import visible_gpus
 from xp.job import Stage
 
 if TYPE_CHECKING:
@@ -30,32 +28,6 @@ class Gpus:
         for lock in self._locks:
             lock.release()
         self._locks = ()
-
-
-def visible_gpus() -> list[str]:
-    """GPUs that a job may use on this machine, those with the least used memory first."""
-    used = {name: int(memory) if memory.isdigit() else 0 for name, memory in gpu_rows("index", "memory.used")}
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        names = list(used)
-    else:
-        names = list(takewhile(partial(_is_there, used), (part.strip() for part in allowed.split(","))))
-    return sorted(names, key=lambda name: used.get(name, 0))
-
-
-def gpu_rows(*columns: str) -> list[list[str]]:
-    """Cells of each GPU that nvidia-smi shows; none without it."""
-    query = ["nvidia-smi", f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
-    try:
-        run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
-
-
-def _is_there(used: Mapping[str, int], name: str) -> bool:
-    """Returns whether CUDA takes a name; it ignores the list from the first number on that no GPU has, such as -1."""
-    return name in used or name.startswith(("GPU-", "MIG-"))
 
 
 def claim_for(stages: Sequence[Stage]) -> Gpus:

@@ -1,0 +1,214 @@
+"""Machines by one word: the table of cards, `hardware=auto` against nvidia-smi's output, and what cards cannot do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.composition import compose, groups
+from xp.composition.recipe import recipe_of
+from xp.errors import XpError
+from xp.hardware import card_named, cards
+from xp.planning.refusals import card_refusals, machine_line
+
+# Word -> name, accelerator, GPUs per node, GB of each, nodes, cores, GB of the host.
+MACHINES = {
+    "8xB200": ("b200x8", "b200", 8, 180, 1, 112, 2000),
+    "h100x4": ("h100x4", "h100", 4, 80, 1, 48, 500),
+    "8xH100": ("h100x8", "h100", 8, 80, 1, 96, 1000),
+    "2x8xH100": ("2x8xh100", "h100", 8, 80, 2, 96, 1000),
+    "1xH200": ("h200x1", "h200", 1, 141, 1, 12, 125),
+    "4xA100": ("a100x4", "a100-80gb", 4, 80, 1, 48, 480),
+    "2xA100-40GB": ("a100-40gbx2", "a100-40gb", 2, 40, 1, 24, 170),
+    "1xRTX4090": ("rtx4090x1", "rtx4090", 1, 24, 1, 8, 32),
+    "rtx5090x2": ("rtx5090x2", "rtx5090", 2, 32, 1, 16, 64),
+    "1xRTX-PRO-6000": ("rtxpro6000x1", "rtxpro6000", 1, 96, 1, 8, 64),
+    "4xL40S": ("l40sx4", "l40s", 4, 48, 1, 32, 256),
+    "1xA6000": ("rtxa6000x1", "rtxa6000", 1, 48, 1, 8, 64),
+    "4xt4": ("t4x4", "t4", 4, 16, 1, 16, 64),
+}
+
+# What nvidia-smi prints for these cards, from logs of public issues.
+SHOWN = {
+    "NVIDIA A100-SXM4-80GB, 81920, 8.0": "a100-80gb",
+    "NVIDIA A100-PCIE-40GB, 40960, 8.0": "a100-40gb",
+    "NVIDIA H100 80GB HBM3, 81559, 9.0": "h100",
+    "NVIDIA H100 NVL, 95830, 9.0": "h100-nvl",
+    "NVIDIA H100 PCIe, 81559, 9.0": "h100-pcie",
+    "NVIDIA H200, 143771, 9.0": "h200",
+    "NVIDIA B200, 183359, 10.0": "b200",
+    "NVIDIA GH200 480GB, 97871, 9.0": "gh200",
+    "NVIDIA L40S, 46068, 8.9": "l40s",
+    "NVIDIA L4, 23034, 8.9": "l4",
+    "NVIDIA A10G, 23028, 8.6": "a10g",
+    "NVIDIA A10, 23028, 8.6": "a10",
+    "Tesla T4, 15360, 7.5": "t4",
+    "NVIDIA GeForce RTX 4090, 24564, 8.9": "rtx4090",
+    "NVIDIA GeForce RTX 5070 Ti, 16303, 12.0": "rtx5070ti",
+    "NVIDIA RTX 6000 Ada Generation, 49140, 8.9": "rtx6000ada",
+    "NVIDIA RTX A6000, 49140, 8.6": "rtxa6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887, 12.0": "rtxpro6000",
+    "Quadro RTX 8000, 49152, 7.5": "quadrortx8000",
+}
+
+
+@pytest.mark.parametrize(("word", "expected"), MACHINES.items(), ids=str)
+def test_a_word_is_a_machine(word: str, expected: tuple[object, ...]) -> None:
+    one = compose([f"hardware={word}"]).hardware
+    assert (
+        one.name,
+        one.accelerator,
+        one.accelerators_per_node,
+        one.accelerator_memory_gb,
+        one.num_nodes,
+        one.num_cpus,
+        one.memory_gb,
+    ) == expected
+
+
+def test_a_words_values_are_changed_as_those_of_a_file() -> None:
+    spec = compose(["hardware=8xB200", "hardware.num_cpus=48", "backend.attention=sdpa"])
+    assert (spec.hardware.num_cpus, spec.backend.attention, spec.model.dtype) == (48, "sdpa", "bfloat16")
+
+
+def recipe(directory: Path, word: str) -> None:
+    (directory / "recipes").mkdir()
+    text = f"# @package _global_\ndefaults:\n  - override /hardware: {word}\n  - _self_\nseed: 3\n"
+    (directory / "recipes" / "ours.yaml").write_text(text)
+
+
+def test_a_word_stands_in_a_recipe_and_a_recipe_is_made_of_it(tmp_path: Path) -> None:
+    recipe(tmp_path, "2x8xH100")
+    spec = compose(["recipes=ours"], [tmp_path])
+    assert (spec.hardware.name, spec.hardware.num_nodes, spec.seed) == ("2x8xh100", 2, 3)
+    again = recipe_of(spec, "ours", [tmp_path])
+    assert "override /hardware: 2x8xh100" in again
+    assert "accelerator" not in again
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    {
+        "8xH1000": r"unknown card \(did you mean h100\?\); known: b300, .*DIR/hardware/NAME.yaml",
+        "8xMI300X": "built for CUDA, not for ROCm",
+        "4xV100": "has no Volta",
+        "0xH100": "no such option",
+        "h100": "no such option .*as 8xB200 or 2x8xH100",
+    }.items(),
+    ids=str,
+)
+def test_a_wrong_word_names_the_way_out(word: str, fault: str) -> None:
+    with pytest.raises(XpError, match=fault):
+        compose([f"hardware={word}"])
+
+
+@pytest.mark.parametrize("name", ["h1000x8", "b200x8", "2x8xb200"])
+def test_a_file_as_the_error_describes_it_wins_over_the_word(tmp_path: Path, name: str) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / f"{name}.yaml").write_text(
+        f"defaults: [_base, _self_]\nname: {name}\naccelerator: h1000\naccelerators_per_node: 8\n"
+        "accelerator_memory_gb: 500.0\nnum_cpus: 100\nmemory_gb: 1000.0\n"
+    )
+    assert compose([f"hardware={name}"], [tmp_path]).hardware.accelerator_memory_gb == 500
+
+
+def test_a_turing_card_falls_back_and_refuses_what_it_lacks() -> None:
+    spec = compose(["backend=skyrl", "hardware=4xT4"])
+    assert (spec.model.dtype, spec.backend.attention) == ("float32", "sdpa")
+    assert list(card_refusals(spec)) == []
+    assert machine_line(spec).endswith("the card has no bfloat16 and no FlashAttention 2")
+    spec = compose(["backend=skyrl", "hardware=4xT4", "model.dtype=bfloat16", "backend.attention=flash"])
+    assert [one.field for one in card_refusals(spec)] == ["model.dtype", "backend.attention"]
+
+
+@pytest.mark.parametrize(("shown", "expected"), SHOWN.items(), ids=str)
+def test_the_card_of_a_name_that_nvidia_smi_shows(shown: str, expected: str) -> None:
+    name, memory, _ = shown.split(", ")
+    card = card_named(name, float(memory) * 1024**2 / 1e9)
+    assert card == cards()[expected]
+    # The name is of the card that the table means: nvidia-smi counts at most a little more or less.
+    assert float(memory) * 1024**2 / 1e9 == pytest.approx(card.memory_gb, rel=0.15)
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File of the rows that a stand-in for nvidia-smi shows: name, memory in MiB, compute capability."""
+    file, program = tmp_path / "gpus", tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    columns = {"index,memory.used": 'print NR-1 ", 0"', "name,index": 'print $1 ", " NR-1'}
+    cases = "".join(f"  *={query}) awk -F', ' '{{{code}}}' {file} ;;\n" for query, code in columns.items())
+    rows = f"awk -F', ' '{{print NR-1 \", GPU-\" NR \", \" $0}}' {file}"
+    program.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}  *) {rows} ;;\nesac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_NUM_NODES", "SLURM_MEM_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    forget()
+    return file
+
+
+def forget() -> None:
+    """A process composes for one machine; these tests change it."""
+    for cached in (groups.compose_groups, groups._merge):
+        cached.cache_clear()
+
+
+def test_auto_is_this_machine_and_its_slurm_allocation(gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus.write_text("NVIDIA H100 80GB HBM3, 81559, 9.0\n" * 4)
+    one = compose(["hardware=auto"]).hardware
+    assert (one.name, one.accelerator_memory_gb, one.num_nodes) == ("h100x4", 80, 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
+    forget()
+    one = compose(["hardware=auto"]).hardware
+    assert (one.name, one.num_nodes, one.accelerators_per_node, one.memory_gb) == ("3x2xh100", 3, 2, 2)
+
+
+def test_auto_takes_an_unknown_card_by_its_compute_capability(gpus: Path) -> None:
+    gpus.write_text("NVIDIA GeForce RTX 6090, 49000, 13.0\n")
+    spec = compose(["backend=skyrl", "hardware=auto"])
+    assert (spec.hardware.name, spec.hardware.accelerator_memory_gb) == ("rtx6090x1", 51)
+    assert (spec.model.dtype, spec.backend.attention) == ("bfloat16", "flash")
+    gpus.write_text("NVIDIA GeForce GTX 1660, 6144, 7.5\n")
+    forget()
+    spec = compose(["backend=skyrl", "hardware=auto"])
+    assert (spec.hardware.name, spec.model.dtype, spec.backend.attention) == ("gtx1660x1", "float32", "sdpa")
+
+
+def test_auto_takes_the_memory_of_a_cards_variant(gpus: Path) -> None:
+    gpus.write_text("NVIDIA GeForce RTX 3080, 12288, 8.6\n")
+    assert compose(["hardware=auto"]).hardware.accelerator_memory_gb == 12
+
+
+@pytest.mark.parametrize(
+    ("shown", "fault"),
+    {
+        "Tesla V100-SXM2-16GB, 16384, 7.0\n": "need Turing or newer",
+        "NVIDIA A100-SXM4-80GB, 81920, 8.0\nTesla T4, 15360, 7.5\n": "different GPUs, NVIDIA A100.* and Tesla T4",
+    }.items(),
+)
+def test_auto_refuses_old_and_mixed_cards(gpus: Path, shown: str, fault: str) -> None:
+    gpus.write_text(shown)
+    with pytest.raises(XpError, match=fault):
+        compose(["hardware=auto"])
+
+
+def test_without_a_gpu_auto_is_the_cpu(gpus: Path, tmp_path: Path) -> None:
+    gpus.write_text("")
+    recipe(tmp_path, "auto")
+    assert compose(["recipes=ours"], [tmp_path]).hardware.name == "cpu"
+    spec = compose(["hardware=auto"])
+    assert (spec.hardware.name, spec.model.name) == ("cpu", "tiny")
+
+
+def test_a_run_on_the_cpu_names_auto_where_there_is_a_gpu(gpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from xp.__main__ import main
+
+    gpus.write_text("NVIDIA H200, 143771, 9.0\n")
+    assert main(["plan"]) == 0
+    assert "this machine has 1 x NVIDIA H200; hardware=auto trains on GPUs" in capsys.readouterr().out
+    gpus.write_text("")
+    assert main(["plan"]) == 0
+    assert "hardware=auto" not in capsys.readouterr().out

@@ -1,0 +1,248 @@
+"""The Python interface: what `import xp` offers. The command line uses the same functions."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from xp.composition import compose as compose_overrides
+from xp.errors import ExitCode, XpError
+from xp.planning.plan import Plan, build_plan, new_run_id
+from xp.run_records.held_out import HeldOutResult
+from xp.run_records.record import RunStatus, read_record
+from xp.spec import RunSpec
+
+if TYPE_CHECKING:
+    from xp.evaluation.paired import Paired
+
+OUTPUTS: Final = "outputs"
+REWARD: Final = "reward/avg_raw_reward"
+WIDTH, HEIGHT = 480, 120
+"""Size of a curve in a notebook, in pixels."""
+
+
+def compose(*overrides: str, config_dirs: Sequence[Path | str] = ()) -> RunSpec:
+    """The spec of a command line: `compose("env=gsm8k", "training.num_steps=20")`.
+
+    Args:
+        overrides: `group=option` and `key=value`, as on the command line.
+        config_dirs: directories of your own options.
+
+    Raises:
+        XpError: CONFIG, with all faults and how to fix them.
+    """
+    return compose_overrides(overrides, [Path(one) for one in config_dirs])
+
+
+class PlannedRun:
+    """A plan, which a notebook shows as `xp plan` does. Nothing has started."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __repr__(self) -> str:
+        from xp.cli.display import show_plan
+
+        return _printed(lambda: show_plan(self.plan, Path(self.plan.spec.outputs), with_files=False))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def plan(spec: RunSpec) -> PlannedRun:
+    """Plans a run; raises XpError(PLAN) with every reason why it cannot run."""
+    return PlannedRun(build_plan(spec, new_run_id(spec)))
+
+
+def run(spec: RunSpec) -> Run:
+    """Runs a spec as the command line does, with its output; returns at the end, or with `launcher.detach` when the
+    launcher has the run.
+
+    Raises:
+        XpError: a stage failed, or the spec is refused; `error.code` is the command's exit code.
+    """
+    from xp.cli.run_plans import run_plan
+
+    planned = build_plan(spec, new_run_id(spec))
+    run_plan(planned, is_whole=True)
+    return Run(Path(spec.outputs) / "runs" / planned.run_id)
+
+
+def load(name: str, outputs: Path | str = OUTPUTS) -> Run:
+    """A run by its name, the beginning of its name, or its directory; raises XpError(RUN_DIR) if there is none."""
+    from xp.run_records.named import run_directory
+
+    return Run(run_directory(Path(outputs), name))
+
+
+def runs(*names: str, outputs: Path | str = OUTPUTS) -> Any:
+    """A row for each run (those with these names or beginnings; none: all), by environment, best first.
+
+    Returns:
+        A pandas.DataFrame; without pandas a list of mappings. Columns: those of `xp runs compare`, and the keys in
+        which the runs differ.
+    """
+    from xp.run_records.leaderboard import PLAIN, leaderboard
+
+    rows = leaderboard(Path(outputs), names)
+    return _table([{name: getattr(row, name) for name in PLAIN} | dict(row.differs) for row in rows])
+
+
+def evaluate(*words: str, config_dirs: Sequence[Path | str] = (), again: bool = False) -> list[dict[str, Any]]:
+    """Plays held-out episodes as `xp eval` does: `evaluate("run=RUN")`, `evaluate("env=gsm8k", "model=DIR")`.
+
+    Args:
+        words: as after `xp eval`.
+        config_dirs: directories of your own options.
+        again: whether recorded episodes are played again.
+
+    Returns:
+        For each model and environment the summary, as `xp eval --json` prints it.
+
+    Raises:
+        XpError: as the command.
+    """
+    from xp.cli.evaluation import evaluations
+    from xp.evaluation.driver import Allowance
+
+    chosen = evaluations(words, [Path(one) for one in config_dirs], Allowance(), again=again)
+    return [one.run(again=again) for one in chosen]
+
+
+def compare(first: str | Run, second: str | Run, outputs: Path | str = OUTPUTS, margin: float | None = None) -> Paired:
+    """Compares two runs or evaluations, task by task (`xp runs compare --paired`).
+
+    Args:
+        first: a run, or the name of a run (`RUN@0`: before training) or of an evaluation.
+        second: likewise.
+        outputs: the outputs root.
+        margin: largest difference of the mean reward that counts as equivalent; None: `eval.margin`.
+
+    Raises:
+        XpError: PLAN if tasks or rewards differ.
+    """
+    from xp.evaluation.results import compare_all
+    from xp.evaluation.settings import settings
+
+    names = [one.name if isinstance(one, Run) else one for one in (first, second)]
+    (pair,) = compare_all(Path(outputs), names, settings({}).eval.margin if margin is None else margin)
+    return pair
+
+
+class Run:
+    """A run on disk; every property reads the files again.
+
+    Args:
+        directory: OUTPUTS/runs/RUN.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def status(self) -> RunStatus:
+        return read_record(self.directory).status
+
+    @property
+    def spec(self) -> RunSpec:
+        """The spec of the last attempt."""
+        from xp.composition.points import validated
+        from xp.run_records.leaderboard import spec_of
+
+        return validated(spec_of(self.directory, len(read_record(self.directory).attempts)), self.name)
+
+    @property
+    def metrics(self) -> Any:
+        """The lines of the training, one for each step (docs/metrics.md): a pandas.DataFrame, or a list of
+        mappings."""
+        from xp.episode.metrics_file import read_metrics
+
+        return _table(read_metrics(self.directory / "metrics.jsonl", "train"))
+
+    def episodes(self) -> Iterator[Mapping[str, Any]]:
+        """The record of each episode (docs/records.md, "Trajectories"), in the order of attempts and stages."""
+        from xp.report.episodes import EpisodeIndex
+
+        index = EpisodeIndex(self.directory)
+        index.refresh()
+        return index.records(range(len(index.rows)))
+
+    @property
+    def held_out(self) -> dict[str, HeldOutResult]:
+        """`before` and `after` training -> result; empty: not evaluated."""
+        from xp.run_records.held_out import held_out
+
+        return held_out(self.directory)
+
+    @property
+    def model_path(self) -> Path:
+        """Hugging Face directory of the trained model.
+
+        Raises:
+            XpError: RUN_DIR if there is none.
+        """
+        path = self.directory / "model"
+        if not path.is_dir():
+            raise XpError(f"{self.name} has no model: it is {self.status}", ExitCode.RUN_DIR)
+        return path
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of `xp runs diagnose`, one of `xp.evaluation.verdict.RunVerdict`."""
+        from xp.evaluation.verdict import diagnose
+
+        root = self.directory.parents[1]
+        return diagnose(root, self.directory, read_record(self.directory)).verdict
+
+    def __repr__(self) -> str:
+        return f"<xp.Run {self.name}: {self.status}>"
+
+    def _repr_html_(self) -> str:
+        from xp.episode.metrics_file import read_metrics
+
+        rewards = [line.get(REWARD) for line in read_metrics(self.directory / "metrics.jsonl", "train")]
+        results = "".join(f"<br>held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items())
+        return f"<b>{html.escape(self.name)}</b>: {self.status}{results}<br>{_curve(rewards)}"
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    """A DataFrame; without pandas, the rows."""
+    try:
+        import pandas
+    except ImportError:
+        return rows
+    return pandas.DataFrame(rows)
+
+
+def _printed(show: Callable[[], None]) -> str:
+    """What a function prints."""
+    text = StringIO()
+    with redirect_stdout(text), redirect_stderr(text):
+        show()
+    return text.getvalue()
+
+
+def _curve(values: Sequence[float | None]) -> str:
+    """SVG of the values over their number; empty for fewer than two."""
+    points = [(number, value) for number, value in enumerate(values) if value is not None]
+    if len(points) < 2:
+        return ""
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    scale = (high - low) or 1.0
+    path = " ".join(
+        f"{WIDTH * number / (len(values) - 1):.1f},{HEIGHT * (high - value) / scale:.1f}" for number, value in points
+    )
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT + 20}" viewBox="0 -4 {WIDTH} {HEIGHT + 24}">'
+        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>'
+        f'<text y="{HEIGHT + 18}" font-size="12" fill="currentColor">reward by step, {low:.3f} to {high:.3f}</text>'
+        "</svg>"
+    )

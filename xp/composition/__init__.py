@@ -1,0 +1,33 @@
+"""Groups and overrides -> RunSpec; the only room that imports hydra or omegaconf."""
+
+from __future__ import annotations
+
+from xp.composition.groups import GROUPS, ROOT, options
+from xp.composition.origins import Origin, give_way, origin_of, other_of, with_value
+from xp.composition.points import (
+    Point,
+    compose,
+    compose_sweep,
+    faults_of_points,
+    from_container,
+    parse_assignments,
+    to_yaml,
+)
+
+__all__ = [
+    "GROUPS",
+    "ROOT",
+    "Origin",
+    "Point",
+    "compose",
+    "compose_sweep",
+    "faults_of_points",
+    "from_container",
+    "give_way",
+    "options",
+    "origin_of",
+    "other_of",
+    "parse_assignments",
+    "to_yaml",
+    "with_value",
+]

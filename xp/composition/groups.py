@@ -1,0 +1,224 @@
+"""Composes the chosen options with Hydra, without the values of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from xp import plugins
+from xp.composition.files import FileFault
+from xp.composition.known_names import option_alias
+from xp.composition.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
+from xp.composition.sources import MACHINES, OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
+from xp.composition.values import with_references
+from xp.errors import XpError, nearest
+from xp.hardware import AUTO, machine_of, this_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUPS = ("env", "model", "algorithm", "backend", "hardware", "launcher", "recipes")
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
+"""Holds conf/ and recipes/: the checkout, or the package itself where it is installed."""
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "env": ("env",),
+    "model": ("model",),
+    "algorithm": ("algorithm",),
+    "backend": ("backend",),
+    "hardware": ("hardware", "model", "backend"),
+    "launcher": ("launcher",),
+    "recipes": ("env", "model", "algorithm", "backend", "hardware", "launcher"),
+}
+"""Group -> sections that its options decide: while one of them is at fault, overrides of these cannot be judged."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """The options, merged and not yet resolved."""
+
+    container: dict[str, Any]
+    env_name: str
+    """Name of a single environment."""
+    chosen: tuple[tuple[str, str], ...]
+    """Group -> option, as asked for and as they exist."""
+    faults: tuple[str, ...] = ()
+    undecided: frozenset[str] = frozenset()
+    """Sections that stand in for those of a faulty option."""
+
+
+def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
+    """A user's directories of options, and those of installed plugins."""
+    return tuple(dict.fromkeys((*config_dirs, *plugins.config_dirs())))
+
+
+def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
+    """The options of a group, sorted; raises XpError if a user's or a plugin's directory offers one that exists."""
+    found: dict[str, Path] = {}
+    twice = []
+    for directory in (
+        ROOT / "recipes" if group == "recipes" else ROOT / "conf" / group,
+        *(d / group for d in with_plugins(config_dirs)),
+    ):
+        for file in sorted(directory.glob("*.yaml")):
+            if file.stem in found:
+                twice.append(f"{group}={file.stem} is defined twice: {found[file.stem]} and {file}; rename yours")
+            found[file.stem] = file
+    if twice:
+        raise XpError("\n".join(twice))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+@cache
+def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Composed:
+    """Compose the options; cached, since a sweep's points mostly share them. Faults are in the result."""
+    chosen, faults = _resolve(groups, config_dirs)
+    dropped = {group for group, _ in groups} - set(chosen)
+    while True:
+        has_users = any(_is_users(group, option, config_dirs) for group, option in chosen.items())
+        found, container, env_name = _merge(tuple(chosen.items()), config_dirs if has_users else ())
+        faults += [fault for fault in found if fault not in faults]
+        if container is not None:
+            undecided = {section for group in dropped for section in SECTIONS[group]}
+            return Composed(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
+        # Go on without the faulty option, so that the rest of the command line is checked too.
+        foreign = {group for group, option in chosen.items() if _is_users(group, option, config_dirs)} or set(chosen)
+        if not foreign:
+            raise XpError("\n".join(faults))
+        dropped |= foreign
+        chosen = {group: option for group, option in chosen.items() if group not in foreign}
+
+
+def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> list[tuple[str, str]]:
+    """Config path and package of every file of a composition; a later one wins over an earlier one."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    hide_foreign_plugins()
+    with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("config", _lines(dict(chosen), config_dirs, []), RunMode.RUN)
+    return [(one.config_path, one.package or "") for one in found.defaults if one.config_path is not None]
+
+
+def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> tuple[dict[str, str], list[str]]:
+    chosen: dict[str, str] = {}
+    faults: list[str] = []
+    for group, wanted in groups:
+        try:
+            legal = options(group, config_dirs)
+        except XpError as error:
+            faults += [line for line in str(error).splitlines() if line not in faults]
+            continue
+        names = members_of(wanted) if group == MIXED and wanted not in legal else [wanted]
+        found = [option_alias(group, name, legal) for name in names]
+        if group == "hardware" and found == [None]:
+            try:
+                found = [machine_option(wanted, legal)]
+            except XpError as error:
+                faults.append(str(error))
+                continue
+        for name in (name for name, option in zip(names, found, strict=True) if option is None):
+            faults.append(_no_option(group, name, legal, config_dirs))
+        options_found = [option for option in found if option is not None]
+        if (twice := given_twice(options_found)) is not None:
+            faults.append(twice)
+        elif len(options_found) == len(names) and wanted != "None":
+            chosen[group] = mix_name(options_found)
+    return chosen, faults
+
+
+def machine_option(word: str, legal: Sequence[str]) -> str | None:
+    """The option of a word for a machine: a file's if one has its name; None: the word has another form.
+
+    Raises:
+        XpError: an unknown card, or `auto` on a machine with different GPUs.
+    """
+    if word.lower() == AUTO:
+        return "cpu" if this_machine() is None else AUTO
+    machine = machine_of(word)
+    return None if machine is None else option_alias("hardware", machine.name, legal) or machine.name
+
+
+def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
+    if group == "model" and "/" in name:
+        return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
+    stray = "".join(_stray(group, name, config_dirs))
+    words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100" if group == "hardware" else ""
+    return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
+
+
+def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
+    """Other places where the option may have been meant to be."""
+    for directory in config_dirs:
+        if (directory / group / f"{wanted}.yml").exists():
+            yield f"; {directory / group / wanted}.yml must end in .yaml"
+        for found in sorted(directory.glob(f"*/{wanted}.yaml")):
+            if found.parent.name not in (*GROUPS, group):
+                guess = nearest(found.parent.name, GROUPS)
+                yield f"; {found} is in {found.parent.name}/, which is not a group{guess}"
+        if (directory / f"{wanted}.yaml").exists():
+            yield f"; {directory / wanted}.yaml belongs into {directory / group}/"
+
+
+def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
+    names = [option, *members_of(option)] if group == MIXED else [option]
+    return any(os.path.lexists(directory / group / f"{name}.yaml") for directory in config_dirs for name in names)
+
+
+@cache
+def _merge(
+    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> tuple[list[str], dict[str, Any] | None, str]:
+    """Faults, the unresolved container (None if a fault leaves none) and the environment's name."""
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    reads: list[FileFault] = []
+    try:
+        config = _hydra(dict(chosen), config_dirs, reads)
+        env_name = str(config.hydra.runtime.choices["env"])
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+        container = cast("dict[str, Any]", with_references(OmegaConf.to_container(config, resolve=False)))
+        if (nested := mix_in_mix(env_name, container["env"])) is not None:
+            return [nested], None, ""
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AttributeError) as error:
+        faults = [str(fault) for fault in reads] or [f"the options do not compose: {_first_lines(error)}"]
+        return faults, None, ""
+    except RecursionError:
+        return ["the options do not compose: their defaults lists refer to each other in a circle"], None, ""
+    is_usable = not any(fault.is_fatal for fault in reads)
+    return [str(fault) for fault in reads], container if is_usable else None, env_name
+
+
+def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> Any:
+    from hydra import compose, initialize_config_dir
+
+    hide_foreign_plugins()
+    with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
+
+
+def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
+    register_sources(reads)
+    searchpath = [f"{OWN_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
+    searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")
+    quoted = ",".join(f"'{place}'" for place in searchpath)
+    return [f"hydra.searchpath=[{quoted}]", *(f"{group}='{option}'" for group, option in chosen.items())]
+
+
+def _first_lines(error: BaseException) -> str:
+    """Hydra's message, without its search path and its advice to use `+`."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("Search path", "Config search path", "provider=", "To "))]
+    return " ".join(kept[:2]) or type(error).__name__

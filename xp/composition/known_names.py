@@ -1,0 +1,71 @@
+"""Answers names that users bring from the trainers' own scripts and tutorials with xp's name for the same thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xp.composition.files import LOADER
+
+WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
+    Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
+)
+"""Their words and xp's, as the file has them."""
+RENAMED, SAID, OPTION_ALIASES = WORDS["renamed"], WORDS["said"], WORDS["options"]
+
+
+SCRIPT_VARIABLES = (
+    *("OPENREWARD_UPLOAD_ROLLOUT", "OPENREWARD_RUN_NAME", "MODEL", "NUM_GPUS"),
+    *("LOGGER", "RUN_NAME", "ENV_NAME", "MAX_TURNS"),
+)
+"""Variables that configure a run in the public scripts."""
+SECTIONS = re.compile(
+    r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend|hardware)\."
+)
+"""Sections that are removed from a key before it is looked up among other programs' keys."""
+NESTED = ("environments", "secrets", "reward_spec", "extra_info")
+"""Words that have keys of their own below them."""
+PLAIN = re.compile(r"[\w./:+-]+")
+"""Values that are repeated as they are typed."""
+
+
+def foreign_hint(text: str) -> str | None:
+    """xp's word for a key of somebody else's script, or None. `text` may carry `=value`, or a value after a space."""
+    key, _, value = text.replace(" ", "=", 1).lstrip("+~").partition("=")
+    word = _word(key, value.strip("'\""))
+    if word is None and (section := SECTIONS.match(key)) is not None:
+        word = _word(key[section.end() :], value.strip("'\""))
+    if word is None and key.startswith("--"):
+        word = _word(key.replace("_", "-"), value.strip("'\""))
+    if word is None and key.partition(".")[0] in NESTED:
+        word = SAID[key.partition(".")[0]]
+    return f"in xp: {word}" if word else None
+
+
+def _word(key: str, value: str) -> str | None:
+    if (found := WORDS["by_value"].get(key, {}).get(value)) is not None:
+        return str(found)
+    if (group := WORDS["chooses"].get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
+        return f"{group}={OPTION_ALIASES[group][value.lower()]}"
+    if key in RENAMED:
+        return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]
+    return SAID.get(key)
+
+
+def unread_variables(environ: Mapping[str, str]) -> list[str]:
+    """One line for each variable of the public scripts that is exported here: xp reads none of them."""
+    found = ((name, foreign_hint(f"{name}={environ[name]}")) for name in SCRIPT_VARIABLES if environ.get(name))
+    return [f"{name} is exported, but xp does not read it; {hint}" for name, hint in found]
+
+
+def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
+    """The legal option meant by `wanted`: itself, its other spelling, a known alias, or None."""
+    if wanted in legal or wanted == "None":
+        return wanted
+    lowered = str(wanted).lower()
+    matches = [name for name in legal if name.lower() == lowered]
+    return matches[0] if matches else OPTION_ALIASES.get(group, {}).get(lowered)

@@ -1,0 +1,245 @@
+"""Fills in what a model's option leaves to the model's config.json: name, network and context."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from xp.composition.faults import Fault
+from xp.errors import nearest
+from xp.lib.data_files import HUB, path_in
+from xp.models.files import HUB_ID, config_of, local_directory, missing_parts
+from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
+from xp.spec import LauncherName
+from xp.spec.section import ADDRESS
+
+GENERAL: Final = "hf"
+"""The option for any model."""
+LOCAL: Final = LauncherName.LOCAL.value
+_KEY: Final = "model.path"
+_FILES: Final = ("config.json", "adapter_config.json")
+"""Files of which a model's directory has one."""
+
+
+def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
+    """Fill in place what the option leaves open; yields what is wrong with the model's path.
+
+    Args:
+        container: the sections, with the command line's values.
+        options: the sections before these.
+    """
+    model, option = container.get("model"), options["model"]
+    if not isinstance(model, dict):
+        return
+    path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
+    if path is None and option.get("name") is None:
+        yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
+    if isinstance(path, str) and _is_missing_here(path, container):
+        yield Fault(
+            _KEY,
+            f"{_KEY}={path}: no such directory with a config.json on this machine, where launcher={LOCAL} runs; correct"
+            " the path, or write ORG/NAME for a hub's model",
+        )
+        return
+    # An option with all fields needs no config.json; a URL is a fault that the schema reports.
+    if (
+        not isinstance(path, str)
+        or ADDRESS.match(path)
+        or (path == option.get("path") and option.get("architecture") is not None)
+    ):
+        return
+    found = _resolved(path, outputs)
+    if found is None:
+        yield Fault(_KEY, f"{_KEY}={path}: no such directory with a config.json; a hub's model is ORG/NAME")
+        return
+    model["path"] = path = found
+    config = config_of(path, outputs)
+    if config is not None and (why := not_causal(config)):
+        yield Fault(_KEY, f"{_KEY}={path}: not a causal language model: {why}")
+        return
+    if _is_local(container) and (Path(path) / "config.json").is_file():
+        for what in missing_parts(Path(path)):
+            yield Fault(_KEY, f"{_KEY}={path}: the directory holds no {what}; give a whole Hugging Face directory")
+    if option.get("name") is not None and path != option.get("path"):
+        yield from _same_network(model, option, config)
+    elif isinstance(written := model.get("architecture"), dict) and config is not None:
+        for line in mismatches(written, config):
+            yield Fault("model.architecture", f"{line} in {path}; correct it, or leave model.architecture out")
+    _fill(model, option, container, config)
+    if option.get("name") is None and isinstance(training := container.get("training"), dict):
+        _fit_lengths(training, options["training"], path, model["max_context_tokens"])
+
+
+def _fit_lengths(training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any) -> None:
+    """Shortens the lengths that nobody set to the model's context, with a note on standard error."""
+    prompt, response, turn = keys = ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
+    if not all(isinstance(value, int) for value in (context, *map(training.get, keys))):
+        return  # the schema reports it
+    own = [key for key in keys if training[key] == default.get(key)]
+    if not {prompt, response}.intersection(own) or training[prompt] + training[response] <= context:
+        return
+    if prompt in own:
+        limit = context // 4 if response in own else context - training[response]
+        training[prompt] = max(1, min(training[prompt], limit))
+    if response in own:
+        training[response] = max(1, min(training[response], context - training[prompt]))
+    if turn in own:
+        training[turn] = min(training[turn], training[response])
+    lengths = " ".join(f"training.{key}={training[key]}" for key in own)
+    _note(f"{path} takes {context:,} tokens, hence {lengths}; set other values to change this")
+
+
+@cache
+def _note(line: str) -> None:
+    """Prints a note, once for all compositions of a command."""
+    print(f"xp: note: {line}", file=sys.stderr)
+
+
+def _is_missing_here(path: str, container: Mapping[str, Any]) -> bool:
+    """Returns whether an absolute path is no model and no other machine could have it: its launcher is `local`."""
+    place = Path(path).expanduser()
+    return _is_local(container) and place.is_absolute() and not any((place / file).is_file() for file in _FILES)
+
+
+def _is_local(container: Mapping[str, Any]) -> bool:
+    launcher = container.get("launcher")
+    return isinstance(launcher, dict) and launcher.get("name") == LOCAL
+
+
+def _resolved(path: str, outputs: Path) -> str | None:
+    """A directory of the user's as an absolute one, since stages run elsewhere; None: it is not there."""
+    place = Path(path).expanduser()
+    if (place / "config.json").is_file():
+        return str(place.absolute())
+    if (outputs / path / "config.json").is_file() or HUB_ID.fullmatch(path) or place.is_absolute():
+        return path
+    return path if path.startswith(("runs/", "models/")) else None
+
+
+def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: Any) -> Iterator[Fault]:
+    """An option's name stands in every record, its network in every plan: another model is another option."""
+    path, name = model["path"], option["name"]
+    way_out = f"set model={GENERAL} {_KEY}={path}"
+    if option.get("path") is None:
+        yield Fault(_KEY, f"{_KEY}={path}: model={name} builds its own model; {way_out}")
+    elif config is None or not isinstance(model.get("architecture"), dict):
+        yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {way_out}")
+    elif lines := mismatches(model["architecture"], config):
+        yield _other_network(_KEY, path, name, lines, way_out)
+
+
+def _other_network(key: str, path: str, name: Any, lines: Sequence[str], way_out: str) -> Fault:
+    rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return Fault(key, f"{key}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {way_out}")
+
+
+def _fill(
+    model: dict[str, Any], option: Mapping[str, Any], container: Mapping[str, Any], config: Mapping[str, Any] | None
+) -> None:
+    if model.get("name") is None:
+        model["name"] = name_of(model["path"])
+    if model.get("architecture") is None and option.get("architecture") is None and config is not None:
+        model["architecture"] = network_of(config)
+    if model.get("max_context_tokens") is None:
+        training = container.get("training") or {}
+        longest = [training.get(key) for key in ("max_prompt_tokens", "max_response_tokens")]
+        asked = sum(value for value in longest if isinstance(value, int))
+        model["max_context_tokens"] = (context_of(config) if config else None) or asked
+
+
+def name_of(path: str) -> str:
+    """A short name for records: the last part that says something."""
+    parts = [part for part in Path(path).parts if part not in ("/", ".", "..")]
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        parts = parts[-3].split("--")
+    if len(parts) > 1 and (parts[-1] in ("model", "latest") or parts[-1].startswith(("checkpoint", "global_step"))):
+        parts = [*parts[:-2], f"{parts[-2]}-{parts[-1]}"]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "model").strip("-._").lower()
+    return name[:80] or "model"
+
+
+_START: Final = "training.initial_checkpoint"
+
+
+def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
+    """Make the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
+    training, model = container.get("training"), container.get("model")
+    if not isinstance(training, dict) or not isinstance(model, dict):
+        return
+    given = training.get("initial_checkpoint")
+    if not isinstance(given, str) or ADDRESS.match(given):
+        return  # None, or a fault that the schema reports
+    outputs = Path(str(container.get("outputs", "outputs")))
+    place = next((one for one in (Path(given).expanduser(), outputs / given) if one.is_dir()), None)
+    if place is None:
+        yield Fault(_START, f"{_START}={given}: no such directory; give a Hugging Face directory, as runs/ID/model")
+        return
+    training["initial_checkpoint"] = str(place.absolute())
+    config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
+    if config is None:
+        yield Fault(_START, f"{_START}={given}: {_without_config(place)}")
+        return
+    for what in missing_parts(place):
+        yield Fault(_START, f"{_START}={given}: the directory has no {what}; give a whole Hugging Face directory")
+    yield from _network_of_start(given, config, model, outputs)
+
+
+def _without_config(place: Path) -> str:
+    if (place / "adapter_config.json").is_file():
+        return "the directory has adapters; merge them into their model first (peft's merge_and_unload)"
+    return "the directory has no readable config.json; a Megatron checkpoint must be exported first"
+
+
+def _network_of_start(
+    given: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path
+) -> Iterator[Fault]:
+    """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
+    network = model.get("architecture")
+    if not isinstance(network, dict) and isinstance(build := model.get("build"), dict):
+        # Its tokenizer decides the vocabulary, when it is made.
+        network = {key: build[key] for key in KEYS if key in build and key != "vocab_size"}
+        lines = [line for line in mismatches(network, config) if line.split(" ")[0] in network]
+    elif isinstance(network, dict):
+        lines = mismatches(network, config)
+    else:
+        known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
+        why = "cannot be read by xp" if known else "is not on this machine: download the model first"
+        yield Fault(_START, f"{_START}={given}: cannot be compared with the model, whose config.json {why}")
+        return
+    if lines:
+        way_out = f"to train it alone, set model=hf model.path={given}"
+        yield _other_network(_START, given, model.get("name"), lines, way_out)
+
+
+def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:
+    """Makes paths absolute in place, from the working directory; yields a fault for each file that is not there."""
+    env = container.get("env")
+    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
+    for name, member in members.items() if isinstance(members, dict) else ():
+        rows = member.get("rows") if isinstance(member, dict) else None
+        key = "env.rows" if len(members) == 1 else f"env.members.{name}.rows"
+        if isinstance(rows, str):
+            member["rows"] = yield from _absolute(rows, key)
+        elif isinstance(rows, dict):
+            for split, file in rows.items():
+                if isinstance(file, str):
+                    rows[split] = yield from _absolute(file, f"{key}.{split}")
+
+
+def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
+    """Yields the fault of a name of rows; returns the name with an absolute path, if it has a path."""
+    path = path_in(name)
+    if path is None:
+        return name
+    place = Path(path).expanduser().absolute()
+    if not os.path.exists(place):
+        folder = place.parent
+        files = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) and folder.is_dir() else []
+        hub = f"; a data set of the hub is {HUB}{name}" if "." not in name and name.count("/") == 1 else ""
+        yield Fault(key, f"{key}={name}: there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}")
+    return name.replace(path, str(place), 1)

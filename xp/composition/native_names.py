@@ -1,0 +1,121 @@
+"""xp's word for a native key of a trainer: the field that is rendered to it, or the way to pass it through."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.composition.groups import compose_groups, with_plugins
+from xp.composition.known_names import foreign_hint
+from xp.composition.values import resolve_values
+from xp.planning.backend import backend_of
+from xp.spec import RunSpec
+
+_REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
+_CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
+_LORA = {"model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}}
+_VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "trl": ({"algorithm.importance_correction": "token"}, {"algorithm": "cispo"}),
+    "skyrl": (_LORA, {"algorithm": "cispo"}, _CRITIC, {"backend.parallel.strategy": "megatron"}),
+    "slime": ({"evaluation.every": 5, "backend.parallel.tensor": 2}, {**_CRITIC, "backend.convert_model": True}),
+}
+"""Compositions whose renderings are searched, in this order: together they use all of xp's fields."""
+_OPTIONS: Mapping[str, tuple[str, ...]] = {"trl": ("trl",), "skyrl": ("skyrl", "skyrl-main"), "slime": ("slime",)}
+"""Options of the group `backend` that are tried for a key, in this order."""
+_SAMPLES: Mapping[str, Any] = {"bool": True, "int": 1, "float": 1.0, "str": "a", "list": [], "dict": {}, "union": True}
+"""A value of each type that a catalog names."""
+
+
+def hint(text: str) -> str | None:
+    """Returns the replacement for a key from a trainer's own documentation, or None. `text` may carry `=value`."""
+    if known := foreign_hint(text):
+        return known
+    key = text.partition("=")[0].lstrip("+~")
+    backends = [name for name, keys in _catalogs().items() if key in keys]
+    for name in backends:
+        if field := _fields(name).get(key):
+            return f"in xp: {field}"
+    found = {option: _refused(option, name, key) for name in backends for option in _OPTIONS[name]}
+    taken_by = [option for option, reason in found.items() if reason is None]
+    if "skyrl" in taken_by and "skyrl-main" in taken_by:
+        taken_by.remove("skyrl-main")
+    if taken_by:
+        passed = " or ".join(f"backend={option} 'backend.overrides.{key.lstrip('-')}=...'" for option in taken_by)
+        return f"a key of {' and '.join(backends)} that xp passes through: {passed}"
+    return next((reason for reason in found.values()), None)
+
+
+@cache
+def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
+    """Backend -> the native keys in its committed catalogs, each with its description."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
+        content = json.loads(file.read_text())
+        found.setdefault(file.parents[1].name, {}).update(content.get("fields") or content.get("flags") or {})
+    return {name: dict(keys) for name, keys in found.items()}
+
+
+@cache
+def _fields(backend: str) -> dict[str, str]:
+    """Native key -> field of the spec, by the rows of the backend."""
+    found: dict[str, str] = {}
+    for variant in _VARIANTS[backend]:
+        groups = {key: value for key, value in variant.items() if "." not in key}
+        values = {key: value for key, value in variant.items() if "." in key}
+        spec = reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
+        for key, field in backend_of(spec).owners(spec).items():
+            if key not in found or field.startswith(f"{found[key]}."):  # a later variant may name the field itself
+                found[key] = field
+    return {key: field for key, field in found.items() if field}
+
+
+@cache
+def _refused(option: str, backend: str, key: str) -> str | None:
+    """Returns why this backend refuses the key in `backend.overrides`; None if it takes the key."""
+    name = key.lstrip("-")
+    spec = reference_spec({**_REFERENCE, "backend": option}, {})
+    overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
+    tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
+    reasons = [one.reason for one in backend_of(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]
+    return reasons[0] if reasons else None
+
+
+def _sample(known: Mapping[str, Any]) -> Any:
+    """A value that the catalog's words for the key allow."""
+    if known.get("nargs") == 0:
+        return True
+    if known.get("choices"):
+        one: Any = known["choices"][0]
+    else:
+        kind = str(known.get("type") or "str").removeprefix("Optional[")
+        one = _SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
+        one = "{}" if kind == "loads" else str(one) if "origin" in known else one
+    return [one] * known["nargs"] if isinstance(known.get("nargs"), int) else one
+
+
+def reference_spec(options: Mapping[str, str], values: Mapping[str, Any]) -> RunSpec:
+    """The spec of some options of xp's, with some values set.
+
+    Args:
+        options: group -> option. A model's option must have an architecture.
+        values: key path -> value.
+
+    Raises:
+        ValueError: a value is not legal.
+    """
+    composed = compose_groups(tuple(options.items()), with_plugins(()))
+    container = copy.deepcopy(composed.container)
+    for path, value in values.items():
+        *sections, last = path.split(".")
+        node: Any = container
+        for section in sections:
+            node = node[section]
+        node[last] = value
+    resolve_values(container)
+    container["env"] = {"members": {composed.env_name: container["env"]}}
+    return RunSpec.model_validate_json(json.dumps(container))

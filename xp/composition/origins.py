@@ -1,0 +1,123 @@
+"""File, line and column of each value of a composition: Hydra's merge order, with YAML's positions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.composition.files import Mark, marks_under, read_file
+from xp.composition.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
+
+NULLS = ("", "~", "null", "Null", "NULL")
+"""Spellings of null in YAML."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Source of one value."""
+
+    override: str | None
+    """The override that set it, as it was typed; None: a file did."""
+    marks: tuple[Mark, ...]
+    """Every place in a file that says it, the one that counts last."""
+
+
+@cache
+def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, tuple[Mark, ...]]:
+    """Key path of the configuration -> the places that say its value, in merge order."""
+    history: dict[str, tuple[Mark, ...]] = {}
+    for marks in _marks_in_order(chosen, config_dirs):
+        for path, mark in marks.items():
+            history[path] = (*history.get(path, ()), mark)
+    return history
+
+
+def last_to_say(
+    paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> tuple[str, ...]:
+    """The given keys that are set by the last file, in merge order, that sets any of them."""
+    found: tuple[str, ...] = ()
+    for marks in _marks_in_order(chosen, config_dirs):
+        found = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or found
+    return found
+
+
+def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
+    """Positions of values in each file of a composition, by key path of the configuration."""
+    for config_path, package in merge_order(chosen, config_dirs):
+        files = (directory / f"{config_path}.yaml" for directory in (ROOT / "conf", ROOT, *config_dirs))
+        if (file := next((file for file in files if file.is_file()), None)) is not None:
+            yield marks_under(read_file(file).marks, package)
+
+
+def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, Mark]:
+    """Key path of the configuration -> where its value stands: the last file in merge order that says it."""
+    return {path: marks[-1] for path, marks in file_history(chosen, config_dirs).items()}
+
+
+def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Origin:
+    """Origin of the value at a key path. The overrides must be legal and of a single run."""
+    given = [text.partition("=") for text in overrides]
+    groups = tuple((key, option) for key, _, option in given if key in GROUPS)
+    directories = with_plugins(config_dirs)
+    composed = compose_groups(groups, directories)
+    history = file_history(composed.chosen, directories)
+    setters = [text for text in overrides if _sets(text.partition("=")[0], path)]
+    return Origin(setters[-1] if setters else None, _said_at(path, history))
+
+
+def _sets(key: str, path: str) -> bool:
+    return key not in GROUPS and (path == key or path.startswith(f"{key}."))
+
+
+def _said_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
+    """Places of the key itself, or of the nearest section above it that is one value (`chat_template: {...}`)."""
+    while path:
+        if path in history:
+            return history[path]
+        path = path.rpartition(".")[0]
+    return ()
+
+
+ALTERNATIVES = (("training.num_steps", "training.epochs"),)
+"""Pairs of keys of which one is null. The schema refuses a spec in which one file, or the command line, sets both."""
+
+
+def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> None:
+    """Keeps of each pair the value that the last file in merge order sets."""
+    for pair in ALTERNATIVES:
+        if all(_value(container, path) is not None for path in pair):
+            give_way(container, last_to_say(pair, chosen, config_dirs))
+
+
+def give_way(container: dict[str, Any], given: Collection[str]) -> None:
+    """Set to null, in place, the other key of a pair of which one is among those that were given a value."""
+    for pair in ALTERNATIVES:
+        said = [path for path in pair if path in given]
+        for path in pair if len(said) == 1 else ():
+            section, _, name = path.partition(".")
+            if path not in said and isinstance(container.get(section), dict):
+                container[section][name] = None
+
+
+def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
+    """Keys of assignments that give a value, a section's (`training={epochs: 3}`) spelled out."""
+    given: dict[str, bool] = {}
+    for key, value in values:
+        spelled = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+        given |= {path: one is not None for path, one in spelled.items()}
+    return {path for path, has_value in given.items() if has_value}
+
+
+def other_of(path: str) -> str | None:
+    """The other key of the pair, for a key that has one."""
+    return next((one for pair in ALTERNATIVES if path in pair for one in pair if one != path), None)
+
+
+def _value(container: dict[str, Any], path: str) -> Any:
+    section, _, name = path.partition(".")
+    found = container.get(section)
+    return found.get(name) if isinstance(found, dict) else None

@@ -1,0 +1,212 @@
+"""Overrides -> points of a sweep -> RunSpec: reports all errors at once, with the nearest legal name and its place."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xp.composition.faults import Fault
+from xp.composition.groups import Composed, compose_groups, with_plugins
+from xp.composition.invalid import explain_invalid
+from xp.composition.mixes import env_name
+from xp.composition.model import complete_checkpoint, complete_model, complete_rows
+from xp.composition.origins import file_marks, give_way, settle_files, with_value
+from xp.composition.overrides import apply, choices_of, is_group, parse
+from xp.composition.values import resolve_values
+from xp.errors import ExitCode, XpError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+    from xp.spec import RunSpec
+
+MAX_NAMES = 3
+"""Points that a fault of a sweep names; the others are counted."""
+MAX_FAULTS = 40
+"""Number of faults that are shown; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep (or the only one): what distinguishes it, and its spec."""
+
+    overrides: tuple[str, ...]
+    spec: RunSpec
+    name: str = ""
+    """Its values of the swept keys, as overrides; empty where nothing is swept."""
+
+
+def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> RunSpec:
+    """Compose one spec; raises XpError with all faults of the command line and of the user's files."""
+    return _points(overrides, config_dirs, is_sweep=False)[0].spec
+
+
+def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[Point]:
+    """Compose every point of the cartesian product of comma-separated values; raises XpError if any is illegal."""
+    return _points(overrides, config_dirs, is_sweep=True)
+
+
+def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts as a mapping; raises XpError for group choices and sweeps, which have no place there."""
+    parsed, faults = parse(overrides)
+    faults += [fault for override in parsed if (fault := _no_assignment(override)) is not None]
+    _raise(faults)
+    return {override.key_or_group: override.value() for override in parsed}
+
+
+def _no_assignment(override: Override) -> str | None:
+    key, _, text = (override.input_line or "").partition("=")
+    if override.is_sweep_override():
+        return f"{key}={text}: only one value is allowed; a list is written '{key}=[{text}]'"
+    if is_group(override):
+        return f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
+    return None
+
+
+def to_yaml(spec: RunSpec) -> str:
+    """The resolved spec as YAML, in the order of the schema."""
+    import yaml
+
+    return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def from_container(container: dict[str, Any]) -> RunSpec:
+    """Validate plain data; raises XpError that names every fault.
+
+    Args:
+        container: the sections as nested dicts; `env` is a mixture (`members`), or one environment, a mixture of one.
+    """
+    found = _validate(container, "env")
+    if isinstance(found, list):
+        raise XpError("\n".join(str(fault) for fault in found))
+    return found
+
+
+def validated(container: dict[str, Any], run: str) -> RunSpec:
+    """The spec of a run's record; raises XpError(RUN_DIR) where this version of xp cannot read it."""
+    try:
+        return from_container(container)
+    except XpError as error:
+        raise XpError(
+            f"the spec of {run} is not one of this xp: another version wrote it (run.json names its commit), or it"
+            f" was edited:\n{error}",
+            ExitCode.RUN_DIR,
+        ) from error
+
+
+def _validate(container: dict[str, Any], name: str) -> RunSpec | list[Fault]:
+    from pydantic import ValidationError
+
+    from xp.spec import RunSpec
+
+    container = dict(container)
+    env = container.get("env")
+    is_mix = isinstance(env, dict) and "members" in env
+    if isinstance(env, dict) and not is_mix:
+        container["env"] = {"members": {name: env}}
+    try:
+        return RunSpec.model_validate_json(json.dumps(container))
+    except ValidationError as error:
+        return explain_invalid(error.errors(include_url=False), RunSpec, is_mix=is_mix)
+
+
+def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: bool) -> list[Point]:
+    parsed, faults = parse(overrides)
+    choices, more = choices_of(parsed, is_sweep=is_sweep)
+    faults += more
+    swept = {override.key_or_group for override in parsed if is_sweep and override.is_sweep_override()}
+    points: list[Point] = []
+    illegal: dict[str, list[str]] = {}
+    for chosen in itertools.product(*choices):
+        name = " ".join(o.input_line or "" for o in chosen if o.key_or_group in swept)
+        found = _point(chosen, with_plugins(config_dirs))
+        if isinstance(found, Point):
+            points.append(replace(found, name=name))
+        else:
+            for fault in dict.fromkeys(found):
+                illegal.setdefault(fault, []).append(name)
+    _raise(
+        [*faults, *(fault for fault in faults_of_points(illegal, math.prod(map(len, choices))) if fault not in faults)]
+    )
+    return points
+
+
+def faults_of_points(faults: Mapping[str, Sequence[str]], num_points: int) -> list[str]:
+    """The faults, each with the points of the sweep that have it; one that all of several points have stands alone.
+
+    Args:
+        faults: fault -> names of the points.
+        num_points: of the sweep.
+    """
+    return [f"{fault}{_places(names, num_points)}" for fault, names in faults.items()]
+
+
+def _places(names: Sequence[str], num_points: int) -> str:
+    if not any(names) or (len(names) == num_points > 1):
+        return ""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f" (sweep {'point' if len(names) == 1 else 'points'} {', '.join(names[:MAX_NAMES])}{more})"
+
+
+def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:
+    """One point, or everything that is wrong with it."""
+    groups = tuple((o.key_or_group, str(o.value())) for o in chosen if is_group(o))
+    composed = compose_groups(groups, config_dirs)
+    container = copy.deepcopy(composed.container)
+    settle_files(container, composed.chosen, config_dirs)
+    values = [o for o in chosen if not is_group(o) and o.key_or_group.partition(".")[0] not in composed.undecided]
+    faults = [fault for o in values for fault in apply(container, o)]
+    give_way(container, with_value([(o.key_or_group, o.value()) for o in values]))
+    faults += resolve_values(container)
+    if "model" not in composed.undecided:
+        faults += complete_model(container, composed.container)
+        faults += complete_checkpoint(container)
+    if "env" not in composed.undecided:
+        faults += complete_rows(container)
+    env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
+    spec = _validate(container, env_name(composed.env_name, env, default))
+    if isinstance(spec, list):
+        known = {fault.path for fault in faults}
+        if "model.path" in known:  # these would be read from the model
+            spec = [fault for fault in spec if not (fault.path.startswith("model.") and fault.value is None)]
+        faults += [fault for fault in spec if not any(_are_related(fault.path, path) for path in known)]
+    elif not faults and not composed.faults:
+        return Point(tuple(o.input_line or "" for o in chosen), spec)
+    return [*composed.faults, *_placed(faults, composed, config_dirs, {o.key_or_group for o in values})]
+
+
+def _placed(
+    faults: Iterable[Fault], composed: Composed, config_dirs: tuple[Path, ...], overridden: set[str]
+) -> Iterator[str]:
+    """The faults as lines, with file, line and column of those that come from a file."""
+    marks = file_marks(composed.chosen, config_dirs)
+    already = {fault.partition(": ")[0] for fault in composed.faults}
+    for fault in faults:
+        mark = marks.get(fault.path)
+        if mark is None or any(_are_related(fault.path, path) for path in overridden):
+            yield str(fault)
+        elif mark.place not in already:
+            yield f"{mark.place}: {fault}{_yaml_reading(fault, mark.raw if mark.is_plain else None)}"
+
+
+def _yaml_reading(fault: Fault, raw: str | None) -> str:
+    """Describes how YAML reads an unquoted word that was meant as text."""
+    if raw is None or fault.value is None or not fault.wants_text or raw == str(fault.value):
+        return ""
+    return f"; YAML reads {raw} as {json.dumps(fault.value)}: quote it, '{raw}'"
+
+
+def _are_related(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _raise(faults: Sequence[str]) -> None:
+    if faults:
+        rest = len(faults) - MAX_FAULTS
+        raise XpError("\n".join([*faults[:MAX_FAULTS], *([f"and {rest} more"] if rest > 0 else [])]))

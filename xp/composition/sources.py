@@ -1,0 +1,137 @@
+"""Hydra's sources of options: xp's files, mixtures and machines without a file, and the user's files, read as data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from typing import Any, Final
+
+from xp.composition.files import FileFault, read_file
+from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
+from xp.composition.values import KEPT_MISSING, KEPT_REFERENCE, MISSING
+from xp.hardware import AUTO, machine_of, this_machine
+
+OWN_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
+"""Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
+
+
+def register_sources(reads: list[FileFault]) -> None:
+    """Registers the schemes with Hydra; faults of a user's file are added to `reads`."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
+    class OwnFiles(FileConfigSource):
+        @staticmethod
+        def scheme() -> str:
+            return OWN_FILES
+
+        def is_config(self, config_path: str) -> bool:
+            return _is_mix(config_path) or super().is_config(config_path)
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            if _is_mix(config_path):
+                mix = {"defaults": defaults_of(Path(config_path).name.removesuffix(".yaml"))}
+                return ConfigResult(
+                    self.provider, f"{OWN_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
+                )
+            loaded = super().load_config(config_path)
+            _name_mixes(loaded)
+            return loaded
+
+    class UserFiles(FileConfigSource):
+        into: list[FileFault] = reads
+
+        @staticmethod
+        def scheme() -> str:
+            return USER_FILES
+
+        def is_config(self, config_path: str) -> bool:
+            # Anything with this name; read_file reports what it is and why it cannot be read.
+            return os.path.lexists(Path(self.path) / self._normalize_file_name(config_path))
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = Path(self.path) / self._normalize_file_name(config_path)
+            found = read_file(file)
+            type(self).into.extend(fault for fault in found.faults if fault not in type(self).into)
+            if any(fault.is_fatal for fault in found.faults):
+                # An empty file instead, so that the other files are read too.
+                place = f"{self.scheme()}://{self.path}"
+                return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
+            loaded = super().load_config(config_path)
+            plain: Any = OmegaConf.to_container(loaded.config)
+            kept = {key: child if key == "defaults" else _kept(child) for key, child in plain.items()}
+            loaded.config = OmegaConf.create(kept)
+            _name_mixes(loaded)
+            return loaded
+
+    class Machines(FileConfigSource):
+        @staticmethod
+        def scheme() -> str:
+            return MACHINES
+
+        def is_config(self, config_path: str) -> bool:
+            word = _word(config_path)
+            return word == AUTO or (word is not None and machine_of(word) is not None)
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            word = _word(config_path) or ""
+            machine = this_machine() if word == AUTO else machine_of(word)
+            if machine is None:
+                return super().load_config("hardware/cpu")
+            place, option = f"{MACHINES}://{self.path}", OmegaConf.create(machine.option())
+            return ConfigResult(self.provider, place, option, {"package": "_global_"})
+
+    SourcesRegistry.instance().types |= {OWN_FILES: OwnFiles, USER_FILES: UserFiles, MACHINES: Machines}
+
+
+def _is_mix(config_path: str) -> bool:
+    path = Path(config_path)
+    return path.parent.name == MIXED and SIGN in path.name
+
+
+def _word(config_path: str) -> str | None:
+    """The name of an option of the hardware group; None: the path is of another group."""
+    path = Path(config_path)
+    return path.name.removesuffix(".yaml") if path.parent.name == "hardware" else None
+
+
+def _name_mixes(loaded: Any) -> None:
+    """Hydra merges the files of a list into one environment; a list of environments is a mixture of them."""
+    from omegaconf import OmegaConf
+
+    if "defaults" in loaded.config:
+        plain: Any = OmegaConf.to_container(loaded.config)
+        loaded.config["defaults"] = with_mixes_named(plain["defaults"])
+
+
+def _kept(node: Any) -> Any:
+    """Replaces `???` and `${` by markers, which Hydra leaves alone.
+
+    Hydra would keep the earlier file's value although one is required, and would expand references while it merges.
+    """
+    if isinstance(node, dict):
+        return {key: _kept(child) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_kept(child) for child in node]
+    if isinstance(node, str):
+        return KEPT_MISSING if node == MISSING else node.replace("${", KEPT_REFERENCE)
+    return node
+
+
+PACKAGE: Final = "hydra_plugins"
+"""Hydra imports each module of this package, which every directory on `sys.path` can extend."""
+
+
+def hide_foreign_plugins() -> None:
+    """Limits Hydra's plugins to those that are installed beside Hydra; must be called before Hydra starts."""
+    hydra = find_spec("hydra")
+    if PACKAGE in sys.modules or hydra is None or hydra.origin is None:
+        return
+    spec = ModuleSpec(PACKAGE, None, is_package=True)
+    spec.submodule_search_locations = [str(Path(hydra.origin).parents[1] / PACKAGE)]
+    sys.modules[PACKAGE] = module_from_spec(spec)

@@ -1,0 +1,37 @@
+"""Reads a run's directory for the rules of xp.diagnosis: metrics, facts of its spec, and use of tools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from xp.diagnosis.history import Facts, History, ToolUse
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode, XpError
+from xp.run_records.leaderboard import spec_of
+from xp.run_records.record import RunRecord
+from xp.run_records.tool_use import tool_use
+
+
+def history_of(run: Path, record: RunRecord, tools: ToolUse | None = None) -> History:
+    """Reads the history of a run's training; raises XpError(RUN_DIR) for a directory that is not a run.
+
+    Args:
+        run: its directory.
+        record: its record.
+        tools: use of tools, if the trajectories were read already; None: they are read.
+    """
+    return replace(metrics_history(run, record), tools=tools or tool_use(run))
+
+
+def metrics_history(run: Path, record: RunRecord) -> History:
+    """Reads the history without the trajectories, which may be large."""
+    file = run / "metrics.jsonl"
+    lines, during = (read_metrics(file, stage) for stage in ("train", "evaluate_during"))
+    try:
+        spec = spec_of(run, len(record.attempts))
+        if spec["training"]["num_steps"] is None:  # epochs: as many as the training found
+            spec["training"]["num_steps"] = record.num_steps
+        return History(lines, Facts.of_spec(spec), during)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise XpError(f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error

@@ -1,0 +1,161 @@
+"""Finds stages that need not run again: they succeeded before, and their inputs have not changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers.node.job_spec import states
+from xp.lib.reading import json_of
+from xp.lib.verified import DIGESTS, damaged
+from xp.run_records.record import RunRecord, RunStatus, read_record
+from xp.run_records.run_directory import xp_command
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
+
+RAN = (RunStatus.RUNNING, RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.INTERRUPTED)
+
+
+def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
+    """Returns name of a stage -> the attempt whose result is valid.
+
+    A stage is kept when the same job succeeded, its outputs are there, every stage before it in the plan is kept, and
+    none of those ran after it. Content-addressed stages are checked by their manifests instead.
+
+    Args:
+        plan: plan of the new attempt.
+        record: record of the run; only attempts before the plan's are considered.
+        outputs: the outputs root.
+        is_here: whether this machine can see the stages' outputs.
+    """
+    found: dict[str, int] = {}
+    newest = 0
+    for stage in plan.stages:
+        if stage.is_shared:
+            continue
+        at = _standing(stage, plan, record, outputs, is_here)
+        if at is None or at < newest:
+            break
+        found[stage.name] = newest = at
+    return found
+
+
+def has_every_stage(plan: Plan, record: RunRecord) -> bool:
+    """Returns whether an attempt begins a run or resumes it, unlike an evaluation or a preparation of it."""
+    begun = {stage.name for stage in record.attempts[0].stages} if record.attempts else set()
+    return begun <= {stage.name for stage in plan.stages}
+
+
+def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
+    """Returns why a run need not be resumed, and how to continue it anyway; None if there is work left.
+
+    Args:
+        plan: plan of a new attempt.
+        outputs: the outputs root.
+        is_here: whether this machine can see the stages' outputs.
+    """
+    if plan.attempt == 1:
+        return None
+    run = outputs / "runs" / plan.run_id
+    record = read_record(run)
+    to_do = {stage.name for stage in plan.stages if not stage.is_shared}
+    if (
+        record.status is not RunStatus.SUCCEEDED
+        or not to_do
+        or set(kept(plan, record, outputs, is_here=is_here)) != to_do
+    ):
+        return None
+    total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
+    return (
+        f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
+        f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)}"
+    )
+
+
+def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
+    """Returns whether a stage's manifest and outputs exist and are not damaged; a damaged result is made again."""
+    if stage.done is None or not all(states(outputs, stage.promised).values()):
+        return False
+    if (fault := damaged(outputs / stage.done)) is not None:
+        warn(f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n")
+    return fault is None
+
+
+def attempt_of(record: RunRecord, name: str) -> int | None:
+    """Number of the last attempt in which a stage ran; None: it never did."""
+    ran = [
+        attempt.number
+        for attempt in record.attempts
+        for stage in attempt.stages
+        if stage.name == name and stage.status in RAN
+    ]
+    return ran[-1] if ran else None
+
+
+def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
+    """The last attempt in which the same job succeeded and whose outputs still exist."""
+    run = f"runs/{plan.run_id}"
+    for attempt in reversed(record.attempts[: plan.attempt - 1]):
+        status = next((one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING)
+        if status not in RAN:
+            continue
+        directory = f"{run}/attempt_{attempt.number}"
+        file = outputs / directory / "plan.json"
+        recorded = _recorded(file, stage.name)
+        is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
+        if recorded is not None and is_same and status is RunStatus.SUCCEEDED:
+            return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
+        # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
+        # unchanged. So are those outside the run, which runs share: they are named by their content.
+        if recorded is None or any(
+            name.startswith(f"{run}/") and not name.startswith(f"{directory}/") for name in recorded["job"]["outputs"]
+        ):
+            return None
+    return None
+
+
+def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
+    """Returns whether all outputs exist, and the files of a published model are those that were published."""
+    manifests = {(outputs / name).parent / DIGESTS for name in promised}
+    return all(states(outputs, promised).values()) and all(
+        damaged(manifest) is None for manifest in manifests if manifest.is_file()
+    )
+
+
+def _recorded(file: Path, name: str) -> dict[str, Any] | None:
+    try:
+        stages = json_of(file, ExitCode.RUN_DIR)["stages"]
+        found: dict[str, Any] = next(stage for stage in stages if stage["name"] == name)
+        if not all(isinstance(output, str) for output in found["job"]["outputs"]):
+            return None
+    except (XpError, ValueError, LookupError, TypeError, StopIteration):
+        return None
+    return found
+
+
+def _content(stage: Mapping[str, Any]) -> str:
+    """A stage as text without its attempt's number, which is part of paths and of the program's files.
+
+    Files in another stage's directory do not count: the training's result does not depend on its evaluations.
+    """
+    job, own = stage["job"], re.compile(rf"(.*/)?attempt_\d+/(?!{stage['name']}/)")
+    files = {path: text for path, text in job["files"].items() if not own.match(path)}
+    text = json.dumps({**stage, "job": {**job, "files": files}}, sort_keys=True)
+    return re.sub(r'(\battempt_|\battempt\\*": ?)\d+', r"\1*", text)
+
+
+def _last_step(run: Path) -> int:
+    from xp.episode.metrics_file import read_metrics
+
+    try:
+        lines = read_metrics(run / "metrics.jsonl", "train")
+    except XpError:
+        return 0
+    return int(lines[-1]["step"]) if lines else 0

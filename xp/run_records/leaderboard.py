@@ -1,0 +1,264 @@
+"""Lines of `python -m xp runs compare`: runs by their held-out reward, where it is comparable, best first."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+from xp.lib.reading import json_of
+from xp.lib.terminal import csv_cell, markdown_cell
+from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
+from xp.run_records.named import named_runs
+from xp.run_records.record import RunRecord, read_record
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run. Numbers are None and texts empty if the run cannot be read."""
+
+    run: str
+    env: str = ""
+    model: str = ""
+    algorithm: str = ""
+    backend: str = ""
+    seed: int | None = None
+    steps: int | None = None
+    """Rollout steps; None: they follow from the epochs, and the run ended before it computed them."""
+    before: float | None = None
+    """Held-out reward of the untrained model; None: not evaluated."""
+    after: float | None = None
+    stderr: float | None = None
+    """Standard error of `after`."""
+    minutes: float | None = None
+    """Minutes from the first attempt's start to the last one's end, without the pauses between attempts."""
+    status: str = "unreadable"
+    note: str = ""
+    """Remark if the tasks of `before` and `after` are trained on as well; for an unreadable run, the reason."""
+    passes: float | None = None
+    """Share of the held-out episodes of `after` that pass by the environment's own reward."""
+    ranked_by: str = "reward"
+    """`reward`; `passes`, if only `env.reward_fn` differs among the runs of an environment; else `nothing`."""
+    incomparable: str = ""
+    """Reason why the rewards of these runs are not on one scale; empty: they are."""
+    result: HeldOutResult | None = None
+    """Result of the trained model; None: it was not evaluated."""
+    differs: Mapping[str, Any] = field(default_factory=dict)
+    """Key in which the runs on this environment differ -> this run's value."""
+
+
+PLAIN: Final = tuple(one.name for one in fields(RunRow) if one.name not in ("differs", "result"))
+"""Columns of every table."""
+
+
+def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
+    """Rows of the named runs (`named_runs`), or of all runs, by environment: best first, as far as they are comparable,
+    and runs without a result last.
+
+    Raises:
+        XpError: RUN_DIR if a named run does not exist.
+    """
+    groups: dict[str, list[tuple[Any, RunRow]]] = {}
+    broken: list[RunRow] = []
+    for run in named_runs(outputs, names, takes_several=True):
+        try:
+            spec, row = _read(run)
+        except XpError as error:
+            if names:
+                raise
+            broken.append(RunRow(run.name, note=str(error)))
+            continue
+        groups.setdefault(row.env, []).append((spec, row))
+    lines = []
+    for group in groups.values():
+        differs = differing([spec for spec, _ in group])
+        basis, reason = _basis([row for _, row in group])
+        rows = [
+            replace(row, differs=values, ranked_by=basis, incomparable=reason)
+            for (_, row), values in zip(group, differs, strict=True)
+        ]
+        lines += sorted(rows, key=_place)
+    return lines + broken
+
+
+def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
+    """The `ranked_by` of the runs of one environment, and their `incomparable`."""
+    results = [row.result for row in rows if row.result is not None]
+    differences = scoring_differences([one.scoring for one in results])
+    reasons = list(differences.values())
+    if len({one.tasks for one in results if one.tasks is not None}) > 1:
+        reasons.append("the held-out tasks")
+    if not reasons:
+        return "reward", ""
+    reason = f"{' and '.join(reasons)} differ{'s' * (len(reasons) == 1 and differences != {})}"
+    is_shaping = all(any(is_of_reward_fn(key, one.scoring) for one in results) for key in differences)
+    is_alike = is_shaping and len(reasons) == len(differences) and len({one.pass_threshold for one in results}) == 1
+    has_passes = all(one.env_pass_share is not None for one in results)
+    return "passes" if is_alike and has_passes else "nothing", reason
+
+
+def _place(row: RunRow) -> tuple[bool, float, str]:
+    value = {"reward": row.after, "passes": row.passes}.get(row.ranked_by)
+    return row.after is None, -(value or 0.0), row.run
+
+
+def as_csv(lines: Sequence[RunRow]) -> str:
+    """CSV with a header; numbers are not rounded."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = head(lines)
+    writer.writerow(map(csv_cell, names))
+    for line in lines:
+        writer.writerow([csv_cell(one) if isinstance(one, str) else one for one in _values(line, names)])
+    return text.getvalue()
+
+
+def as_markdown(lines: Sequence[RunRow]) -> str:
+    """Markdown table; numbers are rounded, and long values cut."""
+    names = head(lines)
+    rows = [names, ["---"] * len(names), *(readable(line, names) for line in lines)]
+    return "".join(f"| {' | '.join(map(markdown_cell, row))} |\n" for row in rows)
+
+
+def readable(line: RunRow, names: Sequence[str]) -> list[str]:
+    """Cells of a row under these columns, rounded and cut."""
+    return [
+        "-" if value is None else f"{value:.3f}" if isinstance(value, float) else brief(str(value))
+        for value in _values(line, names)
+    ]
+
+
+def head(lines: Sequence[RunRow]) -> list[str]:
+    """Names of the columns: `PLAIN` and the keys that differ."""
+    return [*PLAIN, *dict.fromkeys(key for line in lines for key in line.differs)]
+
+
+def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
+    own = {**{name: getattr(line, name) for name in PLAIN}, **{key: text(one) for key, one in line.differs.items()}}
+    return [own.get(name) for name in names]
+
+
+def spec_of(directory: Path, attempt: int) -> Any:
+    """The run's spec, from the plan of its last attempt, since JSON is read ten times as fast as YAML."""
+    from xp.spec.recorded import recorded_spec
+
+    plan, spec = directory / f"attempt_{attempt}" / "plan.json", None
+    with suppress(XpError, LookupError, TypeError):  # a damaged plan
+        spec = json_of(plan, ExitCode.RUN_DIR, below=directory)["spec"]
+    if isinstance(spec, dict) and "env" in spec:
+        return spec
+    return recorded_spec(directory / "spec.yaml")
+
+
+def _read(directory: Path) -> tuple[Any, RunRow]:
+    """A run's spec, and its row without `differs`."""
+    record = read_record(directory)
+    try:
+        spec = spec_of(directory, len(record.attempts))
+        return spec, _row(directory, record, spec)
+    except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+
+
+def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
+    results = held_out(directory, record)
+    before, after = results.get("before"), results.get("after")
+    return RunRow(
+        run=record.run_id,
+        env="+".join(spec["env"]["members"]),
+        model=spec["model"]["name"],
+        algorithm=spec["algorithm"]["name"],
+        backend=spec["backend"]["name"],
+        seed=spec["seed"],
+        steps=record.num_steps or spec["training"]["num_steps"],
+        before=None if before is None else before.reward_mean,
+        after=None if after is None else after.reward_mean,
+        stderr=None if after is None else after.reward_stderr,
+        minutes=_minutes(record),
+        status=record.status.value,
+        note=next((result.label for result in results.values() if result.label), ""),
+        passes=None if after is None else after.env_pass_share,
+        result=after,
+    )
+
+
+def _minutes(record: RunRecord) -> float:
+    spans = [
+        datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
+        for attempt in record.attempts
+        if attempt.ended is not None
+    ]
+    return sum(span.total_seconds() for span in spans) / 60
+
+
+INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
+"""Sections of a spec that change nothing about its result."""
+NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
+"""Keys that a listing of runs has as columns of their own."""
+FOLLOWS: Final = {"algorithm": "algorithm.name", "backend": "backend.name", "model": "model.name"}
+"""Section -> the key that chooses its option; where it differs, the section's other differences are not listed."""
+
+
+def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Lists for each spec its values of the keys in which the specs differ; a key that a spec lacks is None.
+
+    Excluded are keys without effect on a result, the keys in `NAMED`, and sections whose option differs.
+
+    Args:
+        specs: dumped RunSpecs.
+    """
+    varied = {".".join(path): path for path in _varied((), specs)}
+    wanted = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
+    return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
+
+
+MAX_SHOWN: Final = 200
+"""Largest number of a value's characters in a table."""
+
+
+def brief(value: str) -> str:
+    """A value as a table shows it: a long one is cut."""
+    return value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 3]}..."
+
+
+def words_of(values: Mapping[str, Any]) -> str:
+    """Overrides (`key=value`) that set these values."""
+    return " ".join(f"{key}={text(value)}" for key, value in values.items())
+
+
+def text(value: Any) -> str:
+    """A value in the syntax of an override."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "[" + ",".join(map(text, value)) + "]" if isinstance(value, list | tuple) else str(value)
+
+
+def _at(spec: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    return spec
+
+
+def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Paths of the values that are not all equal; equal sections are compared as a whole."""
+    first = values[0] if values else None
+    if all(value == first for value in values):
+        return []
+    sections = [value for value in values if isinstance(value, dict) and value]
+    keys = dict.fromkeys(key for section in sections for key in section)
+    found = [one for key in keys for one in _varied((*path, key), [_at(value, (key,)) for value in values])]
+    is_section = all(value is None or isinstance(value, dict) for value in values)
+    return found if sections and is_section else [path, *found]
+
+
+def _is_left_out(key: str, varied: Collection[str]) -> bool:
+    section = key.partition(".")[0]
+    return key in NAMED or section in INCIDENTAL or FOLLOWS.get(section) in varied

@@ -1,0 +1,144 @@
+"""Implements `resume=RUN`: a run's recorded spec, with the few changes that keep its episodes comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xp.composition import from_container, give_way, parse_assignments, with_value
+from xp.composition.faults import all_paths
+from xp.errors import ExitCode, XpError, nearest
+from xp.lib.text import counted
+from xp.run_records.run_directory import xp_command
+from xp.spec import RunSpec
+from xp.spec.section import ADDRESS
+
+CHANGEABLE = (
+    "training.num_steps",
+    "training.epochs",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.max_void_fraction",
+    "training.on_nonfinite",
+    "training.max_logprob_gap",
+    "training.on_symptom",
+    "evaluation.",
+    "launcher.",
+    "preparation.",
+    "tracking",
+)
+"""Keys that a resumed run may change. Another key would make it another experiment under the same name."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that is resumed."""
+
+    run_id: str
+    attempt: int
+    """Number of the new attempt."""
+    spec: RunSpec
+    stages: frozenset[str]
+    """Stages of all attempts so far; they show whether the run is a training, an evaluation or a preparation."""
+
+
+def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Separate `WORD=value` from the overrides, for words that name a run instead of a key of its spec.
+
+    Raises:
+        XpError: (CONFIG) a word has no value, as where a shell's variable is not set.
+    """
+    pairs = [text.partition("=") for text in overrides]
+    if empty := [word for word, _, value in pairs if word in words and not value]:
+        raise XpError(f"{empty[0]}=: it has no value; give one, or leave {empty[0]} out")
+    given = {word: value for word, _, value in pairs if word in words and value != "null"}
+    return given, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
+
+
+def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
+    """Reads a run's spec and applies overrides to it.
+
+    Args:
+        run: as `run_directory` takes it.
+        overrides: `key=value`; `outputs=DIR` is the outputs root of a run that is given by its name.
+
+    Raises:
+        XpError: there is no such run (RUN_DIR), or an override would make it another experiment (CONFIG).
+    """
+    from xp.composition.points import validated
+    from xp.run_records.named import run_directory
+    from xp.run_records.record import read_record
+    from xp.run_records.run_directory import is_unborn
+    from xp.spec.recorded import recorded_spec
+
+    values = parse_assignments(overrides)
+    for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
+        if ADDRESS.match(text):
+            raise XpError(f"{word}={text}: an address; a run must be in a directory of this machine", ExitCode.RUN_DIR)
+    directory = run_directory(Path("outputs" if "/" in run else values.pop("outputs", "outputs")), run)
+    file = directory / "spec.yaml"
+    if not file.is_file():
+        raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
+    container = recorded_spec(file)
+    validated(container, directory.name)
+    container["outputs"] = str(directory.parent.parent)
+    faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
+    if faults:
+        raise XpError("\n".join(faults))
+    give_way(container, with_value(list(values.items())))
+    spec = from_container(container)
+    attempts = () if is_unborn(directory) else read_record(directory).attempts
+    if {"training.num_steps", "training.epochs"} & set(values):
+        trained = next((one.training for one in reversed(attempts) if one.training), None)
+        _check_length(spec, directory, None if trained is None else trained.num_tasks)
+    stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
+    return Resumed(directory.name, len(attempts) + 1, spec, stages)
+
+
+def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
+    """Raises XpError if a training would have fewer steps than it has made: its model cannot forget them.
+
+    Args:
+        spec: spec with the new length.
+        run: the run's directory.
+        num_tasks: training tasks of its last training, by which epochs are steps; None: no training has begun.
+    """
+    from xp.episode.metrics_file import last_step
+    from xp.tasks.training_length import Length
+
+    made, training = last_step(run / "metrics.jsonl"), spec.training
+    if made is None:
+        return
+    if training.epochs is None:
+        wanted, key, least = training.num_steps, f"training.num_steps={training.num_steps}", made
+    elif num_tasks is None:
+        return
+    else:
+        wanted = Length(None, training.epochs).over(num_tasks, training.prompts_per_step).num_steps
+        key = f"training.epochs={training.epochs} ({counted(wanted or 0, 'step')} of {counted(num_tasks, 'task')})"
+        least = -(-made // (num_tasks // training.prompts_per_step))
+    if wanted is not None and wanted < made:
+        raise XpError(
+            f"{key}: {run.name} has made {made} steps; give {least} or more, or evaluate an"
+            f" earlier checkpoint: {xp_command(f'evaluate run={run.name} checkpoint=N', run.parent.parent)}"
+        )
+
+
+def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
+    node: Any = container
+    *parents, last = key.split(".")
+    for part in parents:
+        node = node.get(part) if isinstance(node, dict) else None
+    is_changeable = any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE)
+    if not isinstance(node, dict) or last not in node:
+        known = [path for path in all_paths(container) if path.startswith(CHANGEABLE)]
+        if is_changeable or nearest(key, known):
+            return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
+    if not is_changeable:
+        return (
+            f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
+        )
+    node[last] = value
+    return None

@@ -1,0 +1,258 @@
+"""Plan -> RunRecord: preflight, then the stages in order; `run.json` is kept up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xp.errors import ExitCode, XpError
+from xp.job import Runtime, Stage
+from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
+from xp.launchers.cluster import read_launches
+from xp.launchers.node.exits import exit_code, is_restartable, reason
+from xp.launchers.node.job_spec import State, missing, states
+from xp.launchers.node.log import last_lines, write_to_screen
+from xp.lib.signals import Signals
+from xp.run_records.detached import record_before
+from xp.run_records.kept import has_every_stage, is_whole, kept
+from xp.run_records.ready import Ready, context_of, make_ready, provenance
+from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.run_records.run_directory import hold, resource_errors, resume_command, save_record, save_spec
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
+
+TAIL = 30
+
+
+def dispatch(
+    plan: Plan,
+    launcher: Launcher,
+    outputs: Path,
+    *,
+    echo: Echo = write_to_screen,
+    replan: Callable[[int], Plan] | None = None,
+    modules: Sequence[str] = (),
+    restart_delay_s: float = 5.0,
+    again: bool = False,
+    resume: str | None = None,
+) -> RunRecord:
+    """Run a plan to its end.
+
+    Args:
+        plan: attempt 1 makes the run's directory; a later one resumes it and does not change existing files.
+        outputs: the outputs root.
+        echo: receives the jobs' output for the screen.
+        modules: top-level modules of the user that the jobs import; copied beside xp's package.
+        replan: makes the same plan for another attempt, for restarts; None: `xp.planning.plan.build_again`.
+        restart_delay_s: seconds before the first restart; doubles with each.
+        again: whether stages that succeeded in an earlier attempt run again.
+        resume: command that continues the plan, for messages; None: `resume=RUN`.
+
+    Raises:
+        XpError: preflight failed (nothing was created), a stage failed, or the run was stopped by a signal.
+    """
+    from xp.planning.plan import build_again
+
+    names = [stage.name for stage in plan.stages]
+    replan = replan or (lambda attempt: build_again(plan.spec, plan.run_id, attempt, names))
+    outputs = outputs.absolute()
+    run = outputs / "runs" / plan.run_id
+    ready = make_ready(plan, launcher, outputs, modules)
+    max_restarts = plan.spec.launcher.max_restarts
+    resume = resume or resume_command(plan.run_id, outputs)
+    with hold(run, plan.attempt):
+        for restart in range(max_restarts + 1):
+            try:
+                # Trackers of each attempt are its own, as for a resumed run.
+                with ready.mirror(plan, run, echo), Signals(plan.run_id, resume) as signals:
+                    is_again = again and restart == 0
+                    attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
+                    return attempt.leave() if plan.spec.launcher.detach else attempt.run()
+            except XpError as error:
+                if restart == max_restarts or not attempt.is_restartable:
+                    raise
+                delay = restart_delay_s * 2**restart
+                echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
+                with Signals(plan.run_id, resume) as signals:
+                    signals.sleep(delay)
+                    plan = replan(plan.attempt + 1)
+                    signals.check()
+    raise AssertionError("unreachable")
+
+
+class _Attempt:
+    """One attempt at all stages of a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        outputs: Path,
+        ready: Ready,
+        echo: Echo,
+        signals: Signals,
+        *,
+        again: bool,
+        resume: str,
+    ) -> None:
+        self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
+        self._echo, self._signals = echo, signals
+        self._run = outputs / "runs" / plan.run_id
+        self._context = context_of(plan, outputs, ready)
+        self._again, self._resume = again, resume
+        self._kept: dict[str, int] = {}
+        self.is_restartable = False
+
+    def run(self) -> RunRecord:
+        self._open()
+        try:
+            self._ready.fill(self._outputs / self._context.directory, self._plan)
+            for stage in self._plan.stages:
+                self._signals.check()
+                self._stage(stage)
+        except BaseException as error:
+            code = error.code if isinstance(error, XpError) else None
+            is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(error, KeyboardInterrupt)
+            with suppress(XpError):  # the first error is reported
+                self._save(close_attempt(self._record, RunStatus.INTERRUPTED if is_stopped else RunStatus.FAILED))
+            raise
+        finally:
+            self._launcher.close(self._context)
+        self._save(close_attempt(self._record, RunStatus.SUCCEEDED))
+        return self._record
+
+    def leave(self) -> RunRecord:
+        """Submit all stages, each to start after the one before, and return without waiting."""
+        launcher = self._launcher
+        assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
+        self._open()
+        try:
+            self._ready.fill(self._outputs / self._context.directory, self._plan)
+            todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
+            with resource_errors(self._outputs / self._context.directory):
+                launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
+        except BaseException:
+            self._take_back(launcher)
+            with suppress(XpError):
+                self._save(close_attempt(self._record, RunStatus.FAILED))
+            launcher.close(self._context)
+            raise
+        for stage, launch in zip(todo, launches, strict=True):
+            self._update(stage, **_on_record(launch))
+            self._echo(f"xp: {stage.name}: submitted as {launch.launcher} job {launch.native_id}\n")
+        if not launches:
+            self._save(close_attempt(self._record, RunStatus.SUCCEEDED))
+        return self._record
+
+    def _take_back(self, launcher: Detachable) -> None:
+        """Cancel the jobs of a chain that was not accepted as a whole, the last ones first; they stay on record."""
+        accepted: list[Launch] = []
+        for stage in self._plan.stages:
+            with suppress(XpError):
+                for launch in read_launches((self._outputs / self._context.log(stage.name)).parent) or ():
+                    self._update(stage, **_on_record(launch))
+                    accepted.append(launch)
+        for launch in {one.native_id: one for one in reversed(accepted)}.values():
+            self._echo(
+                f"xp: {launch.launcher} job {launch.native_id} is cancelled, since not all stages were accepted\n"
+            )
+            with suppress(XpError, OSError):
+                launcher.cancel(launch)
+
+    def _open(self) -> None:
+        """Record the attempt before its directory is made, so that no number is used twice."""
+        plan = self._plan
+        earlier = record_before(self._run, plan)
+        if not self._again:
+            self._kept = kept(plan, earlier, self._outputs, is_here=self._launcher.is_here)
+        names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
+        runtimes = [stage.job.runtime for stage in plan.stages]
+        trainers = max(runtimes, key=lambda one: len(one.packages), default=Runtime())  # that with the largest needs
+        origin = provenance(tuple(plan.spec.backend.pins), trainers)
+        stages = [stage.name for stage in plan.stages]
+        is_detached = plan.spec.launcher.detach
+        record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
+        for stage in plan.stages:
+            record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
+        with resource_errors(self._run):
+            if has_every_stage(plan, earlier):
+                # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
+                save_spec(self._run, plan.spec)
+        self._save(record)
+
+    def _stage(self, stage: Stage) -> None:
+        if self._is_cached(stage):
+            return
+        before = states(self._outputs, stage.promised)
+        context = self._context_of(stage)
+        with resource_errors(self._outputs / context.directory):
+            launch = self._launcher.submit(stage, context)
+        with self._signals.cancelling(lambda is_second: self._launcher.cancel(launch, now=is_second)):
+            try:
+                self._update(stage, status=RunStatus.RUNNING, **_on_record(launch))
+                code = self._launcher.wait(launch, self._echo)
+            except BaseException:
+                self._launcher.cancel(launch)
+                raise
+        self._finish(stage, launch, code, before)
+
+    def _context_of(self, stage: Stage) -> Context:
+        """Context with the secrets of this stage only."""
+        secrets = {name: self._ready.secrets[source] for name, source in stage.job.secrets.items()}
+        return replace(self._context, secrets=secrets)
+
+    def _is_cached(self, stage: Stage) -> bool:
+        """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
+        status = RunStatus.CACHED
+        if (attempt := self._kept.get(stage.name)) is not None:
+            where = f"done in attempt_{attempt}"
+        elif not (self._launcher.is_here and is_whole(stage, self._outputs, self._echo)):
+            return False
+        elif stage.made_in is None:
+            where = "done before"
+        else:
+            where, status = f"done in the {stage.made_in} stage", RunStatus.SUCCEEDED
+        self._update(stage, status=status)
+        self._echo(f"xp: {stage.name}: {where}, skipped\n")
+        return True
+
+    def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
+        is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
+        absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}") if is_over else []
+        ending: dict[str, Any] = {"exit_code": code, "ended": now()}
+        if self._signals.number is not None:  # for any code: a stopped program may clean up and exit 0
+            self._update(stage, status=RunStatus.INTERRUPTED, **ending)
+            self._signals.check()
+        if code == 0 and not absent:
+            self._update(stage, status=RunStatus.SUCCEEDED, **ending)
+            return
+        self._update(stage, status=RunStatus.FAILED, **ending)
+        self.is_restartable = is_restartable(code)
+        raise self._failure(stage, launch, code, absent)
+
+    def _failure(self, stage: Stage, launch: Launch, code: int, absent: Sequence[str]) -> XpError:
+        log = self._outputs / launch.log
+        what = f"stage {stage.name} failed: {reason(code, absent)}"
+        tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
+        text = f"{what}{tail}\nlog: {log}\nresume: {self._resume}"
+        return XpError(self._context.redactor.redact(text), exit_code(code, absent))
+
+    def _update(self, stage: Stage, **changes: Any) -> None:
+        self._save(update_stage(self._record, stage.name, **changes))
+
+    def _save(self, record: RunRecord) -> None:
+        self._record = record
+        save_record(self._run, record)
+
+
+def _on_record(launch: Launch) -> dict[str, Any]:
+    return {
+        "started": launch.started,
+        "log": launch.log,
+        "launcher": launch.launcher,
+        "native_id": launch.native_id,
+    }

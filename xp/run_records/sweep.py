@@ -1,0 +1,129 @@
+"""Continues an interrupted sweep: the records of a point's runs decide whether it is skipped, resumed or run.
+
+There is no other file about the sweep that could contradict these records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from xp.errors import ExitCode, XpError
+from xp.lib.digest import text_digest
+from xp.run_records.detached import current
+from xp.run_records.leaderboard import INCIDENTAL, leaderboard
+from xp.run_records.record import RunStatus, is_held, is_ours
+from xp.spec import RunSpec
+
+
+class Standing(StrEnum):
+    """State of a spec's run."""
+
+    CUT = "cut"
+    """Stopped, killed or failed; the next attempt continues from its checkpoint."""
+    RUNNING = "running"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class SweepEntry:
+    """An earlier run of a spec."""
+
+    standing: Standing
+    run_id: str
+    num_attempts: int
+
+
+@dataclass(frozen=True)
+class OpenPoint:
+    """One point that a sweep has to run."""
+
+    spec: RunSpec
+    run_id: str | None
+    """Run to be resumed; None: a new run."""
+    attempt: int
+    number: int
+    """Index among the specs of the sweep."""
+
+
+def spec_digest(spec: Mapping[str, Any]) -> str:
+    """Digest of all fields that determine a run's result.
+
+    Args:
+        spec: a dumped RunSpec, as in a run's `spec.yaml`.
+    """
+    content = {name: value for name, value in spec.items() if name not in INCIDENTAL}
+    return text_digest(json.dumps(content, sort_keys=True))
+
+
+def ledger(outputs: Path) -> dict[str, SweepEntry]:
+    """Digest of a spec -> the state of its runs below the outputs root; if there are several, of the furthest one."""
+    known: dict[str, SweepEntry] = {}
+    order = list(Standing)
+    for file in sorted((outputs / "runs").glob("*/spec.yaml")):
+        found = _read(file)
+        if found is None:
+            continue
+        digest, entry = found
+        if digest not in known or order.index(entry.standing) >= order.index(known[digest].standing):
+            known[digest] = entry
+    return known
+
+
+def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoint], list[SweepEntry]]:
+    """Points of a sweep that must still run, and those that are skipped because they are done or running.
+
+    Args:
+        specs: all points.
+        again: whether every point runs again, even if it is done.
+    """
+    if again:
+        return [OpenPoint(spec, None, 1, number) for number, spec in enumerate(specs)], []
+    ledgers = {outputs: ledger(Path(outputs)) for outputs in {spec.outputs for spec in specs}}
+    todo, left = [], []
+    for number, spec in enumerate(specs):
+        entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
+        if entry is None:
+            todo.append(OpenPoint(spec, None, 1, number))
+        elif entry.standing is Standing.CUT:
+            todo.append(OpenPoint(spec, entry.run_id, entry.num_attempts + 1, number))
+        else:
+            left.append(entry)
+    return todo, left
+
+
+def held_out_reward(spec: RunSpec) -> float:
+    """Held-out reward of a spec's finished run, after training. Raises XpError if there is none."""
+    outputs = Path(spec.outputs)
+    entry = ledger(outputs).get(spec_digest(spec.model_dump(mode="json")))
+    if entry is None or entry.standing is not Standing.DONE:
+        raise XpError(
+            "the run is not finished, so it has no held-out reward yet; a search needs a launcher that waits",
+            ExitCode.STAGE_FAILED,
+        )
+    reward = leaderboard(outputs, [entry.run_id])[0].after
+    if reward is None:
+        raise XpError(f"{entry.run_id} has no evaluation.json: its held-out reward is unknown", ExitCode.STAGE_FAILED)
+    return reward
+
+
+def _read(file: Path) -> tuple[str, SweepEntry] | None:
+    from xp.spec.recorded import recorded_spec
+
+    if not is_ours(file.parent):
+        return None  # another user's run: its record is not trusted
+    try:
+        record = current(file.parent)
+        spec = recorded_spec(file)
+    except XpError:
+        return None  # the run cannot be resumed
+    if record.status is RunStatus.SUCCEEDED:
+        standing = Standing.DONE
+    else:
+        is_left = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None  # detached
+        standing = Standing.RUNNING if is_left or is_held(file.parent) else Standing.CUT
+    return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))
