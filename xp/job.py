@@ -70,7 +70,15 @@ class Stage:
     job: Job
     needs: tuple[str, ...] = ()
     done: str | None = None
-    """Path of a manifest whose presence means that this stage's content-addressed result exists; None: always run."""
+    """Path of a manifest whose presence means that this stage's result exists, content-addressed unless `made_in` is
+    set; None: always run."""
+    made_in: str | None = None
+    """Earlier stage of the same attempt that usually makes this stage's result too; then this stage is skipped."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Returns whether the result is content-addressed, so that runs share it."""
+        return self.done is not None and self.made_in is None
 
     @property
     def promised(self) -> tuple[str, ...]:

@@ -116,9 +116,10 @@ class Place:
         return max((self.root / "outputs/runs").glob(f"{self.name}-*"), key=lambda path: path.name, default=None)
 
     def stage_began(self, name: str, attempt: int = 1) -> bool:
-        """Whether a stage has written its first line."""
+        """Whether a stage has written its first line; the evaluation after training begins in the train stage."""
         run = self.run()
-        return run is not None and (run / f"attempt_{attempt}" / name / "log.txt").is_file()
+        first = "trajectories/after.jsonl" if name == "evaluate" else "log.txt"
+        return run is not None and (run / f"attempt_{attempt}" / name / first).is_file()
 
     def work_s(self, process: psutil.Popen, stage: str) -> float | None:
         """Processor time since a stage of the attempt that was started last began; None where it has not."""

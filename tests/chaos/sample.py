@@ -56,14 +56,15 @@ class Sample:
 
     def _in_evaluate(self, process: psutil.Popen) -> None:
         place, attempt = self.place, self.place.next_attempt
+        assert _waited(process, lambda: place.stage_began("train", attempt))
+        self._break("/create", network.status(503, {"Retry-After": "0"}), "503 at a creation in evaluate", skip=9)
         assert _waited(process, lambda: place.stage_began("evaluate", attempt))
         self._hit("server replaced in evaluate")
         replace_server(self._proxy)
-        self._break("/create", network.status(503, {"Retry-After": "0"}), "503 at a creation in evaluate")
         run = place.run()
         assert run is not None
-        written = run / f"attempt_{attempt}/evaluate/trajectories/before.jsonl"
-        assert _waited(process, written.exists)
+        written = run / f"attempt_{attempt}/evaluate/trajectories/after.jsonl"
+        assert _waited(process, lambda: written.stat().st_size > 0)
         self._kill("all killed in evaluate", place.processes())
         ended(process)
 
@@ -81,8 +82,8 @@ class Sample:
         self.place.num_hits += 1
         self.said.append(what)
 
-    def _break(self, path: str, fault: network.Fault, what: str) -> None:
-        self._proxy.inject(path, counted(self.place, fault, what, self.said), skip=1)
+    def _break(self, path: str, fault: network.Fault, what: str, skip: int = 1) -> None:
+        self._proxy.inject(path, counted(self.place, fault, what, self.said), skip=skip)
 
     def _jump(self, by_s: float) -> None:
         self._clock.jump(by_s)

@@ -49,7 +49,8 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
     for path, text in job.files.items():
-        (directory / Path(path).name).write_text(text)
+        if "/train/" in path:
+            (directory / Path(path).name).write_text(text)
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     config = replace(
         config,

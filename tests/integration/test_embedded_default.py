@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -74,9 +75,17 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_stage_ran_and_the_record_says_so(outputs: Path) -> None:
     run = the_run(outputs)
     assert stages(run) == dict.fromkeys(("prepare", "model", "train", "evaluate"), "succeeded")
-    for name in ("prepare", "model", "train", "evaluate"):
+    for name in ("prepare", "model", "train"):
         assert (run / "attempt_1" / name / "log.txt").is_file()
     assert (run / "attempt_1" / "code" / "xp" / "episode" / "episode.py").is_file()
+
+
+def test_one_process_has_an_engine_and_plays_both_evaluations(outputs: Path) -> None:
+    run = the_run(outputs)
+    logs = {log.parent.name: log.read_text() for log in run.glob("attempt_1/*/log.txt")}
+    assert [name for name, text in logs.items() if "start: " in text] == ["train"]
+    assert sorted(logs) == ["model", "prepare", "train"]
+    assert "xp: evaluate: done in the train stage, skipped" in (outputs / "first.txt").read_text()
 
 
 def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None:
@@ -184,7 +193,7 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_
     outputs: Path, disturbed: Sample
 ) -> None:
     run = the_run(outputs, "disturbed")
-    assert stages(run) == {"prepare": "cached", "model": "cached", "train": "cached", "evaluate": "succeeded"}
+    assert stages(run) == {"prepare": "cached", "model": "cached", "train": "succeeded", "evaluate": "succeeded"}
     assert "held-out reward after" in disturbed.place.screen()
     assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
     before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
@@ -197,11 +206,73 @@ def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_
     assert not (run / f"attempt_{num_attempts + 1}").exists()
 
 
+def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_train_stage(outputs: Path) -> None:
+    run = the_run(outputs)
+    done = xp(outputs, "evaluate", f"run={run.name}")
+    assert done.returncode == 0, done.stderr
+    own = run / f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
+    assert (own / "evaluate/log.txt").is_file()
+    results, episodes = zip(*(evaluated(attempt / "evaluate") for attempt in (run / "attempt_1", own)), strict=True)
+    assert results[0] == results[1]
+    assert episodes[0] == episodes[1]
+
+
+def evaluated(stage: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result of the trained model, and its episodes without the times."""
+    times = ("started_at", "elapsed_s", "open_s", "env_s")
+    lines = map(json.loads, (stage / "trajectories/after.jsonl").read_text().splitlines())
+    episodes = [{key: value for key, value in line.items() if key not in times} for line in lines]
+    return json.loads((stage / "evaluation.json").read_text())["results"]["after"], episodes
+
+
+FAILING = f"""
+from pathlib import Path
+{REWARDS}
+def reward(outcome, messages):
+    if Path("broken").exists() and list(Path("runs").glob(Path("broken").read_text())):
+        raise RuntimeError("the grader is down")
+    return by_length(outcome, messages)
+"""
+"""A reward function that fails while a file of this pattern exists."""
+
+
+def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs: Path, tmp_path: Path) -> None:
+    run = failing(tmp_path, "after-*/model")
+    assert (run / "model/model.safetensors").is_file()
+    assert [line["step"] for line in metrics(run, "train")] == [1, 2]
+    (tmp_path / "outputs/broken").unlink()
+    done = xp(tmp_path, f"resume={run.name}")
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in metrics(run, "train")] == [1, 2]
+    first = json.loads((the_run(outputs) / "attempt_1/evaluate/evaluation.json").read_text())["results"]
+    second = json.loads((run / "attempt_2/evaluate/evaluation.json").read_text())["results"]
+    assert second == first
+    assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_failing_environment_before_training_stops_the_run_without_a_step(tmp_path: Path) -> None:
+    run = failing(tmp_path, "after-*")
+    assert not (run / "metrics.jsonl").exists()
+    assert not (run / "model").exists()
+
+
+def failing(directory: Path, pattern: str) -> Path:
+    """A run whose reward function fails while a path of this pattern exists; it ends with too many void episodes."""
+    (directory / "failing.py").write_text(FAILING)
+    (directory / "outputs").mkdir()
+    (directory / "outputs/broken").write_text(pattern)
+    done = xp(directory, "name=after", *SMALL[1:], "env.reward_fn=failing:reward")
+    assert done.returncode == ExitCode.UNHEALTHY, done.stderr[-3000:]
+    return the_run(directory, "after")
+
+
 def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
     run = the_run(outputs)
     done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=1")
     assert done.returncode == 0, done.stderr
-    assert (run / "attempt_2/evaluate/evaluation.json").is_file()
+    last = f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
+    assert (run / last / "evaluate/evaluation.json").is_file()
     assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == 5
 
 

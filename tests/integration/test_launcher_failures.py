@@ -22,6 +22,7 @@ from xp.launchers import modal, slurm
 from xp.launchers.base import Context, Launcher
 from xp.launchers.cluster import TimedOut, ask
 from xp.launchers.modal import ModalLauncher
+from xp.launchers.node.job_spec import make_job_spec, read_result
 from xp.launchers.ray import RayLauncher
 from xp.launchers.slurm import SlurmLauncher, batch_script
 from xp.launchers.slurm_array import SlurmArrays
@@ -208,6 +209,22 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
     subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=200)
     assert (tmp_path / "seen").read_text() == repr(["-m", "xp.launchers.node.on_node", "7", str(order)])
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_a_node_leaves_a_stage_alone_whose_result_an_earlier_stage_of_the_run_has_made(tmp_path: Path) -> None:
+    context = LauncherSuite.make_context(tmp_path)
+    result = "runs/run/attempt_1/evaluate/evaluation.json"
+    evaluate = replace(stage("evaluate", "1 / 0", outputs=(result,), done=result), made_in="train")
+    spec = make_job_spec(evaluate, context, root=str(context.outputs), grace_s=1.0, secrets_file=None)
+    (context.outputs / result).parent.mkdir(parents=True)
+    (context.outputs / result).write_text("{}")
+    (tmp_path / "job.json").write_text(spec.to_json())
+    command = [sys.executable, "-m", "xp.launchers.node.on_node", "7", str(tmp_path / "job.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    ended = read_result(context.outputs / "runs/run/attempt_1/evaluate")
+    assert ended is not None
+    assert ended.exit_code == 0
 
 
 @pytest.mark.parametrize(("fault", "said"), [("exit", "Token missing"), ("garbage", "printed no app")])

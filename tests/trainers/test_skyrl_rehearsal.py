@@ -24,8 +24,9 @@ from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.job import Stage
-from xp.planning.plan import build_plan
+from xp.planning.plan import build_evaluation, build_plan
 from xp.planning.stages import model_place, task_set_place
+from xp.run_records.kept import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 
@@ -50,19 +51,28 @@ def stage_of(outputs: Path, name: str, attempt: int, *overrides: str, run: str =
     """A stage with its files in place, and its environment, as the local launcher gives it."""
     plan = build_plan(compose([*SMALL, *overrides]), run, attempt)
     stage = next(stage for stage in plan.stages if stage.name == name)
+    return stage, left(outputs, stage)
+
+
+def left(outputs: Path, stage: Stage) -> dict[str, str]:
+    """Puts a stage's files in place; returns its environment."""
     for path, text in stage.job.files.items():
         (outputs / path).parent.mkdir(parents=True, exist_ok=True)
         (outputs / path).write_text(text)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     # A user's own modules may lie in the outputs root.
-    return stage, {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{outputs}"}
+    return {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{outputs}"}
 
 
 def run(
     outputs: Path, stage_name: str, attempt: int, *overrides: str, name: str = "r"
 ) -> subprocess.CompletedProcess[str]:
-    stage, environ = stage_of(outputs, stage_name, attempt, *overrides, run=name)
+    return run_stage(outputs, stage_of(outputs, stage_name, attempt, *overrides, run=name)[0])
+
+
+def run_stage(outputs: Path, stage: Stage) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, *stage.job.argv[1:]]
+    environ = left(outputs, stage)
     return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=900)
 
 
@@ -123,11 +133,34 @@ def test_the_model_is_published_whole_and_is_not_the_one_that_training_began_wit
     assert kept == {"global_step_2", "global_step_3"}
 
 
-def test_the_trained_model_is_evaluated_on_skyrls_own_path(trained: Path) -> None:
-    done = run(trained, "evaluate", 2)
+def test_both_models_are_evaluated_on_the_trainings_own_engine(trained: Path) -> None:
+    found = [evaluated(trained, attempt) for attempt in (1, 2)]
+    for results, _ in found:
+        assert {name: one["num_scored"] for name, one in results.items()} == {"before": 4, "after": 4}
+    assert found[0][0]["before"] == found[1][0]["before"]
+    assert [len(episodes) for _, episodes in found] == [8, 4]  # that before training is not played again
+    # So no other stage starts an engine.
+    evaluate = build_plan(compose([*SMALL, "training.num_steps=3"]), "r", 2).stages[-1]
+    assert is_whole(evaluate, trained, print)
+
+
+def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_training(trained: Path) -> None:
+    plan = build_evaluation(compose(SMALL), "r", 3, step=None)
+    done = run_stage(trained, plan.stages[-1])
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    result = json.loads((trained / "runs/r/attempt_2/evaluate/evaluation.json").read_text())["results"]
-    assert {name: one["num_scored"] for name, one in result.items()} == {"before": 4, "after": 4}
+    (results, episodes), (own, own_episodes) = evaluated(trained, 2), evaluated(trained, 3)
+    assert results["after"] == own["after"]
+    assert episodes == own_episodes
+
+
+def evaluated(outputs: Path, attempt: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The results of an attempt's evaluation, and its episodes without the times."""
+    times = ("started_at", "elapsed_s", "open_s", "env_s")
+    stage = outputs / f"runs/r/attempt_{attempt}/evaluate"
+    files = sorted((stage / "trajectories").glob("*.jsonl"))
+    episodes = [record for file in files for record in read_trajectories(file).records]
+    results = json.loads((stage / "evaluation.json").read_text())["results"]
+    return results, [{key: value for key, value in one.items() if key not in times} for one in episodes]
 
 
 def test_term_ends_a_training_in_order_and_leaves_nothing_behind(outputs: Path) -> None:

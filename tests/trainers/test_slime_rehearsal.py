@@ -31,6 +31,7 @@ from xp.job import Job
 from xp.launchers.files import write_files
 from xp.planning.backend import RunPaths
 from xp.planning.stages import prepare_stage, task_set_place
+from xp.run_records.kept import is_whole
 from xp.spec import RunSpec
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -114,7 +115,7 @@ def start(job: Job, root: Path, log: Path) -> subprocess.Popen[bytes]:
 
 def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
     """The same job, but on an engine that is there already."""
-    name = next(path for path in job.files if path.endswith("/config.json"))
+    (name,) = (word for word in job.argv if word.endswith("/config.json"))
     kind = SlimeTrainConfig if name.endswith("train/config.json") else SlimeEvaluateConfig
     config: Any = kind.from_json(job.files[name])
     command: SlimeCommand = config.command
@@ -142,7 +143,13 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
     assert "canary-of-the-rehearsal" not in said
 
     lines = [json.loads(line) for line in (root / "runs/r/metrics.jsonl").read_text().splitlines()]
-    assert [(line["stage"], line["step"]) for line in lines] == [("train", 1), ("train", 2)]
+    assert [(line["stage"], line["step"]) for line in lines] == [
+        ("evaluate", 0),
+        ("train", 1),
+        ("train", 2),
+        ("evaluate", 2),
+    ]
+    lines = lines[1:3]
     assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
     assert all(line["environment/turns"] == 2.0 and line[f"reward/avg_pass_at_{GROUP}"] >= 0 for line in lines)
     trajectories = [json.loads(line) for line in next(root.rglob("trajectories/train.jsonl")).read_text().splitlines()]
@@ -157,6 +164,20 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
     for rollout_id in range(STEPS):
         _check_conversion(Path(str(dump).format(rollout_id=rollout_id)), root, worker)
     assert (root / "runs/r/model/model.safetensors").is_file()
+    _check_evaluation(root / "runs/r/attempt_1/evaluate")
+    assert is_whole(stages(spec, places)[-1], root, print)  # no other stage starts an engine
+
+
+def _check_evaluation(stage: Path) -> None:
+    found = json.loads((stage / "evaluation.json").read_text())
+    assert list(found["results"]) == ["before", "after"]
+    for name, result in found["results"].items():
+        assert (result["num_scored"], result["num_void"], result["statuses"]) == (8, 0, {"finished": 8})
+        records = [json.loads(line) for line in (stage / f"trajectories/{name}.jsonl").read_text().splitlines()]
+        assert {(one["phase"], one["step"]) for one in records} == {(f"evaluate/{name}", 0)}
+        assert sorted((one["index"], one["sample"]) for one in records) == sorted(
+            (index, sample) for index in {one["index"] for one in records} for sample in (0, 1)
+        )
 
 
 def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
@@ -187,20 +208,12 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
 def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
     prepared: tuple[Path, RunSpec, RunPaths], engine: FakeSglang
 ) -> None:
-    root, spec, places = prepared
-    model = root / "runs/r/model"
-    if not model.exists():
-        model.symlink_to(root / "models/tiny")
+    root, spec, _ = prepared
+    places = RunPaths(run="runs/evaluated", attempt=1, tasks=task_set_place(spec))
+    (root / places.run).mkdir()
+    (root / places.model).symlink_to(root / "models/tiny")
     run(rehearsed(job_of(spec, places, "evaluate"), engine, ()), root)
-    found = json.loads(next(root.rglob("evaluate/evaluation.json")).read_text())
-    assert list(found["results"]) == ["before", "after"]
-    for name in ("before", "after"):
-        result = found["results"][name]
-        assert (result["num_scored"], result["num_void"], result["statuses"]) == (8, 0, {"finished": 8})
-        records = [json.loads(line) for line in next(root.rglob(f"trajectories/{name}.jsonl")).read_text().splitlines()]
-        assert sorted((one["index"], one["sample"]) for one in records) == sorted(
-            (index, sample) for index in {one["index"] for one in records} for sample in (0, 1)
-        )
+    _check_evaluation(root / places.stage("evaluate"))
     assert not list(root.rglob("reward_curve.png"))  # the control plane draws it
 
 

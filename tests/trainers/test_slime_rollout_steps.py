@@ -127,8 +127,8 @@ def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_a
 
     samples, _, _ = play_script(args, script_named("wins at once"), size=4)
     leave_manifest(Path(args.xp_root, "tasks/t"))
-    put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Closing())
-    args.debug_rollout_only, args.eval_interval = False, 2
+    put_worker(args, worker_config(args.xp_root, every=2), FakeMix(NO_RETRY), Closing())
+    args.debug_rollout_only = False
     log_rollout(1, args, samples, None, 1.0)
     assert closed == []
     assert log_evaluation(1, args, {"held_out": {"samples": samples}}, None) is True

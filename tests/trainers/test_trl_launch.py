@@ -32,7 +32,7 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
     )
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        if path.endswith("/config.json"):
+        if path.endswith("/train/config.json"):
             text = replace(TRLTrainConfig.from_json(text), base_model=base_model).to_json()
         Path(path).write_text(text)
     environ = {**os.environ, **job.env, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}

@@ -52,12 +52,15 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
     job = next(
         stage.job for stage in stages(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
     )
-    files = {Path(path).name: text for path, text in job.files.items()}
+    files = {Path(path).name: text for path, text in job.files.items() if "/train/" in path}
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
     config = replace(TRLTrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
     config = replace(config, common=replace(config.common, tasks=str(leave_manifest(directory / "tasks"))))
+    for path, text in job.files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
     (directory / "config.json").write_text(config.to_json())
     words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json"]
     if processes > 1:
@@ -112,14 +115,17 @@ def test_ranks_whose_episodes_have_different_numbers_of_turns_all_come_to_the_en
     first, second = together.found["uneven_lengths"]
     assert max(first) <= 12 < min(second)
     assert together.found["uneven_masks"] == [first, second]
-    _, line = map(json.loads, together.found["uneven_metrics"])
+    _, _, line = map(json.loads, together.found["uneven_metrics"])
     assert line["episodes/num"] == 8
 
 
 def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: Run) -> None:
-    line, _ = map(json.loads, together.found["uneven_metrics"])
+    line, after, _ = map(json.loads, together.found["uneven_metrics"])
     # Five tasks over two ranks: each plays three, and the sixth episode does not count.
     assert (line["stage"], line["step"], line["evaluation/during/episodes/num"]) == ("evaluate_during", 4, 5)
+    assert (after["stage"], after["evaluation/after/episodes/num"]) == ("evaluate", 5)
+    tasks = together.found["uneven_trained"]["result"]["tasks"]
+    assert [task.rpartition("/")[2] for task in tasks] == ["20", "21", "22", "23", "24"]
 
 
 def test_too_many_void_episodes_on_one_rank_stop_all_of_them_with_one_message(together: Run) -> None:

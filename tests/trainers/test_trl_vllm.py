@@ -52,7 +52,7 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
         ]
     )
     job = next(stage.job for stage in stages(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
-    files = {Path(path).name: text for path, text in job.files.items()}
+    files = {Path(path).name: text for path, text in job.files.items() if "/train/" in path}
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")

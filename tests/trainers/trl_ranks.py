@@ -16,7 +16,7 @@ from typing import Any
 from tests.contracts.test_agreement import FakeMix
 from tests.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
-from xp.backends.trl.worker.config import TRLTrainConfig
+from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.policy import publish_model, trained_model
 from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
@@ -125,15 +125,24 @@ def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks)
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
         "masks": ranks.gather(masks),
-        "metrics": Path(config.common.metrics).read_text().splitlines()[-2:] if ranks.is_main else [],
+        "metrics": Path(config.common.metrics).read_text().splitlines()[-3:] if ranks.is_main else [],
+        "trained": json.loads((Path(config.evaluation or "").parent / "after.json").read_text())
+        if ranks.is_main
+        else {},
     }
+
+
+def evaluated(config: TRLTrainConfig) -> Any:
+    """The result of the trained model on the held-out tasks."""
+    assert config.evaluation is not None
+    return json.loads(Path(config.evaluation).with_name("after.json").read_text())
 
 
 def health(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
     """Errors of each rank when the environment is down for the second rank only."""
     rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
     try:
-        played(replace(config, during=None), trainer, chat, ranks, rules, is_down=ranks.number == 1)
+        played(replace(config, evaluation=None), trainer, chat, ranks, rules, is_down=ranks.number == 1)
     except XpError as error:
         return ranks.gather([f"{error.code.name}: {error}"])
     return ranks.gather(["nothing"])
@@ -147,8 +156,14 @@ def played(
     own = ROWS[4 * ranks.number :][:4]
     with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
-        held_out = None if config.during is None else HeldOutEvaluation(process, ROWS[20:25])
-        output = Rollouts(process, ROWS, held_out)([[{TASK_ID: row.task_id}] for row in own], trainer)
+        held_out = None
+        if config.evaluation is not None:
+            asked = TRLEvaluateConfig.from_json(Path(config.evaluation).read_text())
+            episodes = Path(config.common.stage_dir) / "episode.json"
+            held_out = HeldOutEvaluation(process, asked, episodes, ROWS[20:25])
+        rollouts = Rollouts(process, ROWS, held_out)
+        output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
+        rollouts.evaluate_trained(trainer, lambda: None)
     log.update(config.updates_per_rollout, {"loss": 0.0})
     return output
 

@@ -23,7 +23,7 @@ from xp.planning.stages import prepare_config, task_set_place
 from xp.run_records.held_out import read_held_out, read_rewards
 from xp.tasks.evaluated import Rounds
 from xp.tasks.prepare import prepare
-from xp.worker.evaluate import evaluate_models
+from xp.worker.evaluate import RunEvaluation, evaluate_models
 from xp.worker.stage import EvaluateConfig
 
 ON = {
@@ -164,7 +164,8 @@ def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path)
 def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:
     task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 4}).config(), {}, tmp_path)
     rows = [row for row in task_set.rows("held_out") if row.index != 2]
-    common = replace(worker_config(tmp_path, 1).common, tasks=str(task_set.path), metrics=str(tmp_path / "metrics"))
+    places = {"tasks": str(task_set.path), "metrics": str(tmp_path / "metrics"), "stage_dir": str(tmp_path)}
+    common = replace(worker_config(tmp_path, 1).common, **places)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [Played("fake", row.task_id, outcome, 3) for row in rows]
     (tmp_path / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
@@ -175,3 +176,57 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     assert len(set(found.hashes.values())) == 3
     assert found.scoring is not None
     assert found.scoring["fake"]["env.reward.reduction"] == RULES.reward.reduction
+
+
+def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[RunEvaluation, list[Played]]:
+    """The evaluation of a run's attempt, and the episodes of a model."""
+    (root / "runs/r").mkdir(parents=True, exist_ok=True)
+    tasks = prepare(FakeWorld(root, splits={"train": 5, "test": 4}).config(), {}, root)
+    (root / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
+    common = replace(
+        worker_config(root, 1).common,
+        attempt=attempt,
+        run="runs/r",
+        stage_dir=f"runs/r/attempt_{attempt}/evaluate",
+        tasks=str(tasks.path),
+        metrics="runs/r/metrics.jsonl",
+    )
+    config = EvaluateConfig(common, {"before": "m", "after": "runs/r/model"}, Rounds(num_tasks, 1))
+    outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
+    played = [Played("fake", row.task_id, outcome, 3) for row in tasks.rows("held_out")]
+    return RunEvaluation(config, root / "episode.json", root), played
+
+
+def test_the_result_before_training_is_that_of_an_earlier_attempt_and_that_after_it_is_not(tmp_path: Path) -> None:
+    first, played = evaluation(tmp_path, 1)
+    first.add("before", played)
+    first.add("after", played)
+    assert not first.is_due("before")
+    second, _ = evaluation(tmp_path, 2)
+    assert (second.is_due("before"), second.is_due("after")) == (False, True)
+    assert not (tmp_path / "runs/r/attempt_2/evaluate/evaluation.json").exists()
+    second.add("after", played)
+    found = read_rewards(tmp_path / "runs/r/attempt_2/evaluate/evaluation.json", "before")
+    assert found is not None
+    assert len(found.rewards) == len(found.hashes) == 4
+    lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert [(line["attempt"], "evaluation/before/episodes/num" in line) for line in lines] == [
+        (1, True),
+        (1, False),
+        (2, False),
+    ]
+
+
+def test_the_result_of_another_evaluation_does_not_count(tmp_path: Path) -> None:
+    first, played = evaluation(tmp_path, 1)
+    first.add("before", played)
+    assert evaluation(tmp_path, 2, num_tasks=2)[0].is_due("before")
+
+
+def test_an_evaluation_with_too_many_void_episodes_has_no_result(tmp_path: Path) -> None:
+    first, played = evaluation(tmp_path, 1)
+    void = [replace(one, outcome=replace(one.outcome, status=EpisodeStatus.VOID, reward=None)) for one in played]
+    with pytest.raises(XpError, match="void") as error:
+        first.add("before", void)
+    assert error.value.code is ExitCode.UNHEALTHY
+    assert first.is_due("before")

@@ -46,7 +46,9 @@ def overrides(directory: Path, backend: str = "trl", *more: str) -> list[str]:
 
 def config_of(plan: Plan, stage: str) -> dict[str, Any]:
     job = next(one.job for one in plan.stages if one.name == stage)
-    found: dict[str, Any] = json.loads(next(text for name, text in job.files.items() if name.endswith("/config.json")))
+    found: dict[str, Any] = json.loads(
+        next(text for name, text in job.files.items() if name.endswith(f"/{stage}/config.json"))
+    )
     return found
 
 

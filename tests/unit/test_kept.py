@@ -98,6 +98,42 @@ def test_an_evaluation_of_something_else_in_between_changes_nothing(tmp_path: Pa
     assert ends(record) == dict.fromkeys(("train", "evaluate"), ("cached", None))
 
 
+def played_in_training(attempt: int, *failed: str) -> tuple[FakePlan, FakeLauncher]:
+    """A plan whose training makes the evaluation's result too, and a launcher that plays it."""
+    train, evaluate = at(of_two(), attempt).stages
+    (file,) = evaluate.job.outputs
+    made = replace(plan(train, replace(evaluate, done=file, made_in="train")), attempt=attempt)
+
+    def play(stage: Stage, context: Context) -> int:
+        if stage.name in failed:
+            return 9
+        for name in ("runs/run/model", file):
+            (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
+            (context.outputs / name).write_text("{}")
+        return 0
+
+    return made, FakeLauncher(play)
+
+
+def test_an_evaluation_that_the_training_has_played_is_not_run_and_is_kept_with_it(tmp_path: Path) -> None:
+    (one, launcher), said = played_in_training(1), []
+    record = go(one, tmp_path, launcher, echo=said.append)
+    assert launcher.submitted == ["run/1/train"]
+    assert ends(record) == {"train": ("succeeded", 0), "evaluate": ("succeeded", None)}
+    assert said == ["xp: evaluate: done in the train stage, skipped\n"]
+    two, launcher = played_in_training(2)
+    record = go(two, tmp_path, launcher)
+    assert launcher.submitted == []
+    assert ends(record) == dict.fromkeys(("train", "evaluate"), ("cached", None))
+
+
+def test_an_evaluation_that_the_training_has_not_ended_is_run(tmp_path: Path) -> None:
+    one, _ = played_in_training(1)
+    launcher = writing()
+    go(one, tmp_path, launcher)
+    assert launcher.submitted == ["run/1/train", "run/1/evaluate"]
+
+
 def test_another_preparation_of_the_shared_task_set_in_between_changes_nothing(tmp_path: Path) -> None:
     """`evaluate run=RUN checkpoint=2` prepares the same set, by a job that does not train on it."""
 

@@ -56,7 +56,7 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
 
 def test_the_best_export_is_kept_and_the_rollout_process_says_when_to_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
-    config, recorder = replace(worker_config(tmp_path, 1), exports="exports", best=RULE), Closing()
+    config, recorder = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=RULE), Closing()
     for rollout_id, reward in ((1, 0.2), (3, 0.7)):
         evaluated(tmp_path, config, rollout_id, reward, recorder)
     with pytest.raises(EarlyStop, match="training stops at step 6"):
@@ -69,9 +69,38 @@ def test_the_best_export_is_kept_and_the_rollout_process_says_when_to_stop(tmp_p
 
 def test_after_the_last_step_there_is_nothing_to_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
-    config = replace(worker_config(tmp_path, 1), exports="exports", best=RULE, num_steps=4)
+    config = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=RULE, num_steps=4)
     for rollout_id in (1, 3):
         evaluated(tmp_path, config, rollout_id, 0.5, Closing())
+
+
+@pytest.mark.parametrize(("every", "interval", "played"), [(4, 2, [3, 7]), (5, 5, [4, 9]), (None, 10, [])])
+def test_slime_asks_for_an_evaluation_after_the_last_step_and_the_others_that_are_due_are_played(
+    every: int | None, interval: int, played: list[int], tmp_path: Path
+) -> None:
+    words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
+    words += [f"evaluation.every={'null' if every is None else every}", "training.num_steps=10"]
+    made = stages(compose(words), RunPaths("runs/r", 1, "tasks/t"))
+    train = next(one for one in made if one.name == "train")
+    config = SlimeTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+    flags = config.with_length(config.length).command.flags
+    assert flags[flags.index("--eval-interval") + 1] == str(interval)
+    assert flags.count("--eval-interval") == 1
+    own = Worker(replace(worker_config(tmp_path, 1), every=every), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
+    own.num_steps_played = 1
+    assert [number for number in range(10) if own.due(number) == "during"] == played
+
+
+def test_an_evaluation_before_training_is_left_to_its_stage_if_slimes_program_has_none() -> None:
+    words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
+    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token", "backend.engine.placement=separate")
+    places = RunPaths("runs/r", 1, "tasks/t")
+    in_train = stages(compose(words), places)[-1]
+    assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/evaluation.json")
+    left = stages(compose([*words, *ahead, "backend.engine.accelerators=4"]), places)[-1]
+    assert (left.made_in, left.done) == (None, None)
+    alone = (*ahead, "backend.engine.accelerators=4", "evaluation.before_training=false")
+    assert stages(compose([*words, *alone]), places)[-1].made_in == "train"
 
 
 def test_the_stages_program_knows_an_early_stop_that_ray_has_wrapped(tmp_path: Path) -> None:
@@ -106,7 +135,7 @@ def test_the_last_step_of_a_stopped_training_is_its_newest_whole_checkpoint_and_
         runs.append(1)
         leave_manifest(tmp_path / "tasks/t")
         whole_checkpoint(checkpoints, 5)
-        own = replace(worker_config(tmp_path, 1), exports="exports", best=config.best)
+        own = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=config.best)
         metrics = tmp_path / "runs/r/metrics.jsonl"
         own = replace(own, common=replace(own.common, metrics=str(metrics.relative_to(tmp_path))))
         for rollout_id, reward in ((3, 0.7), (5, 0.7)):

@@ -19,6 +19,7 @@ from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.composition import compose, options
 from xp.planning.backend import MEANT, RunPaths, Support
+from xp.planning.extent import num_steps
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 from xp.testing.jobs import PATIENCE_S
@@ -125,7 +126,9 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     )
     assert is_on(found, "--use-tis") == (algorithm.importance_correction == "token")
     assert ("dynamic_sampling_filter_path" in found) == algorithm.dynamic_sampling
-    assert found.get("eval_interval") == spec.evaluation.every
+    every = (spec.evaluation.every or num_steps(spec) or 1) if spec.env.is_held_out else None
+    assert found.get("eval_interval") == every
+    assert is_on(found, "--skip-eval-before-train") == (spec.env.is_held_out and not spec.evaluation.before_training)
     assert ("recompute_granularity" in found) == training.gradient_checkpointing
     assert is_on(found, "--sglang-disable-cuda-graph") == spec.backend.engine.eager
     assert is_on(found, "--sglang-disable-radix-cache") != spec.backend.engine.prefix_caching
@@ -186,7 +189,7 @@ def test_a_run_goes_on_from_its_own_checkpoints_and_starts_from_the_model() -> N
     assert found["load"] == found["save"] == config.checkpoints == "runs/r/checkpoints"
     assert found["ref_load"] == found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
     assert config.command.model_flags == ("--hf-checkpoint", "--ref-load")
-    assert set(config.command.path_flags) == {"--prompt-data", "--load", "--save", "--save-hf"}
+    assert set(config.command.path_flags) == {*("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf")}
     # Slime counts rollouts from 0.
     assert found["save_hf"].format(rollout_id=19) == checkpoint(spec, PLACES, 20) == "runs/r/exports/19"
     resumed = compose([*SLIME, "training.num_steps=300"])

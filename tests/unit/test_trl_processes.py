@@ -25,7 +25,7 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
 def test_a_server_on_a_cpu_is_one_process_beside_training_and_takes_weights_over_gloo() -> None:
     spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
     train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
-    config = next(text for path, text in train.files.items() if path.endswith("config.json"))
+    config = next(text for path, text in train.files.items() if path.endswith("train/config.json"))
     server = TRLTrainConfig.from_json(config).common.server
     assert server is not None
     assert server.num_accelerators == 0

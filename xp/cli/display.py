@@ -78,7 +78,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
         after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
-        out.print(headed(stage.name, f"{after}: {shlex.join(stage.job.argv[:3])}"))
+        within = f", played in the {stage.made_in} stage; if that did not end" if stage.made_in else ""
+        out.print(headed(stage.name, f"{within or after}: {shlex.join(stage.job.argv[:3])}"))
         for path in stage.job.outputs:
             out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}

@@ -46,6 +46,8 @@ def damaged(manifest: Path) -> str | None:
         files = dict(json.loads(content).get("files", {}).items())
         if strange := [name for name in files if not is_inner_path(name) or not (directory / name).is_file()]:
             return f"{strange[0]!r} is missing"
+        if not files:
+            return None
         stats = {name: (directory / name).stat() for name in files}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from xp.tasks.request import canonical_request, request_key, with_sources
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.curriculum import Refresh
+from xp.worker.stage import AFTER, BEFORE
 
 QUIET = {
     # No telemetry, no update checks, no unnecessary look-ups on the hub.
@@ -357,6 +358,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     return {
         "base_model": model_place(spec.model),
         "initial_checkpoint": training.initial_checkpoint,
+        "evaluation": evaluation_config(places) if spec.env.is_held_out else None,
         "model_dir": places.model,
         "length": Length(training.num_steps, training.epochs),
         "prompts_per_step": training.prompts_per_step,
@@ -419,7 +421,12 @@ Evaluation = Callable[[RunSpec, RunPaths, Mapping[str, str], tuple[str, ...]], S
 
 
 def train_and_evaluate(
-    spec: RunSpec, places: RunPaths, made: tuple[Stage, ...], job: Job, evaluation: Evaluation
+    spec: RunSpec,
+    places: RunPaths,
+    made: tuple[Stage, ...],
+    job: Job,
+    evaluation: Evaluation,
+    in_training: Collection[str] = (),
 ) -> tuple[Stage, ...]:
     """Stages after the preparation of tasks.
 
@@ -427,9 +434,22 @@ def train_and_evaluate(
         made: stages that make the inputs of the training.
         job: job of the training.
         evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
+        in_training: models (`before`, `after`) that the training evaluates on its own engine. It has the evaluation
+            stage's config; that stage runs only for what is left.
     """
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
         return (*made, train)
-    before = {"before": start_place(spec)} if spec.evaluation.before_training else {}
-    return (*made, train, evaluation(spec, places, {**before, "after": places.model}, ("train",)))
+    before = {BEFORE: start_place(spec)} if spec.evaluation.before_training else {}
+    evaluate = evaluation(spec, places, {**before, AFTER: places.model}, ("train",))
+    if in_training:
+        config = evaluation_config(places)
+        train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
+    if {*before, AFTER} <= {*in_training}:
+        evaluate = replace(evaluate, done=f"{places.stage('evaluate')}/evaluation.json", made_in="train")
+    return (*made, train, evaluate)
+
+
+def evaluation_config(places: RunPaths) -> str:
+    """Config of an attempt's evaluate stage."""
+    return f"{places.stage('evaluate')}/config.json"

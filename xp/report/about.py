@@ -91,8 +91,9 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
         ("turns of an episode", turns or "-", _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
-    parts = [name for name in sorted(values) if name.startswith("time/") and name.endswith("_s")]
-    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in parts if name != "time/step_s"]
+    others = ("time/step_s", "time/start_s")
+    parts = [name for name in sorted(values) if name.startswith("time/") and name.endswith("_s") and name not in others]
+    rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in parts]
     last = {stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"] is not None}
     rows += [(f"seconds of {name}", "not planned", _text(seconds)) for name, seconds in last.items()]
     return [*rows, *_memory(spec, values)]

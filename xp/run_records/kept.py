@@ -27,7 +27,7 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
     """Returns name of a stage -> the attempt whose result is valid.
 
     A stage is kept when the same job succeeded, its outputs are there, every stage before it in the plan is kept, and
-    none of those ran after it. Content-addressed stages (`Stage.done`) are checked by their manifests instead.
+    none of those ran after it. Content-addressed stages are checked by their manifests instead.
 
     Args:
         plan: plan of the new attempt.
@@ -38,7 +38,7 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
     found: dict[str, int] = {}
     newest = 0
     for stage in plan.stages:
-        if stage.done is not None:
+        if stage.is_shared:
             continue
         at = _standing(stage, plan, record, outputs, is_here)
         if at is None or at < newest:
@@ -65,7 +65,7 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
         return None
     run = outputs / "runs" / plan.run_id
     record = read_record(run)
-    to_do = {stage.name for stage in plan.stages if stage.done is None}
+    to_do = {stage.name for stage in plan.stages if not stage.is_shared}
     if (
         record.status is not RunStatus.SUCCEEDED
         or not to_do
@@ -80,7 +80,7 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
 
 
 def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
-    """Returns whether a stage's content-addressed result exists and is not damaged; a damaged one is made again."""
+    """Returns whether a stage's manifest and outputs exist and are not damaged; a damaged result is made again."""
     if stage.done is None or not all(states(outputs, stage.promised).values()):
         return False
     if (fault := damaged(outputs / stage.done)) is not None:
@@ -141,8 +141,13 @@ def _recorded(file: Path, name: str) -> dict[str, Any] | None:
 
 
 def _content(stage: Mapping[str, Any]) -> str:
-    """A stage as text without its attempt's number, which is part of paths and of the program's files."""
-    text = json.dumps(stage, sort_keys=True)
+    """A stage as text without its attempt's number, which is part of paths and of the program's files.
+
+    Files in another stage's directory do not count: the training's result does not depend on its evaluations.
+    """
+    job, own = stage["job"], re.compile(rf"(.*/)?attempt_\d+/(?!{stage['name']}/)")
+    files = {path: text for path, text in job["files"].items() if not own.match(path)}
+    text = json.dumps({**stage, "job": {**job, "files": files}}, sort_keys=True)
     return re.sub(r'(\battempt_|\battempt\\*": ?)\d+', r"\1*", text)
 
 

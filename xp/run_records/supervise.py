@@ -207,13 +207,16 @@ class _Attempt:
 
     def _is_cached(self, stage: Stage) -> bool:
         """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
+        status = RunStatus.CACHED
         if (attempt := self._kept.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
-        elif self._launcher.is_here and is_whole(stage, self._outputs, self._echo):
+        elif not (self._launcher.is_here and is_whole(stage, self._outputs, self._echo)):
+            return False
+        elif stage.made_in is None:
             where = "done before"
         else:
-            return False
-        self._update(stage, status=RunStatus.CACHED)
+            where, status = f"done in the {stage.made_in} stage", RunStatus.SUCCEEDED
+        self._update(stage, status=status)
         self._echo(f"xp: {stage.name}: {where}, skipped\n")
         return True
 

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     Returns:
         The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
     """
+    os.environ.setdefault(BEGAN, str(time.time()))
     try:
         with stopping():
             program(argv)
@@ -69,6 +71,8 @@ def _tell(message: str, code: ExitCode) -> int:
     return int(code)
 
 
+BEGAN = "XP_STAGE_BEGAN"
+"""Variable with the time at which the stage's program began, for its child processes too."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PROBE_BYTES = 1 << 20
 """Size of a probe file, in bytes; torch's partial checkpoint leaves less than this on a full disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
@@ -12,6 +13,10 @@ from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.curriculum import Refresh
 from xp.worker.token_budget import TokenBudget
+
+BEFORE: Final = "before"
+AFTER: Final = "after"
+"""Names of the untrained and the trained model in an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class TrainConfig(JsonFile):
     """Hugging Face id or directory of the model, which is the reference of the KL penalty."""
     initial_checkpoint: str | None
     """Directory with the initial weights and tokenizer; None: those of `base_model`."""
+    evaluation: str | None
+    """The evaluate stage's config, whose held-out tasks this stage plays too; None: nothing is held out."""
     model_dir: str
     """Directory of the trained model, in Hugging Face's format."""
     length: Length

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,28 @@ from xp.diagnosis.live import LiveRules, SymptomWatch
 from xp.episode.finite import FiniteUpdates, OnNonfinite
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
+from xp.worker.program import BEGAN
 from xp.worker.stage import StageConfig
+
+
+class Start:
+    """Seconds from the beginning of the stage's program to its first rollout step, by part."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, float] = {}
+        self._ended = float(os.environ.get(BEGAN, time.time()))
+
+    def ended(self, part: str) -> None:
+        """Ends a part, which begins at the end of the one before."""
+        began, self._ended = self._ended, time.time()
+        self._parts[part] = self._ended - began
+
+    def total(self, last: str) -> float:
+        """Ends the last part, prints all, and returns their sum."""
+        self.ended(last)
+        total = sum(self._parts.values())
+        print(f"start: {total:.1f} s ({', '.join(f'{part} {s:.1f}' for part, s in self._parts.items())})", flush=True)
+        return total
 
 
 class StepLog:

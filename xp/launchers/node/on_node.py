@@ -68,7 +68,10 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        if spec.done is not None and all(states(root, spec.outputs).values()) and damaged(root / spec.done) is None:
+        is_done = (
+            spec.done is not None and all(states(root, spec.outputs).values()) and damaged(root / spec.done) is None
+        )
+        if is_done:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
@@ -80,7 +83,7 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
                 lambda text: _note(file, hidden.redact(text)),
             )
     run = "/".join(spec.directory.split("/")[:2])
-    absent = missing(root, spec.outputs, before, run) if code == 0 else []
+    absent = missing(root, spec.outputs, before, run) if code == 0 and not is_done else []
     if ending.is_asked and (code or absent):  # cancelled or preempted; the cluster may run the job again
         return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())

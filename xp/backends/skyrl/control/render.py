@@ -32,7 +32,7 @@ from xp.planning.stages import (
     trainer_runtime,
 )
 from xp.spec import Attention, RunSpec, Strategy
-from xp.worker.stage import Sampling
+from xp.worker.stage import AFTER, BEFORE, Sampling
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -102,9 +102,9 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """The stages model (for a built model), train, and evaluate (with held-out tasks)."""
+    """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
-    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation)
+    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -156,7 +156,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         train_data=train_data,
         held_out_data=held_out_data,
         updates_per_rollout=geometry(spec).updates_per_rollout,
-        during=None if spec.evaluation.every is None else rounds(spec),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         best=best_rule(spec, places),

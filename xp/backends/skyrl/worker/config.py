@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
@@ -16,6 +15,8 @@ ENV_CLASS = "xp"
 """Name of xp's environment in SkyRL-Gym."""
 STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
+AT_THE_END = 1_000_000_000
+"""Value of SkyRL's `trainer.eval_interval` without evaluations between the first and the last step."""
 OWN_ESTIMATOR = "xp"
 """Name in SkyRL's registry for worker/advantages.py; SkyRL's parser accepts only registered names."""
 
@@ -66,8 +67,6 @@ class SkyRLTrainStageConfig(TrainConfig):
     """Parquet of held-out tasks that the stage writes; also in common.paths."""
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
-    during: Rounds | None
-    """Rounds of an evaluation during training; None: there is none."""
     estimator: str
     """xp's name of the advantage estimator."""
     advantage_fn: str | None

@@ -17,7 +17,7 @@ from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_direc
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
-from xp.backends.skyrl.worker.steps import SkyRLStepLog
+from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
@@ -26,6 +26,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
+from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
 from xp.worker.played import record
 
@@ -51,13 +52,18 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
         log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
-        experiment = XpTraining(cfg, config, mix, log)
+        evaluation = None
+        if config.evaluation is not None:
+            asked = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
+            evaluation = ModelEvaluation(asked, stage / "episode.json", mix, held)
+        experiment = XpTraining(cfg, config, mix, log, evaluation)
         experiment.run()
         trainer = experiment.trainer
         publish_model(
             lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), experiment.tokenizer),
             Path(config.model_dir),
         )
+        asyncio.run(trainer.evaluate_trained())
 
 
 def register_environment() -> None:
@@ -129,10 +135,18 @@ class XpTraining(XpExperiment):
         config: xp's.
         mix: the environments.
         log: takes metrics and trajectories.
+        evaluation: takes the evaluations before and after the training; None: nothing is held out.
     """
 
-    def __init__(self, cfg: Any, config: SkyRLTrainStageConfig, mix: EnvironmentMixture, log: SkyRLStepLog) -> None:
-        self._log, self._rule = log, own_rule(config)
+    def __init__(
+        self,
+        cfg: Any,
+        config: SkyRLTrainStageConfig,
+        mix: EnvironmentMixture,
+        log: SkyRLStepLog,
+        evaluation: ModelEvaluation | None,
+    ) -> None:
+        self._log, self._rule, self._evaluation = log, own_rule(config), evaluation
         self._keeper = None if config.best is None else BestKeeper(config.best, Path())
         super().__init__(cfg, config.common, mix, config.mask_truncated)
 
@@ -144,10 +158,10 @@ class XpTraining(XpExperiment):
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
         if not self.cfg.trainer.fully_async.enabled:
-            return XpTrainer(self._rule, self._keeper, **parts)
+            return XpTrainer(self._rule, self._keeper, self._evaluation, **parts)
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AsyncTrainer(self._rule, self._keeper, **parts)
+        return AsyncTrainer(self._rule, self._keeper, self._evaluation, **parts)
 
 
 def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:

@@ -86,6 +86,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         """
         engine = cfg.generator.inference_engine.backend
         sampling = get_sampling_params_for_backend(engine, cfg.generator.eval_sampling_params)
+        self._begun.pop("eval", None)  # two evaluations of one step have the same seeds
         for batch in loader:
             wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
             await self.generate(wanted)

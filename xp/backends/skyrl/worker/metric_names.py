@@ -33,6 +33,7 @@ NATIVE: Final[Mapping[str, str]] = {
 """SkyRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
+    "time/start_s": "",
     "time/rollout_s": "",
 }
 """Metrics that xp measures itself -> a remark."""

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
-from xp.worker.evaluate import evaluated_while_training
+from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.played import record
-from xp.worker.step_log import StepLog
+from xp.worker.step_log import Start, StepLog
 
 
 class SkyRLStepLog(StepLog):
@@ -32,10 +33,17 @@ class SkyRLStepLog(StepLog):
         self._played: list[Played] = []
         self._rollout_s = 0.0
         self._pending: dict[str, Any] = {}
+        self._start = Start()
+        self._start.ended("imports, tasks and Ray")
         self._tokens = 0
         """Number of prompt and response tokens of this step's episodes."""
         self._tokens_before: float | None = None
         """Number of tokens of all earlier steps."""
+
+    def continue_after(self, step: int) -> None:
+        """SkyRL's models and engines are there."""
+        super().continue_after(step)
+        self._pending["time/start_s"] = self._start.total("models and engines")
 
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
@@ -64,10 +72,13 @@ class SkyRLStepLog(StepLog):
 
     def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
         """Record an evaluation during training and return its reward; raises XpError(UNHEALTHY): too many void."""
-        common = self._config.common
         own = (running.record for running in running_episodes)
-        played = record(own, self._recorder, common.run, "evaluate/during", step)
-        return evaluated_while_training(common, played, step)
+        played = record(own, self._recorder, self._config.common.run, "evaluate/during", step)
+        return self.evaluated(played, step)
+
+    def evaluated(self, played: Sequence[Played], step: int) -> float:
+        """The same for episodes that are recorded already."""
+        return evaluated_while_training(self._config.common, played, step)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's hook: takes its own metrics of a finished step; its asynchronous trainer passes them in two parts."""
@@ -79,7 +90,8 @@ class SkyRLStepLog(StepLog):
         if self._tokens_before is None:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens
-        own = {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
+        own = {name: data[name] for name in ("time/start_s",) if name in data}
+        own |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         own |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self.line(step, episodes | own)
@@ -89,6 +101,34 @@ class SkyRLStepLog(StepLog):
         """SkyRL's hook: does nothing, because the process that started the task reports the error."""
         del error, step
         self.finish()
+
+
+class ModelEvaluation:
+    """Records the evaluations before and after the training, as the evaluate stage would.
+
+    Args:
+        config: input of the evaluate stage.
+        episodes: `episode.json` of the training.
+        mix: the environments.
+        environ: variables with the secrets' values.
+    """
+
+    def __init__(
+        self, config: SkyRLEvaluateConfig, episodes: Path, mix: EnvironmentMixture, environ: Mapping[str, str]
+    ) -> None:
+        self._common, self._mix, self._environ = config.common, mix, environ
+        self._whole = RunEvaluation(config, episodes)
+        self.is_due = self._whole.is_due
+
+    def add(self, name: str, running_episodes: Sequence[RunningEpisode]) -> list[Played]:
+        """Records all episodes of a model; raises XpError(UNHEALTHY) if too many are void."""
+        common = self._common
+        file = Path(common.stage_dir) / "trajectories" / f"{name}.jsonl"
+        own = (running.record for running in running_episodes)
+        with Recorder(file, self._mix, common.upload_as, self._environ) as recorder:
+            played = record(own, recorder, common.run, f"evaluate/{name}", 0)
+        self._whole.add(name, played)
+        return played
 
 
 def _tokens_until(metrics: Path, step: int) -> float:

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.skyrl.worker.cluster import joins
-from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLStageConfig, SkyRLTrainStageConfig, warm_up_too_long
+from xp.backends.skyrl.worker.config import (
+    ENV_CLASS,
+    SkyRLEvaluateConfig,
+    SkyRLStageConfig,
+    SkyRLTrainStageConfig,
+    warm_up_too_long,
+)
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
@@ -62,15 +68,15 @@ def prepare(common: SkyRLStageConfig) -> None:
 
 
 def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
-    """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation during
-    training."""
+    """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     common, sampling = config.common, config.common.sampling
     chat = policy_chat(common, config.start_model, stage)
     order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
     write_view(order, Path(config.train_data))
-    if config.during is not None:
+    if config.evaluation is not None:
+        asked = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
         held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)
-        write_view(config.during.episodes(held_out), Path(config.held_out_data))
+        write_view(asked.rounds.episodes(held_out), Path(config.held_out_data))
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
+from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, merge_adapter, prune, prune_exports
+from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
-from xp.backends.skyrl.worker.steps import SkyRLStepLog
+from xp.backends.skyrl.worker.running_episode import RunningEpisode
+from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
+from xp.worker.stage import AFTER, BEFORE
 
 IS_VOID = "xp_is_void"
 OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")
@@ -30,14 +34,21 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     Args:
         rule: computes advantages from a step's rewards; None if SkyRL's own estimator or a critic does.
         keeper: keeps the best model; None: no best model, and training does not stop early.
+        evaluation: records the evaluations before and after the training; None: nothing is held out.
         parts: SkyRL's own arguments.
     """
 
     tracker: SkyRLStepLog
     _node_ids: Any
 
-    def __init__(self, rule: AdvantageFn | None, keeper: BestKeeper | None, **parts: Any) -> None:
-        self._rule, self._keeper = rule, keeper
+    def __init__(
+        self,
+        rule: AdvantageFn | None,
+        keeper: BestKeeper | None,
+        evaluation: ModelEvaluation | None = None,
+        **parts: Any,
+    ) -> None:
+        self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
@@ -98,13 +109,41 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
-        """Evaluate the current policy on held-out tasks; returns {} to SkyRL, as xp logs the results itself."""
+        """Evaluate the current policy on held-out tasks; returns {} to SkyRL, as xp logs the results itself.
+
+        The evaluation after the last step is that of the trained model, when this is published.
+        """
         del vllm_metrics_scraper
-        batches = self.generator.held_out(self.eval_dataloader, self.cfg, self.global_step)
-        reward = self.tracker.held_out([one async for batch in batches for one in batch], self.global_step)
+        if self.cfg.trainer.eval_before_train:
+            self.cfg.trainer.eval_before_train = False
+            if self.global_step == 0 and self._evaluation is not None and self._evaluation.is_due(BEFORE):
+                self._evaluation.add(BEFORE, await self._held_out(0))
+        elif self.global_step < self.total_training_steps:
+            reward = self.tracker.held_out(await self._held_out(self.global_step), self.global_step)
+            if self._keeper is not None:
+                await self._consider(self._keeper, reward)
+        return {}
+
+    async def evaluate_trained(self) -> None:
+        """Evaluates the trained model, which is published."""
+        if self._evaluation is None or not self._evaluation.is_due(AFTER):
+            return
+        await self.dispatch.save_weights_for_sampler()
+        played = self._evaluation.add(AFTER, await self._held_out(0))
+        step = min(self.global_step, self.total_training_steps)
+        if self.cfg.trainer.eval_interval == AT_THE_END or step < self.total_training_steps:
+            return  # no evaluation is due during the training, or it has ended early
+        reward = self.tracker.evaluated(played, step)
         if self._keeper is not None:
             await self._consider(self._keeper, reward)
-        return {}
+
+    async def _held_out(self, step: int) -> list[RunningEpisode]:
+        found: list[RunningEpisode] = []
+        with tqdm(total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=False) as bar:
+            async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
+                found += batch
+                bar.update(len(batch))
+        return found
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
         """Keep the model if it is the best so far; else, after `patience`, end the training by SkyRL's limit."""

@@ -41,6 +41,7 @@ from xp.planning.stages import (
     trainer_runtime,
 )
 from xp.spec import RunSpec
+from xp.worker.stage import AFTER, BEFORE
 from xp.worker.token_budget import TokenBudget
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
@@ -60,11 +61,10 @@ MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     """Slime's complete command line for training; None: the flag is omitted."""
     here = places.stage("train")
-    is_evaluated = spec.evaluation.every is not None
     return {
         **flags_of(rows.render(ROWS, spec)),
         "--prompt-data": (_prompts(here),),
-        "--eval-prompt-data": (HELD_OUT, _held_out(here)) if is_evaluated else None,
+        "--eval-prompt-data": (HELD_OUT, _held_out(here)) if spec.env.is_held_out else None,
         # Slime resumes from --load if it has a checkpoint, else starts from --ref-load; the stage's program sets --load
         # to training.initial_checkpoint until the run has its own checkpoint.
         "--load": (places.checkpoints,),
@@ -102,9 +102,11 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """The stages convert (if configured), train, and evaluate (with held-out tasks)."""
+    """The stages convert (if configured), train with the evaluations, and evaluate for those that are left."""
     converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
-    return train_and_evaluate(spec, places, converted, _train_job(spec, places), evaluation)
+    # train_async.py does not evaluate before the training.
+    in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
+    return train_and_evaluate(spec, places, converted, _train_job(spec, places), evaluation, in_training)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -143,8 +145,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         **train_fields(spec, places),
         architecture=_architecture(spec),
         prompts=_prompts(here),
-        held_out=_held_out(here) if spec.evaluation.every else None,
-        rounds=rounds(spec),
+        held_out=_held_out(here) if spec.env.is_held_out else None,
+        every=spec.evaluation.every,
         checkpoints=places.checkpoints,
         exports=_exports(places),
         updates_per_step=training.updates_per_step,
@@ -173,7 +175,6 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     """Flags with which Slime starts its engines and plays the held-out tasks once."""
     flags: Flags = {
         **flags_of(rows.render(ROWS, spec) | evaluation_flags(spec, 1)),
-        "--eval-temperature": value(spec.evaluation.temperature),
         "--eval-prompt-data": (HELD_OUT, _held_out(here)),
         "--debug-rollout-only": (),
         "--num-rollout": value(0),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.diagnosis.live import LiveRules
 from xp.lib.codec import JsonFile
-from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
@@ -16,7 +16,7 @@ from xp.worker.token_budget import TokenBudget
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
 """Values of --input-key, --metadata-key and --tool-key."""
-STEPS_FLAG = "--num-rollout"
+STEPS_FLAG, INTERVAL_FLAG = "--num-rollout", "--eval-interval"
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class SlimeTrainConfig(TrainConfig):
     prompts: str
     """Value of --prompt-data, where the program writes the task view: steps x prompts_per_step lines."""
     held_out: str | None
-    """Value of --eval-prompt-data, with one line per episode; None: no evaluation during training."""
-    rounds: Rounds
-    """Rounds of one evaluation."""
+    """Value of --eval-prompt-data, with one line per episode; None: nothing is held out."""
+    every: int | None
+    """Rollout steps between two evaluations; None: only before and after the training."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
@@ -92,12 +92,17 @@ class SlimeTrainConfig(TrainConfig):
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""
+        values = {STEPS_FLAG: length.steps}
+        if self.evaluation is not None:
+            # The last step too has an evaluation; worker/rollout.py leaves out what is not due.
+            values[INTERVAL_FLAG] = math.gcd(self.every or length.steps, length.steps)
         words = list(self.command.flags)
-        if STEPS_FLAG in words:
-            at = words.index(STEPS_FLAG)
-            del words[at : at + 2]
-        command = replace(self.command, flags=(*words, STEPS_FLAG, str(length.steps)))
-        return replace(self, length=length, command=command)
+        for flag, value in values.items():
+            if flag in words:
+                at = words.index(flag)
+                del words[at : at + 2]
+            words += [flag, str(value)]
+        return replace(self, length=length, command=replace(self.command, flags=tuple(words)))
 
     def from_the_start(self) -> SlimeTrainConfig:
         """Returns a copy with `--load` for a run that has no checkpoint yet."""
@@ -163,6 +168,10 @@ class WorkerConfig(JsonFile):
     keep_checkpoints: int = 1
     best: BestRule | None = None
     """Rule on the evaluations while training."""
+    evaluation: str | None = None
+    """The evaluate stage's config; None: nothing is held out."""
+    every: int | None = None
+    """Rollout steps between two evaluations while training."""
     symptoms: LiveRules | None = None
     """Rules of symptoms; None: nothing is trained."""
     estimator: str = "grpo"
@@ -199,6 +208,9 @@ OVER_TRAINED_TOKENS = "xp.backends.slime.worker.gae.over_trained_tokens"
 """--custom-advantage-function-path: `(args, rollout_data) -> None` puts GAE's advantages and returns there."""
 HAS_VARIANCE = "xp.backends.slime.worker.advantages.has_variance"
 """--dynamic-sampling-filter-path: `(args, group) -> DynamicFilterOutput`, over the group's valid episodes."""
+EVALUATE = "xp.backends.slime.worker.rollout.evaluate"
+"""--eval-function-path: `(args, rollout_id, data_source, evaluation) -> RolloutFnEvalOutput`, without episodes if no
+evaluation is due."""
 LOG_ROLLOUT = "xp.backends.slime.worker.steps.log_rollout"
 """--custom-rollout-log-function-path: `(rollout_id, args, samples, extra_metrics, rollout_time) -> bool`."""
 LOG_EVALUATION = "xp.backends.slime.worker.steps.log_evaluation"

@@ -16,13 +16,10 @@ from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, W
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
-from xp.backends.slime.worker.steps import played_file
 from xp.backends.slime.worker.train import write_episodes
-from xp.episode.metrics import Played
 from xp.errors import ExitCode, XpError
-from xp.lib.codec import decode
 from xp.lib.reading import config_of
-from xp.worker.evaluate import evaluate_models
+from xp.worker.evaluate import RunEvaluation
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat
 
@@ -33,24 +30,25 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(path, SlimeEvaluateConfig.from_json)
     root = Path.cwd()
     open_sources(config.command)
-    evaluate_models(
-        config, path.parent, lambda name, model: _play(config, name, local_model(model, root), path.parent, root)
-    )
+    evaluation = RunEvaluation(config, path.with_name("episode.json"))
+    for name, model in config.models.items():
+        if evaluation.is_due(name):
+            _play(config, name, local_model(model, root), path, root)
+            if evaluation.is_due(name):
+                raise XpError(f"Slime ended without evaluating {name}", ExitCode.MISSING_OUTPUT)
+    evaluation.finish()
 
 
-def _play(config: SlimeEvaluateConfig, name: str, model: Path, stage: Path, root: Path) -> list[Played]:
+def _play(config: SlimeEvaluateConfig, name: str, model: Path, path: Path, root: Path) -> None:
+    """Runs Slime, whose rollout process records the result."""
+    stage = path.parent
     chat = policy_chat(config.common, model, stage)
     rows = held_out_tasks(config.common, stage, chat, config.common.limits.max_prompt_tokens)
     num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))
-    worker = worker_config(config, name, root, num_episodes)
-    run_train(with_model(config.command, model), worker)
-    file = played_file(worker)
-    if not file.is_file():
-        raise XpError(f"Slime ended without evaluating {name}", ExitCode.MISSING_OUTPUT)
-    return decode(list[Played], file.read_text())
+    run_train(with_model(config.command, model), worker_config(config, name, root, num_episodes, path))
 
 
-def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int) -> WorkerConfig:
+def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int, path: Path) -> WorkerConfig:
     """The configuration for Slime's processes."""
     return WorkerConfig(
         root=str(root.absolute()),
@@ -59,6 +57,7 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         group_size=1,
         num_steps=1,
         prompts_per_step=num_episodes,
+        evaluation=str(path),
     )
 
 

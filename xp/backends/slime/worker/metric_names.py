@@ -29,6 +29,7 @@ MEASURED: Final[Mapping[str, str]] = {
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "episodes/groups_left_out": "only with dynamic sampling",
+    "time/start_s": "",
     "time/rollout_s": "",
     "time/step_s": "",
 }

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import EngineTurn, write_turn
-from xp.backends.slime.worker.rollout_process import VOID_REWARD, Worker, worker, write_played
+from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -52,6 +52,18 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
             return await _play(own, args, sample, sampling_params, evaluation)
     sample.status = sample.Status.ABORTED
     return sample
+
+
+def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = True) -> Any:
+    """Slime's custom evaluation function: its own, or no episodes if no evaluation is due."""
+    from slime.rollout.base_types import RolloutFnEvalOutput
+    from slime.rollout.sglang_rollout import generate_rollout
+
+    own = worker(args)
+    own.begin_evaluation(rollout_id)
+    if own.evaluated is None:
+        return RolloutFnEvalOutput(data={})
+    return generate_rollout(args, rollout_id, data_source, evaluation=evaluation)
 
 
 async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool) -> Any:
@@ -143,8 +155,9 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
 def _recorded(own: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
     from slime.rollout import sample_hooks
 
-    phase = "evaluate" if evaluation and own.config.phase == "train" else own.config.phase
-    return ended.trajectory(own.config.common.run, phase, sample_hooks._current_rollout_id or 0)
+    phase = f"evaluate/{own.evaluated or DURING}" if evaluation else own.config.phase
+    step = (sample_hooks._current_rollout_id or 0) if own.evaluated in (None, DURING) else 0
+    return ended.trajectory(own.config.common.run, phase, step)
 
 
 def _forget(sample: Any) -> None:

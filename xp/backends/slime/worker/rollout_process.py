@@ -9,10 +9,11 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.processes import close_when_asked
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
@@ -23,7 +24,11 @@ from xp.episode.trajectory import Trajectory
 from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
+from xp.worker.evaluate import RunEvaluation
+from xp.worker.stage import AFTER, BEFORE
+from xp.worker.step_log import Start
 
+DURING: Final = "during"
 PLAYED = "xp_played"
 """Key of a sample's metadata: a Played as plain values."""
 
@@ -44,9 +49,13 @@ class Worker:
         self.slots = asyncio.Semaphore(mix.max_sessions())
         """Limit of episodes in flight; each holds a session."""
         self.num_steps_played = 0
+        self.start_s: float | None = None
+        """Seconds from the beginning of the stage's program to the first episode."""
+        self.evaluated: str | None = None
+        """Evaluation that is being played: `before`, `during` or `after`."""
         self._chat: ChatTokens | None = None
         self._prompts: dict[str, list[int]] = {}
-        self._recorder = recorder
+        self._recorder = self._train_recorder = recorder
         self._lock = threading.Lock()
         self._played: list[Played] = []
         self._groups: list[Played] = []
@@ -61,7 +70,48 @@ class Worker:
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
         close_when_asked(path.parent, mix.close)
-        return Worker(config, mix, recorder)
+        made = Worker(config, mix, recorder)
+        made.start_s = Start().total("imports, tasks, models and engines")
+        return made
+
+    @cached_property
+    def evaluation(self) -> RunEvaluation | None:
+        """The evaluation before and after the training; None: nothing is held out."""
+        if self.config.evaluation is None:
+            return None
+        config = config_of(self.path(self.config.evaluation), SlimeEvaluateConfig.from_json)
+        return RunEvaluation(config, self.path(self.config.common.stage_dir) / "episode.json", Path(self.config.root))
+
+    def due(self, rollout_id: int) -> str | None:
+        """Returns the evaluation that Slime plays after this rollout, or before the first one; None: none is due."""
+        config, evaluation = self.config, self.evaluation
+        if config.phase != "train":
+            return config.phase.rpartition("/")[2]
+        if not self.num_steps_played and rollout_id == 0:
+            return BEFORE if evaluation is not None and evaluation.is_due(BEFORE) else None
+        if self.is_last(rollout_id) and evaluation is not None and evaluation.is_due(AFTER):
+            return AFTER
+        return DURING if self.is_during(rollout_id) else None
+
+    def is_during(self, rollout_id: int) -> bool:
+        """Returns whether an evaluation during the training is due after this rollout."""
+        every = self.config.every
+        return every is not None and (rollout_id + 1) % every == 0
+
+    def is_last(self, rollout_id: int) -> bool:
+        return rollout_id + 1 >= self.config.num_steps
+
+    def begin_evaluation(self, rollout_id: int) -> None:
+        """Begins the evaluation that is due, whose episodes are in its own file as those of the evaluate stage."""
+        self.evaluated = self.due(rollout_id)
+        if self.config.phase == "train" and self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
+            file = self.path(self.config.evaluation).parent / "trajectories" / f"{self.evaluated}.jsonl"
+            self._recorder = Recorder(file, self.mix, self.config.common.upload_as, environment())
+
+    def end_evaluation(self) -> None:
+        if self._recorder is not self._train_recorder:
+            self._recorder.close()
+        self._recorder, self.evaluated = self._train_recorder, None
 
     def chat(self, tokenizer: Any) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy."""

@@ -15,12 +15,13 @@ from typing import Any
 from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
-from xp.backends.slime.worker.rollout_process import Worker, read_played, worker
-from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.backends.slime.worker.rollout_process import DURING, Worker, read_played, worker
+from xp.episode.metrics import check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
 from xp.worker.evaluate import evaluated_while_training
+from xp.worker.stage import BEFORE
 
 DROPPED = "rollout/dynamic_filter/drop_"
 
@@ -38,15 +39,17 @@ def log_rollout(
     played = [read_played(sample.metadata) for sample in samples]
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
     judged = own.judged()
-    own.end_step(is_last=_is_last(config, rollout_id) and not _is_evaluated(args, rollout_id))
+    own.num_steps_played += 1
+    own.end_step(is_last=own.is_last(rollout_id) and own.due(rollout_id) is None)
     check_health(played, config.common.max_void_fraction)
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
+    if own.start_s is not None and own.num_steps_played == 1:
+        metrics["time/start_s"] = own.start_s
     if config.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
-        metrics["training/staleness"] = float(own.num_steps_played > 0)
-        own.num_steps_played += 1
+        metrics["training/staleness"] = float(own.num_steps_played > 1)
     if args.dynamic_sampling_filter_path is not None:
         metrics["episodes/groups_left_out"] = float(dropped)
     if args.debug_rollout_only:
@@ -64,7 +67,7 @@ def log_rollout(
 def log_evaluation(
     rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Mapping[str, Any] | None
 ) -> bool:
-    """Slime's custom evaluation log function: episodes to a file where evaluating is the stage, else metrics.
+    """Slime's custom evaluation log function: records the result of a model, and the metrics.
 
     Raises:
         XpError: too many episodes are void (UNHEALTHY).
@@ -73,13 +76,18 @@ def log_evaluation(
     del extra_metrics
     own = worker(args)
     played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
-    own.end_step(is_last=own.config.phase != "train" or _is_last(own.config, rollout_id))
-    if own.config.phase != "train":
-        _write_played(own, played)
-        return True
-    reward = evaluated_while_training(own.config.common, played, rollout_id + 1, Path(own.config.root))
-    if own.config.best is not None:
-        _consider(own, BestKeeper(own.config.best, Path(own.config.root)), rollout_id, reward)
+    if not played:
+        return True  # none was due
+    name, config = own.evaluated or own.due(rollout_id), own.config
+    own.end_evaluation()
+    own.end_step(is_last=config.phase != "train" or (name != BEFORE and own.is_last(rollout_id)))
+    if name is not None and name != DURING:
+        assert own.evaluation is not None  # its config has the models
+        own.evaluation.add(name, played)
+    if config.phase == "train" and name != BEFORE and own.is_during(rollout_id):
+        reward = evaluated_while_training(config.common, played, rollout_id + 1, Path(config.root))
+        if config.best is not None:
+            _consider(own, BestKeeper(config.best, Path(config.root)), rollout_id, reward)
     return True
 
 
@@ -94,29 +102,9 @@ def _consider(own: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -
             assert own.config.exports is not None  # a training has them
             linked_copy(own.path(own.config.exports) / str(rollout_id), staged)
         keeper.finish(rollout_id + 1, reward)
-    elif not _is_last(own.config, rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
+    elif not own.is_last(rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
         own.end_step(is_last=True)
         raise stop
-
-
-def _is_last(config: WorkerConfig, rollout_id: int) -> bool:
-    return rollout_id + 1 >= config.num_steps
-
-
-def _is_evaluated(args: Any, rollout_id: int) -> bool:
-    """Returns whether Slime plays the held-out tasks after this step."""
-    return args.eval_interval is not None and (rollout_id + 1) % args.eval_interval == 0
-
-
-def _write_played(own: Worker, played: Sequence[Played]) -> None:
-    from dataclasses import asdict
-
-    write_atomically(played_file(own.config), json.dumps([asdict(one) for one in played]) + "\n")
-
-
-def played_file(config: WorkerConfig) -> Path:
-    """File that hands an evaluation's episodes to the stage's program."""
-    return Path(config.root, config.common.stage_dir, "played", f"{config.phase.rpartition('/')[2]}.json")
 
 
 def half_of(config: WorkerConfig, rollout_id: int) -> Path:

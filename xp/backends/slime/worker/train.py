@@ -15,6 +15,7 @@ from xp.backends.slime.worker.config import (
     METADATA_KEY,
     TOOL_KEY,
     CriticConfig,
+    SlimeEvaluateConfig,
     SlimeTrainConfig,
     WorkerConfig,
     warm_up_start,
@@ -96,13 +97,14 @@ def check_warm_up(config: SlimeTrainConfig) -> None:
 
 
 def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
-    """Writes Slime's prompt data in xp's order, and its held-out data for evaluations during training."""
+    """Writes Slime's prompt data in xp's order, and its held-out data."""
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
     write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
-    if config.held_out is not None:
+    if config.held_out is not None and config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)
-        write_episodes(held_out, config.rounds, Path(config.held_out))
+        asked = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)
+        write_episodes(held_out, asked.rounds, Path(config.held_out))
 
 
 def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, node_size
 from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.worker.config import During, Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
@@ -32,6 +31,7 @@ from xp.planning.stages import (
     trainer_runtime,
 )
 from xp.spec import EngineName, RunSpec
+from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -62,9 +62,9 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """The stages model (for a built model), train, and evaluate (with held-out tasks)."""
+    """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
-    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation)
+    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -84,7 +84,7 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
 
 
 def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """Number of evaluations, which are before the next step; after the last step there is the evaluate stage
+    """Number of evaluations, which are before the next step; after the last step there is that of the trained model
     instead."""
     every = spec.evaluation.every
     return 0 if every is None else (num_steps - 1) // every
@@ -110,7 +110,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         num_processes=world_size(spec),
         updates_per_rollout=geometry(spec).updates_per_rollout,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
-        during=_during(spec, places),
+        every=spec.evaluation.every,
+        best=best_rule(spec, places),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -143,22 +144,6 @@ def _common(
 
 def sampling_of(spec: RunSpec, temperature: float) -> EngineSampling:
     return EngineSampling(**sampling_fields(spec, temperature), stop=spec.training.stop)
-
-
-def _during(spec: RunSpec, places: RunPaths) -> During | None:
-    evaluation = spec.evaluation
-    if evaluation.every is None:
-        return None
-    limits = [member.limits for member in spec.env.members.values()]
-    return During(
-        every=evaluation.every,
-        rounds=rounds(spec),
-        batch_size=evaluation.batch_size,
-        sampling=sampling_of(spec, evaluation.temperature),
-        wave_size=min(max(1, evaluation.batch_size // world_size(spec)), *(one.max_sessions for one in limits)),
-        wave_s=math.ceil(max(one.episode_timeout_s for one in limits)),
-        best=best_rule(spec, places),
-    )
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:

@@ -77,9 +77,9 @@ class RolloutThread(Generic[S]):
                 self._check(step)
             if all(is_idle for (is_idle,) in self._ranks.gather([self._is_idle])):
                 update()
-                self._policy = step
                 if meanwhile is not None:
                     meanwhile()
+                self._policy = step  # only now may the thread begin
         with self._changed:
             self._changed.wait_for(lambda: step in self._ready or self._fault is not None)
             self._check(step)
@@ -170,7 +170,7 @@ class AsyncRollouts(Rollouts):
     Args:
         process: this process's parts.
         order: tasks of all rollout steps.
-        held_out: evaluation during training; None: there is none.
+        held_out: evaluations before, during and after training; None: nothing is held out.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class AsyncRollouts(Rollouts):
 
     def _evaluate(self, step: int) -> None:
         assert self._held_out is not None
-        with self._generation.engine(self._trainer, step) as engine:
+        with self._generation.engine(self._trainer) as engine:
             self._held_out.play(engine, step, self._trainer)
 
     def _play_ahead(self, step: int, policy: int) -> StepSamples:
@@ -232,7 +232,7 @@ class AsyncRollouts(Rollouts):
         numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
         share = len(rows) // self._ranks.count
         own = numbered[self._ranks.number * share :][:share]
-        with self._generation.engine(self._trainer, step) as engine:
+        with self._generation.engine(self._trainer) as engine:
             return self._play(engine, own, step, policy)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.engines.config import EngineSampling, VLLMServer
-from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
@@ -38,23 +37,6 @@ class TRLStageConfig(StageConfig):
 
 
 @dataclass(frozen=True)
-class During:
-    """Evaluation during training."""
-
-    every: int
-    """Rollout steps between two evaluations."""
-    rounds: Rounds
-    batch_size: int
-    """Largest number of concurrent episodes, over all ranks."""
-    sampling: EngineSampling
-    wave_size: int
-    """Largest number of concurrent episodes of one process."""
-    wave_s: int
-    """Seconds that these episodes may take, during which other ranks wait at a collective."""
-    best: BestRule | None
-
-
-@dataclass(frozen=True)
 class TRLTrainConfig(TrainConfig):
     """Input of xp.backends.trl.worker.train, and of xp.backends.trl.worker.launch."""
 
@@ -62,8 +44,10 @@ class TRLTrainConfig(TrainConfig):
     num_processes: int
     updates_per_rollout: int
     lora: Lora | None
-    during: During | None
-    """Evaluation during training; None: only before and after it."""
+    every: int | None
+    """Rollout steps between two evaluations; None: only before and after the training."""
+    best: BestRule | None
+    """Rule for the evaluations during training."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 

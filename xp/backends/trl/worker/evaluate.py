@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from xp.backends.trl.worker.config import TRLEvaluateConfig
+from xp.backends.trl.worker.held_out import seed_of
 from xp.backends.trl.worker.lora import whole_model
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine
@@ -74,7 +75,7 @@ def _play(
 @contextmanager
 def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iterator[OpenEngine]:
     """Context manager of the engine: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
-    common, seed = config.common, f"{config.common.sampling.seed}/evaluate"
+    common, seed = config.common, seed_of(config)
     if common.server is None:
         import torch
         from transformers import AutoModelForCausalLM

@@ -18,61 +18,65 @@ from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
 
-EngineOf = Callable[[EngineSampling], OpenEngine]
-"""Function from the sampling of training or evaluation to the engine with the weights of a step."""
+EngineOf = Callable[[EngineSampling, str], OpenEngine]
+"""Function from the sampling and the seed of training or evaluation to the engine with the weights of a step.
+
+An episode's randomness depends on the seed, its task and its sample, not on ranks or other episodes."""
 
 
 class Generation:
     """Opens the engine of each rollout step.
 
     Args:
-        seed: seed of the run.
         chat: the policy's tokenizer.
         ranks: the training processes.
         log: log of the vLLM server, if there is one.
         is_ahead: whether episodes are played while the trainer's weights change.
     """
 
-    def __init__(self, seed: int, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool = False) -> None:
-        self._seed, self._chat, self._ranks, self._log = seed, chat, ranks, log
-        self._is_ahead = is_ahead
+    def __init__(self, chat: ChatTokens, ranks: Ranks, log: str, *, is_ahead: bool = False) -> None:
+        self._chat, self._ranks, self._log = chat, ranks, log
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
 
     @contextmanager
-    def step(self, trainer: Any, number: int) -> Iterator[EngineOf]:
+    def step(self, trainer: Any) -> Iterator[EngineOf]:
         """Context manager of one rollout step's engine, with the weights of its beginning; every rank must enter."""
-        self.update(trainer)
-        with self.engine(trainer, number) as engine:
+        # TRL has sent them to vLLM before it requested episodes.
+        self.update(trainer, sends=False)
+        with self.engine(trainer) as engine:
             yield engine
 
-    def update(self, trainer: Any) -> None:
-        """Sends the current weights to the engine; every rank must call it, and no rank may generate meanwhile."""
+    def update(self, trainer: Any, *, sends: bool = True) -> None:
+        """Gives the engine the current weights; every rank must call it, and no rank may generate meanwhile.
+
+        Args:
+            trainer: TRL's trainer.
+            sends: whether they are sent to vLLM.
+        """
         if not trainer.args.use_vllm:
             self._model = self._policy.current(trainer)
             return
-        # Otherwise TRL has sent them before it requested episodes.
-        if self._is_ahead:
+        if sends:
             trainer.vllm_generation.sync_weights()
         # The main process may be the last to send.
         self._ranks.wait()
 
     @contextmanager
-    def engine(self, trainer: Any, number: int) -> Iterator[EngineOf]:
-        """Context manager of one rollout step's engine, with the weights that were sent last."""
-        with self._vllm(trainer, number) if trainer.args.use_vllm else self._own(number) as engine:
+    def engine(self, trainer: Any) -> Iterator[EngineOf]:
+        """Context manager of the engine with the weights of the last `update`."""
+        with self._vllm(trainer) if trainer.args.use_vllm else self._own() as engine:
             yield engine
 
     @contextmanager
-    def _own(self, number: int) -> Iterator[EngineOf]:
+    def _own(self) -> Iterator[EngineOf]:
         from xp.engines.transformers_engine import TransformersEngine
 
-        seed = self._seed_of(number)
         model = self._model
         was_training = model.training
         model.eval()
 
-        def engine(sampling: EngineSampling) -> OpenEngine:
+        def engine(sampling: EngineSampling, seed: str) -> OpenEngine:
             is_stop = self._chat.holds_one_of(sampling.stop)
             return lambda opening: TransformersEngine(model, opening, self._chat.end_ids, sampling, seed, is_stop)
 
@@ -80,17 +84,12 @@ class Generation:
         model.train(was_training)
 
     @contextmanager
-    def _vllm(self, trainer: Any, number: int) -> Iterator[EngineOf]:
+    def _vllm(self, trainer: Any) -> Iterator[EngineOf]:
         from xp.backends.trl.worker.colocated import ColocatedWriter, awake
         from xp.engines.completions import ServerWriter
         from xp.engines.conversation import Writer, over_writers
 
-        vllm, seed, end_ids, key = (
-            trainer.vllm_generation,
-            self._seed_of(number),
-            self._chat.end_ids,
-            os.environ.get(KEY),
-        )
+        vllm, end_ids, key = trainer.vllm_generation, self._chat.end_ids, os.environ.get(KEY)
 
         def writer(sampling: EngineSampling) -> Writer:
             if vllm.mode != "server":
@@ -98,12 +97,7 @@ class Generation:
             return ServerWriter(vllm.server_base_url, sampling, end_ids, self._log, key=key)
 
         with awake(vllm):
-            yield lambda sampling: over_writers(partial(writer, sampling), self._chat, sampling, seed)
-
-    def _seed_of(self, step: int) -> str:
-        """Seed of a step; an episode's randomness depends on this, its task and its sample, not on ranks or other
-        episodes."""
-        return f"{self._seed}/{step}"
+            yield lambda sampling, seed: over_writers(partial(writer, sampling), self._chat, sampling, seed)
 
 
 def let_trl_send_key(key: str) -> None:

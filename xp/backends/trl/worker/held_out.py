@@ -1,46 +1,64 @@
-"""Plays held-out tasks during training, with the current policy, on the engine of the training."""
+"""Plays held-out tasks before, during and after training, with the current policy, on the engine of the training."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.worker.config import During
+from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.generation import EngineOf
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
+from xp.engines.conversation import OpenEngine
 from xp.engines.play import play_each, sample_numbers
+from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import Played
+from xp.episode.upload import Recorder
+from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
-from xp.worker.evaluate import evaluated_while_training
+from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.played import record
+from xp.worker.stage import AFTER, BEFORE
 
 
 class HeldOutEvaluation:
-    """Plays the held-out tasks after the configured steps; every rank plays its share.
+    """Plays the held-out tasks before and after the training, and after the configured steps.
+
+    Every rank plays its share.
 
     Args:
-        process: this process's parts; its config has `during`.
+        process: this process's parts.
+        config: input of the evaluate stage, which would play the same episodes before and after.
+        episodes: `episode.json` of the training.
         rows: held-out tasks with prompts that are short enough.
     """
 
-    def __init__(self, process: TrainingProcess, rows: Sequence[TaskRow]) -> None:
-        assert process.config.during is not None
-        self._process, self._during, self._ranks = process, process.config.during, process.ranks
-        self._share = share_of(self._during.rounds.episodes(rows), self._ranks)
+    def __init__(
+        self, process: TrainingProcess, config: TRLEvaluateConfig, episodes: Path, rows: Sequence[TaskRow]
+    ) -> None:
+        self._process, self._config, self._ranks = process, config, process.ranks
+        self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
+        self._whole = RunEvaluation(config, episodes)
+        self._due = [name for name in config.models if self._whole.is_due(name)]
+        self._share = share_of(config.rounds.episodes(rows), self._ranks)
+        self._places = max(1, config.batch_size // self._ranks.count)
 
     @property
     def patience_s(self) -> int:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
-        return self._share.seconds(self._during)
+        wave_size = min(self._places, *(one.max_sessions for one in self._limits))
+        wave_s = math.ceil(max(one.episode_timeout_s for one in self._limits))
+        return math.ceil(len(self._share.numbered) / wave_size) * wave_s
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the policy is evaluated after this rollout step."""
-        return step > 0 and step % self._during.every == 0
+        """Returns whether the policy is evaluated after this rollout step; 0: before the training."""
+        every = self._process.config.every
+        return BEFORE in self._due if step == 0 else every is not None and step % every == 0
 
     def play(self, engine: EngineOf, step: int, trainer: Any) -> None:
         """Plays, records, writes the metrics, and keeps the model if it is the best so far.
@@ -54,18 +72,46 @@ class HeldOutEvaluation:
             XpError: too many episodes are void (UNHEALTHY).
             EarlyStop: no evaluation was better for `evaluation.patience`.
         """
-        process, common = self._process, self._process.config.common
-        open_engine = engine(self._during.sampling)
-        size = max(1, self._during.batch_size // self._ranks.count)
-        rollouts = play_each(open_engine, process.chat, self._share.numbered, process.mix, places=size)
-        played: list[Played] = []
-        for number, rollout in enumerate(rollouts):
-            if number < self._share.num_counted:
-                played += record([rollout.record], process.recorder, common.run, "evaluate/during", step)
-        everyone = [one for share in self._ranks.gather(played) for one in share]
-        reward = evaluated_while_training(common, everyone, step, writes=self._ranks.is_main)
-        if self._during.best is not None:
-            self._consider(BestKeeper(self._during.best, Path()), step, reward, trainer)
+        if step == 0:
+            self._play_model(engine, BEFORE)
+        else:
+            self._play_during(engine, step, trainer)
+        self._process.log.begin_step()
+
+    def _play_during(self, engine: EngineOf, step: int, trainer: Any) -> None:
+        process, sampling = self._process, self._config.common.sampling
+        played = self._play(engine(sampling, f"{sampling.seed}/{step}"), process.recorder, "during", step)
+        reward = evaluated_while_training(process.config.common, played, step, writes=self._ranks.is_main)
+        if process.config.best is not None:
+            self._consider(BestKeeper(process.config.best, Path()), step, reward, trainer)
+
+    def play_trained(self, engine: EngineOf) -> None:
+        """The same for the trained model, unless there is a result; raises XpError as `play` does."""
+        if AFTER in self._due:
+            self._play_model(engine, AFTER)
+
+    def _play_model(self, engine: EngineOf, name: str) -> None:
+        common = self._config.common
+        file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
+        with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
+            played = self._play(engine(common.sampling, seed_of(self._config)), recorder, name, 0)
+        self._whole.add(name, played, writes=self._ranks.is_main)
+
+    def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[Played]:
+        """The episodes of all ranks, in the order of the tasks."""
+        from tqdm import tqdm
+
+        process, run, numbered = self._process, self._config.common.run, self._share.numbered
+        played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
+        # The bar is for a moment where that of the training is.
+        shown: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
+        rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **shown))
+        counted = (rollout.record for rollout in islice(rollouts, self._share.num_counted))
+        own = record(counted, recorder, run, f"evaluate/{name}", step)
+        for _ in rollouts:  # those that do not count
+            pass
+        shares = self._ranks.gather(own)
+        return [shares[number % len(shares)][number // len(shares)] for number in range(sum(map(len, shares)))]
 
     def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:
         """Keeps the model, or stops; the first rank decides for all."""
@@ -94,9 +140,10 @@ class Share:
     """Number of first episodes that count. The others are discarded: ranks that share an engine must play equally
     many."""
 
-    def seconds(self, during: During) -> int:
-        """Largest number of seconds of an evaluation."""
-        return math.ceil(len(self.numbered) / during.wave_size) * during.wave_s
+
+def seed_of(config: TRLEvaluateConfig) -> str:
+    """Seed of the evaluations before and after the training."""
+    return f"{config.common.sampling.seed}/evaluate"
 
 
 def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:

@@ -20,7 +20,8 @@ MEASURED: Final[Mapping[str, str]] = {
     "training/logprob_gap": "only with vLLM",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
+    "time/start_s": "",
     "time/rollout_s": "",
-    "time/step_s": "from the end of the step before",
+    "time/step_s": "from the end of the step before, or of the evaluation after that",
 }
 """Metrics that xp measures itself -> a remark."""

@@ -82,6 +82,11 @@ class Ranks:
     def is_main(self) -> bool:
         return self.number == 0
 
+    @property
+    def suffix(self) -> str:
+        """Part of a file's name, for a file of each rank."""
+        return "" if self.is_main else f".rank_{self.number}"
+
     def gather(self, own: Sequence[T]) -> list[list[T]]:
         """Values of all ranks, in order of rank; all ranks must call it."""
         if self.count == 1:

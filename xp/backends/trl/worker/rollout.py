@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class Rollouts:
     Args:
         process: this process's parts.
         order: tasks of all rollout steps.
-        held_out: evaluation during training; None: there is none.
+        held_out: evaluations before, during and after training; None: nothing is held out.
         curriculum: selects the tasks of a step; None: they are those of the prompts.
     """
 
@@ -62,8 +62,8 @@ class Rollouts:
         self._order, self._held_out, self._curriculum = order, held_out, curriculum
         self._rows = {row.task_id: row for row in order}
         server_log = f"{self._config.common.stage_dir}/vllm.log"
-        seed, is_ahead = self._config.common.sampling.seed, self._config.max_staleness > 0
-        self._generation = Generation(seed, process.chat, self._ranks, server_log, is_ahead=is_ahead)
+        is_ahead = self._config.max_staleness > 0
+        self._generation = Generation(process.chat, self._ranks, server_log, is_ahead=is_ahead)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Plays one episode for each prompt (a group's prompts are repeated already).
@@ -71,6 +71,7 @@ class Rollouts:
         Returns:
             The mapping of StepSamples.output.
         """
+        self._process.log.begin()
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
@@ -80,10 +81,21 @@ class Rollouts:
         self._process.log.episodes(played, samples.seconds, more)
         return samples.output()
 
+    def evaluate_trained(self, trainer: Any, publish: Callable[[], None]) -> None:
+        """Publishes the trained model, then plays the held-out tasks with it; every rank must call it."""
+        if self._held_out is None:
+            publish()
+            return
+        # First, since adapters are merged for the publication.
+        self._generation.update(trainer)
+        publish()
+        with self._generation.engine(trainer) as engine:
+            self._held_out.play_trained(engine)
+
     def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
         """This process's episodes of a step."""
         numbers = self._sample_numbers([row.task_id for row in rows])
-        with self._generation.step(trainer, step) as engine:
+        with self._generation.step(trainer) as engine:
             if self._held_out is not None and self._held_out.is_due(step):
                 self._held_out.play(engine, step, trainer)
             return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
@@ -98,7 +110,8 @@ class Rollouts:
             policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
-        process, opened = self._process, engine(self._config.common.sampling)
+        process, sampling = self._process, self._config.common.sampling
+        opened = engine(sampling, f"{sampling.seed}/{step}")
         rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun))
         for rollout in rollouts:
             self._fill(rollout)

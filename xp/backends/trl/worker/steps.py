@@ -13,7 +13,7 @@ from xp.backends.trl.worker.metric_names import NATIVE
 from xp.episode.finite import finite_means
 from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.worker.step_log import StepLog
+from xp.worker.step_log import Start, StepLog
 
 OF_AN_UPDATE = ("loss", "grad_norm")
 """Metrics that a skipped update does not have."""
@@ -25,9 +25,10 @@ class TRLStepLog(StepLog):
     Args:
         config: input of the training.
         file: metrics file; None in a process that does not write it.
+        start: clock of the time before the first step.
     """
 
-    def __init__(self, config: TRLTrainConfig, file: MetricsFile | None) -> None:
+    def __init__(self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None) -> None:
         super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
         self._config = config
         self.is_ahead = config.max_staleness > 0
@@ -38,6 +39,19 @@ class TRLStepLog(StepLog):
         """Number of skipped updates of this rollout step."""
         self._is_left_out = False
         """True if the last update was skipped."""
+        self._start: dict[str, float] = {}
+        self._clock = start
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        """Begins the first rollout step, unless it has begun."""
+        if self._clock is not None:
+            self._start = {"time/start_s": self._clock.total("first rollout")}
+            self._clock = None
+            self.begin_step()
+
+    def begin_step(self) -> None:
+        """Begins the time of a step, which is without the evaluation before it."""
         self._began = time.monotonic()
 
     def episodes(self, played: Sequence[Played], rollout_s: float, more: Mapping[str, float] | None = None) -> None:
@@ -84,8 +98,8 @@ class TRLStepLog(StepLog):
             training["training/updates_left_out"] = float(self._left_out)
             self._left_out = 0
         now = time.monotonic()
-        self.line(step, {**self._episodes, **training, "time/step_s": now - self._began})
-        self._began, self._updates = now, []
+        self.line(step, {**self._episodes, **training, **self._start, "time/step_s": now - self._began})
+        self._began, self._updates, self._start = now, [], {}
 
     def callback(self) -> TrainerCallback:
         return _Callback(self)

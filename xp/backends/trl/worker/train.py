@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import Lora, TRLTrainConfig
+from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLTrainConfig
 from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
 from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.policy import publish_model, trained_model
@@ -31,6 +31,7 @@ from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
 from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
+from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
 from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0])
     config = config_of(path, TRLTrainConfig.from_json)
-    ranks = Ranks()
+    ranks, start = Ranks(), Start()
     stay_here()
     if not ranks.is_main:
         quiet_rank()
@@ -67,27 +68,36 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.trl.worker.rollout import Rollouts
     from xp.backends.trl.worker.steps import TRLStepLog
 
+    start.ended("imports and tasks")
     with (
         EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
-        Recorder(_trajectories(path.parent, ranks), mix, config.common.upload_as, os.environ) as recorder,
+        Recorder(
+            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl", mix, config.common.upload_as, os.environ
+        ) as recorder,
     ):
         metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
-        log = TRLStepLog(config, metrics if ranks.is_main else None)
+        log = TRLStepLog(config, metrics if ranks.is_main else None, start)
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
-        if config.during is not None:
+        if config.evaluation is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            held_out = HeldOutEvaluation(process, judged)
+            asked = config_of(Path(config.evaluation), TRLEvaluateConfig.from_json)
+            held_out = HeldOutEvaluation(process, asked, path.with_name("episode.json"), judged)
             config = config.with_patience(held_out.patience_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
+        start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
+        rollouts.evaluate_trained(trainer, lambda: _publish(trainer, tokenizer, Path(config.model_dir), ranks))
+    leave_group(ranks)
+
+
+def _publish(trainer: Any, tokenizer: Any, target: Path, ranks: Ranks) -> None:
     model = trained_model(trainer)
     if ranks.is_main:
-        publish_model(model, tokenizer, Path(config.model_dir))
-    leave_group(ranks)
+        publish_model(model, tokenizer, target)
 
 
 def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
@@ -224,12 +234,6 @@ def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
 def settled_reward(settled: list[float | None], **_: Any) -> list[float | None]:
     """The rewards from the rollout function; None (void) is excluded from the group's baseline."""
     return settled
-
-
-def _trajectories(directory: Path, ranks: Ranks) -> Path:
-    """Path of this process's file of trajectories."""
-    suffix = "" if ranks.is_main else f".rank_{ranks.number}"
-    return directory / "trajectories" / f"train{suffix}.jsonl"
 
 
 if __name__ == "__main__":

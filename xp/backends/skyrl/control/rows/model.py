@@ -142,8 +142,6 @@ KEYS: Keys = {
     "trainer.print_example_interval": -1,
     "trainer.dump_data_batch": False,
     "trainer.dump_eval_results": False,
-    # Evaluation before and after training is a separate stage.
-    "trainer.eval_before_train": False,
     # The view repeats each held-out task for each of its samples.
     "generator.eval_n_samples_per_prompt": 1,
     "trainer.resume_mode": "latest",

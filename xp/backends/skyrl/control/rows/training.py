@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
-from xp.backends.skyrl.worker.config import STEPS_KEY, warm_up_too_long
+from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
@@ -298,10 +298,13 @@ EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
-    Row("evaluation.before_training", carried_by="the evaluate stage", native=("trainer.eval_before_train",)),
+    Row(
+        "evaluation.before_training",
+        lambda s: {"trainer.eval_before_train": s.evaluation.before_training and s.env.is_held_out},
+    ),
     Row(
         "evaluation.every",
-        lambda s: {"trainer.eval_interval": s.evaluation.every or -1},
+        lambda s: {"trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)},
         note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
     ),
     Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.control.constraints import geometry, is_colocated
-from xp.backends.slime.worker.config import LOG_EVALUATION, STEPS_FLAG, train_program, warm_up_start, warm_up_too_long
+from xp.backends.slime.worker.config import (
+    EVALUATE,
+    LOG_EVALUATION,
+    STEPS_FLAG,
+    train_program,
+    warm_up_start,
+    warm_up_too_long,
+)
 from xp.planning.backend import Support
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
@@ -252,19 +259,29 @@ HELD_OUT = "held_out"
 """Name of the evaluation's data set within Slime."""
 
 
-def evaluation_flags(spec: RunSpec, every: int | None) -> dict[str, Any]:
-    """Flags of evaluation by Slime's rollout, with one line of data per episode; `every` None disables it."""
+def evaluation_flags(spec: RunSpec, every: int | None = None) -> dict[str, Any]:
+    """Flags of evaluation by Slime's rollout, with one line of data per episode.
+
+    Args:
+        spec: the run.
+        every: interval; None: that of a training, whose program makes it a divisor of the number of steps.
+    """
     training = spec.training
     flags = {
-        "--eval-interval": every,
-        "--skip-eval-before-train": True,
+        "--eval-interval": every or spec.evaluation.every or num_steps(spec) or 1,
+        "--eval-function-path": EVALUATE,
         "--n-samples-per-eval-prompt": 1,
         "--eval-top-p": training.top_p,
         "--eval-top-k": training.top_k or -1,
         "--eval-max-response-len": training.max_tokens_per_turn,
         "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
     }
-    return flags if every else dict.fromkeys(flags)
+    return flags if spec.env.is_held_out else dict.fromkeys(flags)
+
+
+def _is_late(spec: RunSpec) -> bool:
+    """Returns whether the untrained model is evaluated after the training."""
+    return spec.evaluation.before_training and spec.training.max_staleness > 0
 
 
 def _without_export(spec: RunSpec) -> str | None:
@@ -283,11 +300,14 @@ EVALUATION = (
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     Row(
         "evaluation.temperature",
-        lambda s: {"--eval-temperature": s.evaluation.temperature if s.evaluation.every else None},
-        carried_by="the evaluate stage",
+        lambda s: {"--eval-temperature": s.evaluation.temperature if s.env.is_held_out else None},
     ),
-    Row("evaluation.before_training", carried_by="the evaluate stage"),
-    Row("evaluation.every", lambda s: evaluation_flags(s, s.evaluation.every)),
+    Row(
+        "evaluation.before_training",
+        lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},
+        note=lambda s: "train_async.py does not evaluate first: the evaluate stage does." if _is_late(s) else "",
+    ),
+    Row("evaluation.every", evaluation_flags),
     Row(
         "evaluation.keep_best",
         carried_by="xp.worker.best: the export of that step",
@@ -301,6 +321,6 @@ EVALUATION = (
     Row(
         "evaluation.batch_size",
         carried_by="--sglang-server-concurrency of the evaluate stage",
-        note="Rounded up to whole episodes per engine.",
+        note="Rounded up to whole episodes per engine; the train stage plays as many as in a rollout.",
     ),
 )

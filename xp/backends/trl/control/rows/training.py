@@ -128,15 +128,15 @@ TRAINING = (
 )
 
 
-ROUNDS = "xp.tasks.evaluated, in the evaluate stage and while training"
+PLAYS = "xp.backends.trl.worker.held_out"
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by=ROUNDS),
-    Row("evaluation.samples_per_task", carried_by=ROUNDS),
-    Row("evaluation.temperature", carried_by="the evaluate stage"),
-    Row("evaluation.before_training", carried_by="the evaluate stage"),
-    Row("evaluation.batch_size", carried_by="the evaluate stage"),
-    Row("evaluation.every", carried_by="xp.backends.trl.worker.held_out", native=("eval_strategy",)),
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated"),
+    Row("evaluation.temperature", carried_by=PLAYS),
+    Row("evaluation.before_training", carried_by=PLAYS),
+    Row("evaluation.batch_size", carried_by=PLAYS),
+    Row("evaluation.every", carried_by=PLAYS, native=("eval_strategy",)),
     Row(
         "evaluation.keep_best",
         carried_by="xp.worker.best",
