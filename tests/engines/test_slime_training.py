@@ -44,6 +44,13 @@ def model_of(run: Path) -> list[bytes]:
     return [file.read_bytes() for file in sorted(run.glob("model/*.safetensors"))]
 
 
+def evaluated_in_training(run: Path, attempt: int) -> list[str]:
+    """The models that an attempt evaluated, without a program of the evaluate stage."""
+    stage = run / f"attempt_{attempt}/evaluate"
+    assert not (stage / "log.txt").exists()
+    return list(json.loads((stage / "evaluation.json").read_text())["results"])
+
+
 def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     words = [*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 2), *SMALL]
     xp(*words)
@@ -51,12 +58,14 @@ def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) 
     first = read_metrics(run / "metrics.jsonl", "train")
     weights = model_of(run)
     assert [line["step"] for line in first] == [1, 2]
-    assert json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())
+    assert evaluated_in_training(run, 1) == ["before", "after"]
 
     xp(f"resume={run.name}", f"outputs={tmp_path}", "training.num_steps=3")
     lines = read_metrics(run / "metrics.jsonl", "train")
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[:2] == first
+    assert evaluated_in_training(run, 2) == ["before", "after"]
+    assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
     for line in lines:
         # SGLang's log-probabilities, and Megatron's of the same weights.
         assert line["training/logprob_gap"] < 1e-4
