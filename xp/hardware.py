@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -221,6 +222,8 @@ def visible_gpus() -> list[str]:
 
 def gpu_rows(*columns: str) -> list[list[str]]:
     """Cells of each GPU that nvidia-smi shows; none without it."""
+    if shutil.which("nvidia-smi") is None:
+        return []
     query = ["nvidia-smi", f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
     try:
         run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)

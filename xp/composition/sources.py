@@ -69,6 +69,15 @@ def register_sources(reads: list[FileFault]) -> None:
             _name_mixes(loaded)
             return loaded
 
+    SourcesRegistry.instance().types |= {OWN_FILES: OwnFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+
+
+def _machines() -> Any:
+    """The source of words for machines."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
     class Machines(FileConfigSource):
         @staticmethod
         def scheme() -> str:
@@ -86,7 +95,7 @@ def register_sources(reads: list[FileFault]) -> None:
             place, option = f"{MACHINES}://{self.path}", OmegaConf.create(machine.option())
             return ConfigResult(self.provider, place, option, {"package": "_global_"})
 
-    SourcesRegistry.instance().types |= {OWN_FILES: OwnFiles, USER_FILES: UserFiles, MACHINES: Machines}
+    return Machines
 
 
 def _is_mix(config_path: str) -> bool:
