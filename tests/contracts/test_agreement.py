@@ -285,7 +285,7 @@ def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Pla
 
 
 @pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
-def test_a_turn_that_trls_adapter_cuts_truncates_its_episode_and_leaves_the_loss(stop: tuple[str, ...]) -> None:
+def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...]) -> None:
     from xp.backends.trl.worker.rollout import Rollouts
 
     tokenizer, _ = tokenizer_and_model()
@@ -299,7 +299,7 @@ def test_a_turn_that_trls_adapter_cuts_truncates_its_episode_and_leaves_the_loss
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_keeps_prompts(keep: bool) -> None:
+def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool) -> None:
     from xp.engines.config import EngineSampling
 
     tokenizer, _ = tokenizer_and_model()
@@ -321,7 +321,7 @@ def test_a_trajectory_keeps_the_prompt_that_the_engine_was_given_where_the_run_k
 
 
 @pytest.mark.parametrize("places", [4, 1])
-def test_a_live_prompt_is_what_trls_engine_reads_and_what_the_loss_and_the_record_have(places: int) -> None:
+def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     from xp.engines.config import EngineSampling
     from xp.engines.play import play_each
     from xp.engines.transformers_engine import TransformersEngine

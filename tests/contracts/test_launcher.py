@@ -46,7 +46,7 @@ class TestLocalLauncher(LauncherSuite):
         with pytest.raises(XpError, match="/no/such/python"):
             LocalLauncher().check([needy], context)
 
-    def test_a_checkout_that_is_not_set_is_refused_with_the_way_to_set_it(
+    def test_a_missing_checkout_is_refused_with_the_way_to_set_it(
         self, context: Context, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("SOME_PATH", raising=False)

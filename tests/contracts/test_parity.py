@@ -90,7 +90,7 @@ class TestSlime(BackendSuite):
 
 @pytest.mark.parametrize("backend", list(BackendName))
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_a_field_of_an_algorithm_that_changes_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
+def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
     base = with_algorithm(name, backend)
     plain = compose(base)
     if backend_of(plain).refusals(plain):

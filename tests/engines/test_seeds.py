@@ -46,7 +46,7 @@ def written(model: Path, tokens_at_once: int) -> list[list[int]]:
     return found
 
 
-def test_what_a_seed_writes_is_the_same_where_prompts_are_computed_in_parts(tmp_path: Path) -> None:
+def test_a_seeds_text_is_the_same_for_prompts_in_parts(tmp_path: Path) -> None:
     for made in tokenizer_and_model():
         made.save_pretrained(tmp_path)
     whole = written(tmp_path, 2048)

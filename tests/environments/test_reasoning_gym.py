@@ -97,7 +97,7 @@ def test_rows_and_a_thousand_scores_are_the_packages_own(provider: Provider) -> 
     assert {0.0, 1.0} < set(found)
 
 
-def test_the_test_splits_tasks_are_those_of_seeds_that_no_training_task_has(provider: Provider) -> None:
+def test_test_tasks_have_seeds_of_no_training_task(provider: Provider) -> None:
     members = [["chain_sum", 3.0, {}], ["leg_counting", 1.0, {}]]
     own = told(OWN, {"members": members, "seed": 42 + 10**9, "size": 100, "answers": []})
     found = provider.tasks("test", range(100))

@@ -41,7 +41,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return [line for line in found if line["stage"] == "train"]
 
 
-def test_two_steps_with_weights_from_megatron_to_sglang_and_a_third_after_resuming(tmp_path: Path) -> None:
+def test_two_steps_from_megatron_to_sglang_and_a_resumed_third(tmp_path: Path) -> None:
     """Shows conversion to Megatron's format, its update, the transfer to SGLang over CUDA IPC, and going on."""
     xp(
         *("backend=slime", "hardware=a100x1", "model=qwen3-4b", f"model.path={MODEL}", f"outputs={tmp_path}"),

@@ -83,7 +83,7 @@ print("not the image's:", sorted({"torch", "ray", "sglang", "slime", "megatron"}
 
 
 @pytest.mark.skipif("XP_TEST_INSTALL" not in os.environ, reason="downloads 100 MB: make test-install")
-def test_what_is_added_to_slimes_image_is_made_and_its_function_says_which_part_of_the_image_is_missing(
+def test_slimes_image_says_which_part_is_missing(
     tmp_path: Path,
 ) -> None:
     """Not real: Slime's image below the added layers, so that its checkouts, torch, Ray and SGLang are not there."""

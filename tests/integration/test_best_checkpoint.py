@@ -29,7 +29,7 @@ def xp(directory: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_training_stops_by_patience_a_resumed_run_goes_on_counting_and_the_best_model_is_played(tmp_path: Path) -> None:
+def test_patience_stops_training_and_the_best_model_is_played(tmp_path: Path) -> None:
     xp(tmp_path, *STEADY)
     (run,) = (tmp_path / "outputs/runs").iterdir()
     assert evaluated(run) == [1, 2, 3]

@@ -42,7 +42,7 @@ def evaluation(outputs: Path) -> dict[str, Any]:
         ("openreward", "answers:EchoEnvironment", "1 of 2 tasks of split train", ("evaluation.num_tasks=1",)),
     ],
 )
-def test_a_whole_run_ends_well_and_its_summary_says_what_was_held_out(
+def test_a_whole_run_says_what_was_held_out(
     env: str, look_alike: str, told: str, overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     code, text = run(tmp_path, (), env, look_alike, *overrides)

@@ -105,7 +105,7 @@ def test_a_large_split_is_only_counted_and_the_share_is_by_index(tmp_path: Path)
     assert (one.identity, one.num_train, one.num_held_out) == (Identity.INDEX, 50, 20)
 
 
-def test_an_environment_that_trains_nothing_is_refused_for_a_training_with_the_reason(tmp_path: Path) -> None:
+def test_an_environment_without_training_is_refused_with_the_reason(tmp_path: Path) -> None:
     spec = on_look_alikes(("env=gsm1k", "env.held_out.num_tasks=5"))
     assert prepare(prepare_config(spec), os.environ, tmp_path).num_tasks(Purpose.HELD_OUT) == 5
     for _ in ("the set is there", "again"):
@@ -171,7 +171,7 @@ def test_a_mystery_is_rewarded_by_its_components(play: str) -> None:
     assert (result.reward, result.finished) == (pytest.approx(reward), True)
 
 
-def test_the_seven_tools_of_a_mystery_are_played_and_six_take_no_arguments() -> None:
+def test_the_seven_tools_of_a_mystery_are_played() -> None:
     provider = opened("whodunit:WhoDunit")
     session = provider.open(Task("m", "train", 3, provider.tasks("train", [3])[0].spec))
     bare = [tool.name for tool in session.tools() if not tool.parameters.get("properties")]

@@ -189,9 +189,7 @@ def test_ten_faults_change_no_bit_of_the_result(outputs: Path, disturbed: Sample
 
 
 @pytest.mark.scorecard(44)
-def test_a_run_killed_in_its_evaluation_ends_when_it_is_resumed_and_is_finished_then(
-    outputs: Path, disturbed: Sample
-) -> None:
+def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, disturbed: Sample) -> None:
     run = the_run(outputs, "disturbed")
     assert stages(run) == {"prepare": "cached", "model": "cached", "train": "succeeded", "evaluate": "succeeded"}
     assert "held-out reward after" in disturbed.place.screen()
@@ -324,7 +322,7 @@ def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: P
     assert "damaged" in done.stderr
 
 
-def test_an_environment_that_cannot_be_reached_stops_the_run_with_its_own_code(outputs: Path, tmp_path: Path) -> None:
+def test_an_unreachable_environment_stops_the_run_with_its_code(outputs: Path, tmp_path: Path) -> None:
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "gone.yaml").write_text(
         "defaults: [_base, _self_]\ntarget: http://127.0.0.1:9\nlimits: {create_timeout_s: 2.0, max_attempts: 1}\n"

@@ -106,7 +106,7 @@ def test_a_repaired_grader_is_another_evaluation_though_its_tasks_are_the_same(
     assert len(list((tmp_path / "outputs/tasks").glob("*/manifest.json"))) == 1
 
 
-def test_an_endpoint_is_evaluated_with_figures_files_and_a_table_of_80_columns(
+def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
     outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -147,7 +147,7 @@ def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture
     )  # the model's own time is part of an episode's
 
 
-def test_no_more_episodes_are_in_flight_than_asked_for_and_all_of_them_are(outputs: Path) -> None:
+def test_as_many_episodes_are_in_flight_as_asked_for(outputs: Path) -> None:
     together = threading.Barrier(8)
 
     def wait(number: int) -> None:
@@ -159,9 +159,7 @@ def test_no_more_episodes_are_in_flight_than_asked_for_and_all_of_them_are(outpu
     assert server.most_in_flight == 8
 
 
-def test_a_budget_ends_it_cleanly_with_what_is_there_and_a_larger_one_goes_on(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(ChatServer(write=knows_some)) as server:
         prices = ("model.price_in=100", "model.price_out=1000")  # 20 x 100 + 5 x 1000 = 0.007 dollars an episode
         command = words(server, outputs, *prices, "evaluation.num_tasks=30", "eval.concurrency=2")
@@ -194,9 +192,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_played(
     assert server.requests == []
 
 
-def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_endpoint_leaves_what_was_played(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = ChatServer(write=knows_some)
     more = ("evaluation.num_tasks=20", "eval.concurrency=2", "model.max_attempts=1")
     with serving(server):
@@ -212,7 +208,7 @@ def test_an_endpoint_that_dies_leaves_what_was_played_and_no_reward_of_zero(
 
 
 @pytest.mark.parametrize("key", ["XP_NO_SUCH_KEY", "XP_ODD_KEY"])
-def test_a_key_that_cannot_be_used_stops_the_command_before_anything_is_made(
+def test_an_unusable_key_stops_the_command_before_anything_is_made(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XP_ODD_KEY", "a\tb")
@@ -254,7 +250,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_random_points_each_episode_counts_once_and_the_result_is_that_of_an_unbroken_one(
+def test_killed_at_random_points_each_episode_counts_once(
     outputs: Path, prepared: Path, tmp_path_factory: pytest.TempPathFactory, kills: int
 ) -> None:
     draw = random.Random(22)

@@ -35,7 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_hugging_face_directory_is_played_by_transformers_the_same_again_after_a_cut(
+def test_a_hugging_face_directory_is_played_again_after_a_cut(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=10"]
@@ -75,7 +75,7 @@ def test_the_checkpoint_that_a_training_would_start_from_is_what_is_played(
     assert "an endpoint has the weights that it serves" in capsys.readouterr().err
 
 
-def test_an_engine_that_its_python_has_not_is_named_before_anything_is_played(
+def test_a_missing_engine_is_named_before_anything_is_played(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=3"]
@@ -85,7 +85,7 @@ def test_an_engine_that_its_python_has_not_is_named_before_anything_is_played(
     assert not any('"engine": "vllm"' in one.read_text() for one in (outputs / "evaluations").glob("*/request.json"))
 
 
-def test_a_model_that_cannot_be_loaded_is_one_message_and_leaves_no_evaluation(
+def test_a_model_that_cannot_be_loaded_is_one_message(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -43,9 +43,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_terminal_shows_a_bar_with_running_mean_and_cost_and_a_pipe_plain_lines(
-    outputs: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(outputs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(ChatServer(write=knows_some, latency_s=0.02)) as server:
         asked = words(server, outputs, *PRICES, "evaluation.num_tasks=40", "eval.concurrency=2")
         shown, code = on_a_terminal([sys.executable, "-m", "xp", *asked])

@@ -70,7 +70,7 @@ def results_in(outputs: Path) -> dict[str, Any]:
     return {one["model"]["name"]: one for one in files}
 
 
-def test_a_run_its_checkpoint_and_its_model_before_training_are_played_on_the_same_tasks(
+def test_a_run_its_checkpoint_and_untrained_model_play_the_same_tasks(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["eval", "run=R,R@5,R@0", f"outputs={outputs}", "evaluation.num_tasks=3"]
@@ -88,7 +88,7 @@ def test_a_run_its_checkpoint_and_its_model_before_training_are_played_on_the_sa
     assert held_out(outputs / "runs" / "R")["after"].reward_mean == 0.8
 
 
-def test_other_tasks_of_the_runs_environment_and_another_environment_are_a_word_away(outputs: Path) -> None:
+def test_other_tasks_and_another_environment_are_a_word_away(outputs: Path) -> None:
     root = [f"outputs={outputs}"]
     assert (
         main(["eval", "run=R", *root, "env.held_out.shuffle=true", "env.held_out.seed=7", "evaluation.num_tasks=2"])
@@ -117,9 +117,7 @@ def test_what_a_run_does_not_have_is_refused_with_what_it_has(
     assert told in capsys.readouterr().err
 
 
-def test_the_older_command_names_the_one_that_plays_other_tasks_or_the_untrained_model(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_older_command_names_the_newer_one(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = f"outputs={outputs}"
     assert main(["evaluate", "run=R", "checkpoint=5", "env.held_out.seed=7", root]) == ExitCode.CONFIG
     assert "python -m xp eval run=R@5 env.held_out.seed=7" in capsys.readouterr().err
@@ -138,7 +136,7 @@ def test_a_run_is_compared_with_its_own_beginning_task_by_task(
     assert "R is better than R@0 by 0.600" in shown
 
 
-def test_names_may_be_beginnings_and_patterns_and_what_does_not_exist_is_said_to_be_so(
+def test_names_may_be_prefixes_and_patterns_and_missing_ones_are_named(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"outputs={outputs}"

@@ -118,9 +118,7 @@ def results_in(outputs: Path) -> dict[tuple[str, str], Any]:
     return {(one["playing"].get("engine", one["model"]["kind"]), one["env"]): one for one in values}
 
 
-def test_the_model_of_the_default_earns_the_same_behind_vllm_served_by_xp_and_in_this_process(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_model_earns_the_same_on_vllm(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
@@ -148,9 +146,7 @@ def assert_same(one: Any, here: Any) -> None:
     assert sum(same) >= 7, (one["tasks"], here["tasks"])
 
 
-def test_the_model_of_the_default_earns_the_same_on_sglang_and_in_this_process(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_model_earns_the_same_on_sglang(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     python, port = sglang_python(tmp_path), free_port()
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
@@ -168,7 +164,7 @@ def test_the_model_of_the_default_earns_the_same_on_sglang_and_in_this_process(
         assert_same(found[name, "whodunit_mini"], found["transformers", "whodunit_mini"])
 
 
-def test_xps_sglang_server_answers_whoever_has_the_key_and_listens_on_loopback_alone(tmp_path: Path) -> None:
+def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -> None:
     python = sglang_python(tmp_path)
     spec = compose([f"outputs={tmp_path}", "backend.engine.memory_fraction=0.1"])
     model = tmp_path / model_place(spec.model)

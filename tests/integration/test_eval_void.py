@@ -37,7 +37,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("outputs")
 
 
-def test_a_dialogue_at_which_the_line_drops_is_a_void_episode_and_the_others_count(outputs: Path) -> None:
+def test_a_dropped_connection_makes_one_episode_void_and_others_count(outputs: Path) -> None:
     with serving(breaks_off_at(10)) as server:
         command = words(server, outputs, "evaluation.num_tasks=20", "model.max_attempts=2")
         assert main([*command, "training.max_void_fraction=0.9"]) == 0
@@ -62,7 +62,7 @@ def test_a_dialogue_that_the_endpoint_filters_is_a_void_episode(reply: Reply, tm
     assert (result["status"], result["summary"]["num_void"], result["summary"]["num_episodes"]) == ("finished", 1, 20)
 
 
-def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their_own(
+def test_too_many_void_episodes_stop_it_early_with_a_code(
     tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tasks").symlink_to(outputs / "tasks")
@@ -77,7 +77,7 @@ def test_more_void_episodes_than_may_be_stop_it_early_with_an_exit_code_of_their
     assert "more than training.max_void_fraction=0.1" in told.out + told.err
 
 
-def test_a_task_whose_prompt_does_not_fit_the_models_context_is_void_and_no_reward_of_0(tmp_path: Path) -> None:
+def test_a_task_that_does_not_fit_the_context_is_void(tmp_path: Path) -> None:
     too_long = (400, {}, {"error": {"message": "This model's maximum context length is 8192 tokens."}})
     server = replace(breaks_off_at(10**9), before=lambda number: too_long if number == 1 else None)
     with serving(server):
@@ -91,7 +91,7 @@ def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": " ".join(re.findall(r"Say (\d+)", body["messages"][-1]["content"])) or "hello"}
 
 
-def test_a_prompt_that_is_not_the_prepared_one_costs_no_request_and_a_live_one_is_what_the_model_reads(
+def test_a_changed_prompt_costs_no_request_and_a_live_one_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = "tests.envs_under_test.drawn"

@@ -48,7 +48,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kind", few(["torch", "safetensors"], 1))
-def test_a_checkpoint_that_does_not_fit_ends_with_74_and_a_closed_record(small_disk: Path, kind: str) -> None:
+def test_a_checkpoint_that_does_not_fit_ends_with_74(small_disk: Path, kind: str) -> None:
     ended, output = Supervisor(small_disk, [CHECKPOINT.replace("KIND", kind)]).end()
     assert ended == ExitCode.RESOURCE, output
     assert "is full; make room" in output or "No space left" in output
@@ -66,7 +66,7 @@ def test_a_disk_that_others_fill_does_not_leave_the_record_running(small_disk: P
     assert not (small_disk / "runs/run/.reserve").exists()
 
 
-def test_a_disk_that_is_full_while_code_is_copied_ends_with_one_line(small_disk: Path) -> None:
+def test_a_full_disk_while_code_is_copied_ends_with_one_line(small_disk: Path) -> None:
     (small_disk / "others").write_bytes(bytes(14 * 2**20))
     ended, output = Supervisor(small_disk, ["pass"]).end()
     assert ended == ExitCode.RESOURCE, output

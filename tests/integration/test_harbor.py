@@ -147,7 +147,7 @@ def test_a_command_gets_no_variable_of_xps_and_its_output_is_bounded(
     assert len(read[1]) < 1200
 
 
-def test_a_command_that_hangs_is_killed_with_its_children_and_the_model_is_told(tasks: Path) -> None:
+def test_a_hanging_command_is_killed_with_its_children(tasks: Path) -> None:
     # A busy machine may need a second for another command too.
     others = [bash("echo hello > hello.txt")] * 20
     changes = {"options": {"command_timeout_s": 1.0}, "max_turns": 22}
@@ -194,7 +194,7 @@ def test_a_session_with_restrictive_modes_is_removed_without_a_change_above_it(t
     assert above.stat().st_mode & 0o7777 == 0o1755
 
 
-def test_a_model_that_kills_the_process_which_holds_it_makes_its_own_episode_void(tasks: Path) -> None:
+def test_an_episode_that_kills_its_process_is_void(tasks: Path) -> None:
     outcome, _ = play(tasks, bash("kill -9 $PPID"), retries_per_episode=0)
     assert outcome.status is EpisodeStatus.VOID
 

@@ -107,9 +107,7 @@ def test_an_image_that_cannot_be_built_makes_the_episode_void(tmp_path: Path, co
     assert "docker build failed: failed to solve" in str(outcome.void_reason)
 
 
-def test_a_command_that_hangs_in_a_container_is_killed_and_a_verifier_without_a_reward_is_void(
-    tmp_path: Path, container: Path
-) -> None:
+def test_a_hanging_command_in_a_container_is_killed_and_makes_void(tmp_path: Path, container: Path) -> None:
     assert container.is_dir()
     write_task(tmp_path / "tasks/a", test=HELLO.replace("> ", "> /dev/null # "))
     outcome, read = play(tmp_path / "tasks", "sleep 600", options={"command_timeout_s": 1.0})

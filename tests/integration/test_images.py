@@ -33,7 +33,7 @@ def play(serve: str, *tools: str) -> EpisodeResult:
     return episode.settle()
 
 
-def test_an_image_that_a_tool_shows_makes_the_episode_void_with_the_reason() -> None:
+def test_an_image_from_a_tool_makes_the_episode_void() -> None:
     outcome = play(GALLERY, "look", "answer")
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert SAID in str(outcome.void_reason)

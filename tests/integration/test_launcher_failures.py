@@ -99,9 +99,7 @@ def test_a_missing_sbatch_is_told_before_anything_is_made(tmp_path: Path, monkey
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_job_that_slurm_took_without_saying_so_is_found_by_its_name_and_not_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_slurm_took_silently_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accepts = f"{TESTS_ONLY}\necho x >> $here/submitted; sleep 30"
     squeue = 'test -f $here/submitted && case "$*" in *--name=xp-run-1-a-*) echo 4711;; esac; exit 0'
     place = programs(tmp_path, monkeypatch, sbatch=accepts, squeue=squeue, scontrol="exit 1", scancel="exit 0")
@@ -182,7 +180,7 @@ def test_what_xp_sets_itself_cannot_be_set_again(tmp_path: Path, monkeypatch: py
     assert error.code == ExitCode.CONFIG
 
 
-def test_a_further_option_of_sbatch_reaches_it_and_processes_on_a_cpu_are_no_gpus(
+def test_further_sbatch_options_reach_it_and_cpu_processes_are_no_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = programs(tmp_path, monkeypatch, sbatch='printf "%s\\n" "$@" > $here/argv; exit 0')
@@ -236,9 +234,7 @@ def test_what_modal_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert error.code == ExitCode.RUNTIME
 
 
-def test_an_app_that_modal_took_without_saying_so_is_found_and_not_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_app_that_modal_took_silently_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = with_modal(tmp_path, monkeypatch, "accepts")
     monkeypatch.setattr(modal, "ask", lambda argv, **how: _asked(argv, cloud, **how))
     context = LauncherSuite.make_context(tmp_path)
@@ -272,7 +268,7 @@ def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> P
     return cloud
 
 
-def test_a_ray_cluster_that_does_not_answer_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_silent_ray_cluster_is_told_before_anything_is_made(tmp_path: Path) -> None:
     spec = launcher_spec("ray", address=f"http://127.0.0.1:{free_ports(1)[0]}")
     error = refused(RayLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
     assert "no Ray cluster answers" in str(error)

@@ -57,9 +57,7 @@ open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}})
 
 
 @pytest.mark.scorecard(52)
-def test_a_damaged_result_is_made_again_with_one_warning_and_a_whole_one_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_result_is_made_again_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = stage("model", MAKE, done="made/manifest.json")
     for number, name in enumerate(("one", "two")):
         assert run(plan(make, run_id=name), tmp_path).attempts[0].stages[0].status is (
@@ -91,7 +89,7 @@ def test_a_restart_resumes_where_the_program_left_off(tmp_path: Path) -> None:
     assert (tmp_path / "runs/run/attempt_2/train/log.txt").exists()
 
 
-def test_a_later_change_of_the_source_does_not_reach_a_run_that_began(tmp_path: Path) -> None:
+def test_a_later_change_of_source_does_not_reach_a_run(tmp_path: Path) -> None:
     code = "import xp.errors, sys; print(xp.errors.__file__)"
     run(plan(stage("a", code)), tmp_path)
     log = (tmp_path / "runs/run/attempt_1/a/log.txt").read_text().strip()
@@ -99,9 +97,7 @@ def test_a_later_change_of_the_source_does_not_reach_a_run_that_began(tmp_path: 
 
 
 @pytest.mark.scorecard(28)
-def test_a_canary_is_in_no_byte_written_in_no_argv_and_not_on_the_screen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_canary_is_in_no_byte_no_argv_and_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     code = """
 import base64, json, os, subprocess, sys, time, urllib.parse
@@ -169,7 +165,7 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
 
 
 @pytest.mark.scorecard(6)
-def test_a_full_disk_under_the_log_ends_the_run_with_its_own_code(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) -> None:
     code = "import sys\nfor _ in range(4000): sys.stdout.write('x' * 999 + '\\n')"
     limited = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"

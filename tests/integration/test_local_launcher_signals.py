@@ -60,9 +60,7 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: in
     ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
 )
 @pytest.mark.scorecard(61)
-def test_a_run_in_the_background_ends_by_a_signal_and_not_with_its_terminal(
-    tmp_path: Path, number: int, code: ExitCode
-) -> None:
+def test_a_background_run_ends_by_a_signal_not_its_terminal(tmp_path: Path, number: int, code: ExitCode) -> None:
     """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
     supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
     eventually(lambda: (tmp_path / "up").exists() and statuses(tmp_path) == {"s0": "running"})
@@ -81,7 +79,7 @@ def _ignore() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() -> None:
+def test_a_stop_request_that_precedes_the_program_ends_the_job() -> None:
     """A signal to the supervisor just before a stage: the guard's first action is to end the job that it has forked."""
     process = processes.start(["sleep", "1200"], 1200.0)
     processes.ask(process)
@@ -91,7 +89,7 @@ def test_a_job_is_ended_at_once_by_a_request_that_is_there_before_its_program() 
         processes.end(process, now=True)
 
 
-def test_a_command_ends_with_the_program_that_started_it_though_it_ignores_term(tmp_path: Path) -> None:
+def test_a_command_ends_with_its_parent_although_it_ignores_term(tmp_path: Path) -> None:
     """The program is killed; its child, which starts another process, ignores TERM."""
     program = (
         "import sys; from xp.lib import processes; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"

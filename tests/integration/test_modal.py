@@ -113,9 +113,7 @@ def leave(tmp_path: Path, **options: Any) -> Path:
     return tmp_path / "cloud/volume/runs/run"
 
 
-def test_a_container_tells_wandb_by_itself_and_only_the_stage_with_metrics_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_container_only_the_stage_with_metrics_uses_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     there = leave(tmp_path)

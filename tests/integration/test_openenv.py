@@ -58,7 +58,7 @@ def impatient(provider: OpenEnvProvider, **limits: float) -> Iterator[None]:
         core.limits = patient
 
 
-def test_tasks_are_rows_times_reset_seeds_and_the_reset_shows_in_the_prompt(provider: OpenEnvProvider) -> None:
+def test_tasks_are_rows_times_reset_seeds(provider: OpenEnvProvider) -> None:
     assert provider.num_tasks("train") == 8
     sessions = [provider.open(task(index)) for index in (0, 3, 4, 7)]
     assert [session.prompt()[0]["content"] for session in sessions] == ['{"count": 0}', '{"count": 3}', "Go.", "Go."]
@@ -89,7 +89,7 @@ def test_a_fault_of_the_environments_own_is_no_score(provider: OpenEnvProvider) 
     session.close()
 
 
-def test_after_a_time_out_the_late_answer_is_never_taken_for_the_next_ones() -> None:
+def test_a_late_answer_is_never_taken_for_the_next_ones() -> None:
     found = OpenEnvProvider(counter(), os.environ)
     session = found.open(task())
     session.tools()
@@ -104,7 +104,7 @@ def test_after_a_time_out_the_late_answer_is_never_taken_for_the_next_ones() -> 
     found.close()
 
 
-def test_an_environment_for_one_session_says_what_to_set_when_there_are_two() -> None:
+def test_an_environment_for_one_session_says_what_to_set() -> None:
     found = OpenEnvProvider(counter("Lonely"), os.environ)
     session = found.open(task())
     with (
@@ -226,7 +226,7 @@ def xps_python(tmp_path: Path) -> str:
 ELSEWHERE = "tests.envs_under_test.elsewhere:Counter"
 
 
-def test_what_the_trainers_python_lacks_is_served_by_the_one_that_xp_was_started_with(xps_python: str) -> None:
+def test_what_the_trainers_python_lacks_is_served_by_xps(xps_python: str) -> None:
     found = OpenEnvProvider(counter(serve=ELSEWHERE), {**os.environ, "XP_PYTHON": xps_python})
     session = found.open(task())
     assert session.call("step", {"amount": 2}).text == '{"count": 2}'

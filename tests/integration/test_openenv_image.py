@@ -81,7 +81,7 @@ def test_an_episode_is_played_in_a_container_that_is_gone_afterwards(image: str)
     assert containers() == []
 
 
-def test_a_container_that_crashes_makes_the_episode_void_and_says_so_at_the_end(
+def test_a_container_that_crashes_makes_the_episode_void_with_a_reason(
     image: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = with_limits(in_container(image), max_attempts=2)
@@ -95,7 +95,7 @@ def test_a_container_that_crashes_makes_the_episode_void_and_says_so_at_the_end(
     assert f"the container of {IMAGE} ended by itself with code 1" in capfd.readouterr().err
 
 
-def test_an_image_whose_server_does_not_start_is_reported_at_once_with_what_it_said() -> None:
+def test_an_image_whose_server_does_not_start_is_reported() -> None:
     make_image(BROKEN, "import uvicorn\nif __name__ == '__main__':\n    raise RuntimeError('no licence')\n")
     began = time.monotonic()
     try:
@@ -113,9 +113,7 @@ def test_an_image_that_is_not_there_is_named_with_what_to_do() -> None:
     assert caught.value.code is ExitCode.ENVIRONMENT
 
 
-def test_a_daemon_that_is_not_there_is_told_from_an_image_that_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_daemon_is_told_from_a_missing_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     with pytest.raises(XpError, match="Docker daemon") as caught:
         OpenEnvProvider(in_container(IMAGE), os.environ).open(task())

@@ -53,7 +53,7 @@ def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str, t
     assert str(tmp_path / "log") in str(caught.value)
 
 
-def test_tools_that_block_their_thread_run_in_all_sessions_at_the_same_time() -> None:
+def test_tools_that_block_run_in_all_sessions_concurrently() -> None:
     limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
     task = provider.tasks("train", [1])[0]
@@ -76,7 +76,7 @@ def test_blocking_calls_wait_when_the_memory_has_no_room_for_more_threads() -> N
     provider.close()
 
 
-def test_it_has_the_memory_that_the_limits_say_and_a_call_that_wants_more_is_a_fault() -> None:
+def test_it_has_the_memory_limit_and_more_is_a_fault() -> None:
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ)
     session = provider.open(provider.tasks("train", [1])[0])
     assert session.call("eat", {"amount": 0.05}).text == "50000000"
@@ -86,7 +86,7 @@ def test_it_has_the_memory_that_the_limits_say_and_a_call_that_wants_more_is_a_f
     provider.close()
 
 
-def test_a_server_that_was_killed_is_replaced_at_its_address_and_costs_the_open_episodes_alone(
+def test_a_killed_server_is_replaced_and_costs_only_open_episodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
@@ -105,7 +105,7 @@ def test_a_server_that_was_killed_is_replaced_at_its_address_and_costs_the_open_
 
 
 @pytest.mark.slow
-def test_a_server_that_is_stuck_in_a_call_is_replaced_once_the_calls_time_is_over(
+def test_a_server_stuck_in_a_call_is_replaced_after_its_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
@@ -130,7 +130,7 @@ session.call("backtrack", {})
 """
 
 
-def test_a_server_whose_tool_keeps_the_interpreter_ends_with_a_run_that_was_killed() -> None:
+def test_a_server_with_a_busy_tool_ends_with_its_run() -> None:
     command = [sys.executable, "-c", KEEPS_THE_INTERPRETER]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

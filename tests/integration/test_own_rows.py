@@ -21,7 +21,7 @@ def xp(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=900)
 
 
-def test_a_file_of_twenty_rows_is_trained_on_by_one_command_and_its_copy_stays(tmp_path: Path) -> None:
+def test_a_file_of_twenty_rows_is_trained_on_by_one_command(tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="TRL is not installed (extra trl)")
     file = tmp_path / "sums.csv"
     file.write_text("\ufeffquestion,answer\r\n" + "".join(f'"What is\n{n} + {n}?",{2 * n}\r\n' for n in range(20)))

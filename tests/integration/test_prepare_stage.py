@@ -141,7 +141,7 @@ def test_a_killed_stage_leaves_no_server_behind(tmp_path: Path) -> None:
 
 @pytest.mark.reliability
 @pytest.mark.scorecard(10)
-def test_a_server_that_dies_on_the_way_is_started_again_and_the_set_is_whole(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_restarted_and_the_set_whole(tmp_path: Path) -> None:
     orphaned = stage(tmp_path, num_train=300, create_timeout_s=100.0)
     process = orphaned.start()
     wait_until(lambda: orphaned.effects()["init"] > 150)

@@ -71,9 +71,7 @@ def episodes(env: EnvConfig, rows: Sequence[TaskRow]) -> list[Episode]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_an_episode_with_another_prompt_than_the_prepared_one_is_void_and_a_live_one_is_played(
-    name: str, tmp_path: Path
-) -> None:
+def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path: Path) -> None:
     env = ENVIRONMENTS[name]
     rows = prepared(env, tmp_path)[: FIRST.get(name, 4)]
     for episode, row in zip(episodes(env, rows), rows, strict=True):
@@ -103,7 +101,7 @@ def test_a_stage_ends_with_the_sentence_one_example_and_the_way_out(tmp_path: Pa
     assert len(str(raised.value)) < 600
 
 
-def test_rows_that_are_drawn_anew_end_the_stage_and_are_loaded_where_prompts_are_live(
+def test_newly_drawn_rows_end_the_stage_unless_prompts_are_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are compared before the first episode, since they are read in this process."""
@@ -126,9 +124,7 @@ def test_rows_that_are_drawn_anew_end_the_stage_and_are_loaded_where_prompts_are
 
 
 @pytest.mark.parametrize(("limit", "reason"), [(500, None), (5, "tokens, more than training.max_prompt_tokens=5")])
-def test_the_length_of_a_live_prompt_is_checked_when_its_session_is_open(
-    limit: int, reason: str | None, tmp_path: Path
-) -> None:
+def test_a_live_prompts_length_is_checked_at_its_opening(limit: int, reason: str | None, tmp_path: Path) -> None:
     live = served("Drawn", prompt=PromptSource.LIVE)
     row = prepared(live, tmp_path)[0]
     chat = ChatTokens(tokenizer_and_model()[0], Chat())

@@ -96,7 +96,7 @@ raise RuntimeError("cannot log in with " + key)
 
 @pytest.mark.scorecard(28)
 @pytest.mark.scorecard(31)
-def test_a_head_of_its_own_listens_on_loopback_keeps_no_secret_and_ends_with_the_run(
+def test_a_private_head_listens_on_loopback_and_ends_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN")

@@ -77,7 +77,7 @@ def test_a_page_of_an_evaluation_shows_its_episodes_and_no_training(browser: Any
     found.page.close()
 
 
-def test_a_click_on_the_curve_opens_its_step_a_group_and_an_episode_with_its_words(watched: Watched) -> None:
+def test_a_click_on_the_curve_opens_step_group_and_episode(watched: Watched) -> None:
     page = watched.page
     plot = page.locator(".chart.large .u-over")
     plot.click(position={"x": plot.bounding_box()["width"] * 2 / 4, "y": 50})  # steps 0 (before training) to 4

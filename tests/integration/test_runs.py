@@ -25,9 +25,7 @@ def begun(outputs: Path) -> bool:
     return log.exists() and "first" in log.read_text()
 
 
-def test_the_log_of_a_run_that_goes_on_is_followed_to_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_of_a_running_run_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor = Supervisor(tmp_path, [WAITS, "print('second stage')"])
     eventually(lambda: begun(tmp_path))
     threading.Timer(1.0, (tmp_path / "go").touch).start()

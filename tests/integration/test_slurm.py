@@ -73,9 +73,7 @@ class TestDetachedSlurm(DetachingContract):
 
 
 @pytest.mark.slow  # Slurm waits two minutes before it starts a requeued job
-def test_a_stage_that_is_preempted_is_queued_again_and_goes_on_with_its_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preempted_stage_is_queued_again_with_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "XPCANARY preempted")
     code = """
 import os, sys, time
@@ -166,9 +164,7 @@ SPOOL = Path("/var/lib/xp-slurm")
 
 
 @pytest.mark.scorecard(28)
-def test_a_canary_is_in_no_byte_that_xp_or_slurm_writes_and_in_no_argv(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_canary_is_in_no_byte_of_slurm_and_no_argv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "XPCANARY_nobody_declared_it")
     monkeypatch.setenv("XP_PASS_ENV", "SOME_SERVICE_TOKEN")

@@ -129,7 +129,7 @@ def test_what_is_written_does_not_depend_on_who_writes_beside_it() -> None:
         assert alone.conversations[0].completion_ids == together.conversations[number].completion_ids
 
 
-def test_a_prompt_of_the_sessions_own_is_read_as_if_the_engine_had_been_opened_with_it() -> None:
+def test_a_live_prompt_is_read_as_the_engines_first() -> None:
     """It may begin otherwise than all prompts of the opening, be shorter, or be one of them."""
     opened = prompts(8)
     sessions = [*opened[:2], opened[3][:4], [9, 8, 7], opened[3][:4], [5], opened[1], [*opened[0], 11]]

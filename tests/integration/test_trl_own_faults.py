@@ -177,7 +177,7 @@ def test_two_servers_in_one_run_are_two_servers() -> None:
     assert found == {"awkward": "a task of train", "other": "another environment"}
 
 
-def test_an_environment_that_the_server_does_not_have_is_a_fault_and_not_its_first_one() -> None:
+def test_an_unknown_environment_is_a_fault_and_not_the_first() -> None:
     from xp.envs.base import EnvFault
     from xp.errors import XpError
 

@@ -109,7 +109,7 @@ class Fragile(TransformersEngine):
         super().step(is_live)
 
 
-def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_time() -> None:
+def test_all_episodes_ask_a_local_environment_concurrently() -> None:
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     graders = "tests.envs_under_test.graders"
@@ -131,7 +131,7 @@ def test_an_environment_of_this_machine_is_asked_by_all_episodes_at_the_same_tim
     assert rewards(rollouts) == [1.0] * TOGETHER
 
 
-def test_a_held_out_episode_that_waits_for_its_grader_holds_up_none_of_the_others(tmp_path: Path) -> None:
+def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     graders = "tests.envs_under_test.graders"
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
     sizes = (

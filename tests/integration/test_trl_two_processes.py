@@ -37,7 +37,7 @@ def xp(directory: Path, *words: str) -> set[Listener]:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_a_run_on_two_processes_trains_resumes_and_its_checkpoints_can_be_played(strategy: str, tmp_path: Path) -> None:
+def test_two_processes_train_and_resume_and_checkpoints_can_be_played(strategy: str, tmp_path: Path) -> None:
     heard = xp(tmp_path, *SMALL, f"backend.parallel.strategy={strategy}")
     assert heard, "gloo's own sockets, at the least"
     assert len({port for _, _, port in off_loopback(heard)}) <= 1, "torch's own store, at the port of the group"

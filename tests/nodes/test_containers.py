@@ -113,7 +113,7 @@ def run(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *stages: Stag
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("has_secret", [True, False])
-def test_a_stage_runs_in_its_image_on_each_node_and_sees_what_is_its_own(
+def test_a_stage_runs_in_its_image_on_each_node(
     nodes: int, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_secret: bool
 ) -> None:
     private = tmp_path / "private.txt"
@@ -141,7 +141,7 @@ def test_the_exit_code_is_the_programs(way: Way, tmp_path: Path, monkeypatch: py
     assert caught.value.code == 23
 
 
-def test_the_programs_of_both_nodes_are_told_of_a_time_limit_and_run_again(way: Way, tmp_path: Path) -> None:
+def test_a_time_limit_reaches_both_nodes_which_run_again(way: Way, tmp_path: Path) -> None:
     outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=60.0, container=way.container)
     launcher = SlurmLauncher(spec, outputs)
     launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))

@@ -87,7 +87,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def test_a_program_has_a_ray_of_all_its_nodes_and_nothing_of_it_stays(tmp_path: Path, home: Path) -> None:
+def test_a_program_has_a_ray_of_all_nodes_and_removes_it(tmp_path: Path, home: Path) -> None:
     spec = launcher_spec("slurm", grace_s=2.0)
     record = dispatch(
         plan(job(COUNT)).by(spec), SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", echo=lambda _: None
@@ -102,7 +102,7 @@ def test_a_program_has_a_ray_of_all_its_nodes_and_nothing_of_it_stays(tmp_path: 
     assert not [path for path in home.rglob("*") if path.is_file() and "secrets" in path.parts]
 
 
-def test_a_stranger_is_refused_and_a_killed_main_node_leaves_no_ray_on_the_others(tmp_path: Path, home: Path) -> None:
+def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: Path) -> None:
     outputs, codes = tmp_path / "outputs", []
     spec = launcher_spec("slurm", grace_s=2.0, requeue=False)
 

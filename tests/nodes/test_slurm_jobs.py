@@ -72,7 +72,7 @@ time.sleep(10000)
     assert "node 0 waits at 10.77.0.1:" in "".join(screen)
 
 
-def test_the_programs_of_all_nodes_are_told_of_a_time_limit_and_run_again(tmp_path: Path) -> None:
+def test_a_time_limit_reaches_all_nodes_which_run_again(tmp_path: Path) -> None:
     code = """
 import os, signal, sys, time
 node, count = os.environ["XP_NODE"], os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -102,7 +102,7 @@ print("node", node, "goes on", flush=True)
     assert "node 1 goes on" in log
 
 
-def test_a_training_on_two_nodes_that_is_requeued_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
     outputs, codes = tmp_path / "outputs", []
     words = ("launcher=slurm", *SMALL, *QUICK, "training.num_steps=8", "training.checkpoint_every=1")
     argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *words]

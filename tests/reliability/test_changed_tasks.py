@@ -48,9 +48,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 @pytest.mark.parametrize("revision", ["reversed", "fewer"])
-def test_other_tasks_than_those_that_were_prepared_end_the_stage_before_its_first_episode(
-    load: Load, revision: str
-) -> None:
+def test_other_tasks_than_prepared_end_the_stage_before_episodes(load: Load, revision: str) -> None:
     with pytest.raises(XpError, match="has other tasks than those that were prepared") as raised:
         load(revision)
     assert raised.value.code is ExitCode.TASKS

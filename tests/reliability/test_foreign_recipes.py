@@ -48,9 +48,7 @@ def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=lambda setting: setting[-1],
 )
-def test_plan_runs_no_code_of_a_spec_and_says_which_modules_a_run_would_import(
-    place: Path, setting: tuple[str, ...]
-) -> None:
+def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path, setting: tuple[str, ...]) -> None:
     done = plan(place, *setting)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout

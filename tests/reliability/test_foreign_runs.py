@@ -60,9 +60,7 @@ def every_command(outputs: Path, name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("run_id", ["../../thesis", "-rf", "other", 7])
-def test_a_record_whose_run_id_is_not_its_directorys_name_is_refused_and_nothing_changes(
-    outputs: Path, home: Path, calls: Path, run_id: Any
-) -> None:
+def test_a_record_with_another_run_id_is_refused(outputs: Path, home: Path, calls: Path, run_id: Any) -> None:
     leave_run(outputs, "theirs", record(run_id, native_id=None))
     make_ours(outputs / "runs/theirs")
     before = contents(home), contents(outputs)
@@ -92,7 +90,7 @@ def test_a_record_whose_run_id_is_not_its_directorys_name_is_refused_and_nothing
     ],
     ids=str,
 )
-def test_a_word_that_xp_would_not_have_written_is_refused_and_no_program_hears_it(
+def test_an_unexpected_word_is_refused_and_reaches_no_program(
     outputs: Path, calls: Path, changes: dict[str, Any]
 ) -> None:
     leave_run(outputs, "theirs", record("theirs", **changes))
@@ -105,7 +103,7 @@ def test_a_word_that_xp_would_not_have_written_is_refused_and_no_program_hears_i
     assert not calls.exists()
 
 
-def test_a_run_of_somebody_else_that_says_it_runs_is_shown_and_nothing_is_asked_or_stopped(
+def test_a_strangers_running_run_is_shown_and_not_stopped(
     outputs: Path, home: Path, calls: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave_run(outputs, "mine", record("mine"))  # with the id of a run whose secrets are here
@@ -130,16 +128,14 @@ def test_a_sweep_neither_resumes_nor_counts_a_run_of_somebody_else(outputs: Path
     assert not calls.exists()
 
 
-def test_a_run_that_is_trusted_is_asked_about_and_can_be_gone_on_with(outputs: Path, calls: Path) -> None:
+def test_a_trusted_run_is_asked_about_and_continued(outputs: Path, calls: Path) -> None:
     leave_run(outputs, "theirs", record("theirs"))
     assert main(["runs", "trust", "theirs", f"outputs={outputs}"]) == ExitCode.OK
     main(["runs", "show", "theirs", f"outputs={outputs}"])
     assert "scontrol --oneliner show job 7" in calls.read_text()
 
 
-def test_a_copy_of_a_run_and_a_run_of_another_user_are_not_ones_own(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_of_runs_and_other_users_runs_are_foreign(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = leave_run(outputs, "run", record("run"))
     assert not is_ours(run)
     with pytest.raises(XpError, match="was begun elsewhere, so its tokenizer is not loaded"):
@@ -168,7 +164,7 @@ def test_a_command_takes_no_path_for_a_run(outputs: Path, word: str, name: str) 
     )
 
 
-def test_links_and_pipes_in_a_run_are_not_followed_and_do_not_block(outputs: Path, home: Path) -> None:
+def test_links_and_pipes_in_a_run_are_not_followed(outputs: Path, home: Path) -> None:
     run = leave_run(outputs, "theirs", record("theirs"))
     log = run / "attempt_1/train/log.txt"
     log.unlink()
@@ -186,7 +182,7 @@ def test_links_and_pipes_in_a_run_are_not_followed_and_do_not_block(outputs: Pat
     assert main(["runs", "show", "theirs", f"outputs={outputs}"]) == ExitCode.RUN_DIR
 
 
-def test_what_was_submitted_is_not_taken_from_a_file_that_names_another_kind_of_job(tmp_path: Path) -> None:
+def test_another_kind_of_job_is_not_taken_for_ones_own(tmp_path: Path) -> None:
     (tmp_path / "submitted.json").write_text(
         '[{"launcher": "slurm", "key": "k", "native_id": "--me", "log": "l", "started": "t"}]'
     )

@@ -53,7 +53,7 @@ class Config:
 
 
 @pytest.mark.scorecard(20)
-def test_20_too_many_void_episodes_stop_the_run_with_its_own_exit_code(world: World, tmp_path: Path) -> None:
+def test_20_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_path: Path) -> None:
     steps = pytest.importorskip("xp.backends.trl.worker.steps", reason="TRL is not installed")
     from xp.episode.metrics_file import MetricsFile
 

@@ -100,7 +100,7 @@ def test_killed_at_a_hundred_random_times_the_next_run_ends_it(tmp_path: Path) -
 
 
 @pytest.mark.scorecard(2)
-def test_killed_again_and_again_it_still_ends_and_opens_no_task_of_a_shard_twice(tmp_path: Path) -> None:
+def test_killed_again_and_again_it_opens_no_task_twice(tmp_path: Path) -> None:
     runs = new_runs(tmp_path)
     for nth in range(4):
         runs.finish(fault=f"shard:kill:{1 + nth % 2}")

@@ -31,7 +31,7 @@ def _in_child(provider: OpenRewardProvider, inherited: Any, results: Any) -> Non
 
 @pytest.mark.scorecard(24)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_24_a_forked_child_builds_its_own_way_and_leaves_the_parents_alone(world: World) -> None:
+def test_24_a_forked_child_leaves_its_parent_alone(world: World) -> None:
     provider = world.provider()
     session = provider.open(TASK)
     session.call("inc", {})

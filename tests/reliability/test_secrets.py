@@ -76,7 +76,7 @@ def test_29_an_origin_is_compared_whole(url: str) -> None:
 
 
 @pytest.mark.scorecard(29)
-def test_29_secrets_for_an_origin_that_is_not_allowed_are_refused_before_any_request() -> None:
+def test_29_secrets_for_another_origin_are_refused_before_any_request() -> None:
     with pytest.raises(XpError, match="allowed_origins") as caught:
         OpenRewardProvider(remote(secrets=("GRADER_KEY",)), {"GRADER_KEY": CANARY})
     assert CANARY not in str(caught.value)
@@ -187,7 +187,7 @@ def test_31_a_local_server_answers_nobody_without_the_key(key: str | None) -> No
 
 
 @pytest.mark.scorecard(31)
-def test_31_the_token_is_in_no_argument_list_and_the_key_of_the_catalog_not_in_the_server() -> None:
+def test_31_the_token_is_in_no_argument_list() -> None:
     with LocalServer(COUNTER, environ={**os.environ, **KEY}) as server:
         process = psutil.Process(server.pid)
         assert server.key not in " ".join(process.cmdline())
@@ -245,7 +245,7 @@ print("openreward" in sys.modules)
 
 
 @pytest.mark.scorecard(35)
-def test_35_nothing_but_the_configured_host_is_spoken_to_and_the_sdk_is_not_even_imported() -> None:
+def test_35_nothing_but_the_configured_host_is_spoken_to() -> None:
     program = AUDITED.format(path=[entry or os.getcwd() for entry in sys.path])
     environ = {**os.environ, "HTTP_PROXY": "http://192.0.2.1:1", "http_proxy": "http://192.0.2.1:1"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, env=environ)

@@ -49,7 +49,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = FAR_BEYOND_S) -> bo
 
 @pytest.mark.scorecard(15)
 @pytest.mark.parametrize("name", OPENING)
-def test_15_an_opening_that_fails_raises_its_type_and_leaves_nothing_on_the_server(world: World, name: str) -> None:
+def test_15_an_opening_that_fails_leaves_nothing_on_the_server(world: World, name: str) -> None:
     path, fault, kind = OPENING[name]
     world.proxy.inject(path, fault, times=99)
     provider = world.provider(max_sessions=1, create_timeout_s=1.0)
@@ -149,9 +149,7 @@ def test_17_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pyt
 
 
 @pytest.mark.scorecard(17)
-def test_17_a_lost_session_is_noticed_by_the_keeper_within_fifteen_seconds_and_ends_its_call(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_17_a_lost_session_is_noticed_within_fifteen_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openreward, "PING_EVERY_S", 0.2)
     session = world.session(call_timeout_s=3600.0)
     world.proxy.inject("/call", faults.silent(executed=False))

@@ -33,7 +33,7 @@ def listing(*names: str, schema: object = None) -> bytes:
 
 @pytest.mark.scorecard(22)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_22_a_tool_of_any_name_is_offered_and_called_by_that_name(name: str) -> None:
+def test_22_a_tool_of_any_name_can_be_called(name: str) -> None:
     (spec,), _ = wire.tools(wire.parse_json(listing(name), "x"), "x")
     assert tool_schemas([spec])[0]["function"]["name"] == name
     session = FakeSession(lambda called, _: ToolResult(called, 1.0, True))

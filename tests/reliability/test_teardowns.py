@@ -18,7 +18,7 @@ def _post(world: World, sid: str, path: str) -> None:
 
 
 @pytest.mark.scorecard(23)
-def test_23_a_session_that_is_ended_many_times_at_once_is_torn_down_once(world: World) -> None:
+def test_23_a_session_ended_many_times_is_torn_down_once(world: World) -> None:
     provider = world.provider(max_sessions=12)
     sessions = [provider.open(TASK) for _ in range(12)]
     sids = [_sid(exchange) for exchange in world.proxy.requests("/create")]

@@ -94,7 +94,7 @@ def test_a_path_of_a_spec_has_no_control_characters(tmp_path: Path) -> None:
     assert local_path("Modèle mit Leerzeichen/日本") == "Modèle mit Leerzeichen/日本"
 
 
-def test_a_long_line_is_cut_for_a_terminal_and_whole_in_a_pipe() -> None:
+def test_a_long_line_is_cut_only_for_a_terminal() -> None:
     for stream, length in ((Terminal(), MAX_LINE + 40), (io.StringIO(), 10 * MAX_LINE)):
         Screen(stream).write("x" * 10 * MAX_LINE + "\nnext")
         first, second = stream.getvalue().split("\n")

@@ -80,7 +80,7 @@ def test_only_what_is_listed_passes(environ: dict[str, str]) -> None:
     assert inherited(environ) == (ORDINARY, {})
 
 
-def test_the_user_passes_more_by_name_and_what_looks_secret_goes_the_hidden_way(environ: dict[str, str]) -> None:
+def test_what_looks_secret_is_passed_the_hidden_way(environ: dict[str, str]) -> None:
     asked = {"XP_PASS_ENV": "MY_OWN_SETTING, AWS_*"}
     plain, hidden = inherited({**environ, **asked})
     assert plain == {**ORDINARY, "MY_OWN_SETTING": "x", **asked}
@@ -121,7 +121,7 @@ def test_a_cluster_is_told_no_secret_of_the_shell(tmp_path: Path) -> None:
     assert hidden == {}
 
 
-def test_a_served_environment_gets_no_secret_of_the_shell_and_no_model_token(environ: dict[str, str]) -> None:
+def test_a_served_environment_gets_no_secret_of_the_shell(environ: dict[str, str]) -> None:
     child = _child_environ({**environ, "HF_TOKEN": "hf_0123456789abcdefghij"}, "key", sys.executable)
     assert not set(child) & {*SAMPLES, *OTHERS, "HF_TOKEN"}
 

@@ -75,7 +75,7 @@ def test_uploads_without_a_key_or_in_the_clear_are_refused(environ: dict[str, st
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"])
-def test_a_port_of_this_machine_gets_the_key_only_if_the_user_listed_it(url: str) -> None:
+def test_a_port_of_this_machine_gets_a_key_only_if_listed(url: str) -> None:
     environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
     for allowed in ([], ["http://127.0.0.1:9998"], ["https://127.0.0.1:9999"]):
         with pytest.raises(XpError, match=r"upload_rollouts: .* is not allowed: .*\nAdd it to allowed_origins"):

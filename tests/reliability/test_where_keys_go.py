@@ -110,7 +110,7 @@ def test_a_url_that_holds_a_secret_is_refused_and_not_repeated(
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "run", "prepare", "tasks", "eval", "env", "doctor"])
-def test_an_address_without_its_scheme_is_refused_and_a_password_in_it_not_repeated(
+def test_an_address_without_scheme_is_refused_and_its_password_hidden(
     command: str,
     arguments: list[str],
     fault: str,
@@ -183,7 +183,7 @@ def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: st
         world.provider().open(TASK)
 
 
-def test_a_redirect_is_told_by_its_server_without_what_may_be_a_token(world: World) -> None:
+def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
     goal = "https://alice:XPCANARY@elsewhere.example/login?token=XPCANARY"
     world.proxy.inject("/create", faults.status(307, {"Location": goal}), times=1)
     with pytest.raises(UnsafeOrigin, match=r"https://elsewhere\.example:443") as caught:

@@ -91,7 +91,7 @@ def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask > 0, (values - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8), 0.0)
 
 
-def test_reinforce_pp_is_skyrls_own_where_every_token_is_the_policys_and_nothing_is_void(tmp_path: Path) -> None:
+def test_reinforce_pp_is_skyrls_where_all_tokens_are_the_policys(tmp_path: Path) -> None:
     from skyrl.backends.skyrl_train.utils.ppo_utils import compute_reinforce_plus_plus_outcome_advantage
 
     made = made_trainer(tmp_path, "algorithm=reinforce_pp")
@@ -147,7 +147,7 @@ def test_gae_is_the_recursion_over_what_the_policy_wrote(
     assert found == pytest.approx(whitened(expected, trained_mask(episodes)), abs=1e-4)
 
 
-def test_gae_is_skyrls_own_where_every_token_is_the_policys_and_nothing_is_void(tmp_path: Path) -> None:
+def test_gae_is_skyrls_where_all_tokens_are_the_policys(tmp_path: Path) -> None:
     import torch
     from skyrl.backends.skyrl_train.utils.ppo_utils import compute_gae_advantage_return
 
@@ -162,7 +162,7 @@ def test_gae_is_skyrls_own_where_every_token_is_the_policys_and_nothing_is_void(
     assert returns[mask > 0] == pytest.approx(skyrls_returns.numpy()[mask > 0], abs=1e-5)
 
 
-def test_values_of_padding_tools_and_void_episodes_touch_no_advantage_and_no_return(tmp_path: Path) -> None:
+def test_padding_tools_and_void_episodes_touch_no_advantage(tmp_path: Path) -> None:
     made = made_trainer(tmp_path, "algorithm=ppo")
     values = np.random.default_rng(2).normal(0.3, 0.5, (len(WITH_TOOLS), LONGEST))
     wild = np.where(trained_mask(WITH_TOOLS) > 0, values, 1e6)

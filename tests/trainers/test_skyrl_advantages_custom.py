@@ -40,9 +40,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "my_advantages"
 
 
-def test_a_users_function_gets_the_valid_episodes_and_its_numbers_reach_their_trained_tokens(
-    tmp_path: Path, own_module: str
-) -> None:
+def test_a_users_advantages_reach_the_trained_tokens_of_valid_episodes(tmp_path: Path, own_module: str) -> None:
     made = made_trainer(tmp_path, CUSTOM, f"algorithm.advantage_fn={own_module}:first_come")
     found, _ = computed(made, WITH_TOOLS)
     valid = [row for row, one in enumerate(WITH_TOOLS) if one.reward is not None]

@@ -60,7 +60,7 @@ def trainer(path: Path, staleness: int) -> Any:
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
-def test_a_step_has_the_groups_of_xps_order_and_none_is_older_than_the_limit(tmp_path: Path, staleness: int) -> None:
+def test_a_step_has_xps_groups_within_the_age_limit(tmp_path: Path, staleness: int) -> None:
     made = trainer(tmp_path, staleness)
 
     async def train() -> tuple[list[list[str]], list[int]]:

@@ -22,7 +22,7 @@ BEST = ("evaluation.every=1", "evaluation.keep_best=true", "training.num_steps=4
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_an_untrained_model_that_gets_no_better_is_kept_once_and_training_ends_by_patience(outputs: Path) -> None:
+def test_an_untrained_model_is_kept_once_and_patience_ends(outputs: Path) -> None:
     done = run(outputs, "train", 1, *BEST, "evaluation.patience=1", name="best")
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     place = outputs / "runs/best"
@@ -39,7 +39,7 @@ def test_an_untrained_model_that_gets_no_better_is_kept_once_and_training_ends_b
     assert (place / f"checkpoints/global_step_{last}").is_dir()
 
 
-def test_on_shared_accelerators_the_engine_makes_room_while_the_best_model_is_kept(tmp_path: Path) -> None:
+def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Path) -> None:
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
     done: list[str] = []

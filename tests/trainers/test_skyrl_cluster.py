@@ -95,7 +95,7 @@ def test_an_engine_that_does_not_answer_skyrls_client_ends_the_stage(
     assert caught.value.code is code
 
 
-def test_a_silent_engine_ends_the_stage_at_its_deadline_and_sessions_are_closed(
+def test_a_silent_engine_ends_the_stage_and_sessions_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_watch, "PATIENCE_S", 1.0)
@@ -138,7 +138,7 @@ def test_nobody_else_reaches_the_cluster(tmp_path: Path) -> None:
     assert not [line for line in lines if value in line]
 
 
-def test_an_engine_of_skyrls_answers_its_own_client_and_no_stranger_on_any_path(tmp_path: Path) -> None:
+def test_skyrls_engine_answers_its_client_and_no_stranger(tmp_path: Path) -> None:
     """What SkyRL starts without a key replaces weights and unpickles what it is sent."""
     cfg = native(train_config(), tmp_path)
     (own, *others), found = run_in_ray(cfg, serve, (), num_workers=1)

@@ -125,7 +125,7 @@ def test_nested_and_listed_values_arrive_as_what_they_are() -> None:
     assert cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype == "bf16"
 
 
-def test_a_checkpoint_is_the_policys_and_the_critics_start_and_the_model_stays_the_reference() -> None:
+def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() -> None:
     plain = stage_config(VARIANTS["ppo"], "train")
     config = replace(plain.with_length(plain.length.over(NUM_TASKS, plain.prompts_per_step)), initial_checkpoint="/sft")
     trainer = native(config, ROOT).trainer
@@ -134,7 +134,7 @@ def test_a_checkpoint_is_the_policys_and_the_critics_start_and_the_model_stays_t
 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo, offloaded and spread"])
-def test_the_critic_is_the_policys_model_and_shares_all_that_has_no_field_of_its_own(name: str) -> None:
+def test_the_critic_is_the_policys_model_without_own_fields(name: str) -> None:
     trainer, spec = read(VARIANTS[name]).trainer, compose(VARIANTS[name])
     critic, policy = trainer.critic, trainer.policy
     assert critic.model.path == policy.model.path

@@ -60,7 +60,7 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskR
         assert sum(mask) == one.generated
 
 
-def test_a_real_model_writes_what_the_trainer_would_have_given_the_same_probability(
+def test_a_real_model_writes_what_the_trainer_finds_as_probable(
     rows: list[TaskRow], mix: EnvironmentMixture, tmp_path: Path
 ) -> None:
     import torch

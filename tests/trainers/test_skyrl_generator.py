@@ -69,7 +69,7 @@ class CountedMix:
         return self.sessions[-1]
 
 
-def test_the_reward_is_whole_when_skyrl_leaves_its_loop_before_the_last_step() -> None:
+def test_the_reward_is_whole_when_skyrl_stops_early() -> None:
     """SkyRL breaks on length before `env.step`: a reward that waits for the last step would be lost."""
     mix: Any = CountedMix(RULES)
     prompt = len(ChatTokens(tokenizer_and_model()[0]).prompt(ROW.messages, ROW.tools))
@@ -142,7 +142,7 @@ def test_a_prompts_earlier_calls_reach_the_model() -> None:
     assert batch.plays[0].row.messages == CALLED.messages
 
 
-def test_what_the_chat_template_refuses_makes_an_episode_void_and_ends_no_batch(
+def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """SkyRL renders a dialogue with a system message itself, and every prompt to count its tokens."""
@@ -179,7 +179,7 @@ def test_a_turn_that_was_cut_is_ended_by_the_environments_own_token() -> None:
     assert batch.output["loss_masks"][0][:6] == [1] * 5 + [0]
 
 
-def test_a_response_stays_within_its_limit_and_the_last_turn_gets_what_is_left() -> None:
+def test_a_response_stays_within_its_limit_with_a_shorter_last_turn() -> None:
     config = train_config("training.max_tokens_per_turn=200", "training.max_response_tokens=90")
     client = ScriptedClient([call("look")] * 9)
     batch = play(client, FakeMix(RULES), [ROW], config)
@@ -191,7 +191,7 @@ def test_a_response_stays_within_its_limit_and_the_last_turn_gets_what_is_left()
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_truncated_episodes_leave_the_loss_where_the_spec_says_so_but_keep_their_reward(is_masked: bool) -> None:
+def test_truncated_episodes_leave_the_loss_but_keep_their_reward(is_masked: bool) -> None:
     config = train_config(
         "training.max_tokens_per_turn=200", f"algorithm.mask_truncated={is_masked}", "training.max_response_tokens=600"
     )
@@ -209,9 +209,7 @@ def test_truncated_episodes_leave_the_loss_where_the_spec_says_so_but_keep_their
     ],
     ids=["cut", "cut after a complete call", "a text ends the turn at its limit"],
 )
-def test_an_episode_that_ends_with_a_cut_turn_is_truncated_unless_a_complete_call_ended_it(
-    text: str, status: EpisodeStatus
-) -> None:
+def test_a_cut_last_turn_truncates_unless_its_call_ended_it(text: str, status: EpisodeStatus) -> None:
     tokenizer, _ = tokenizer_and_model()
     whole = text.removesuffix(" I am sure.").removesuffix("tler, I am sure.")
     limit = len(tokenizer(whole, add_special_tokens=False)["input_ids"])
@@ -232,7 +230,7 @@ def test_special_tokens_inside_a_turn_reach_the_episode_as_they_were_written() -
     assert mix.episodes[0].turns[0].text == text
 
 
-def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same_seed() -> None:
+def test_every_turn_has_its_own_seed_repeated_by_the_run() -> None:
     """SkyRL's engines all have one seed, and its requests have none."""
 
     def seeds(*overrides: str, num_steps: int = 1, step: int = 1) -> list[int]:
@@ -255,7 +253,7 @@ def test_every_turn_has_a_seed_of_its_own_which_is_the_same_in_a_run_of_the_same
     assert not {*seeds("seed=7")} & {*found}
 
 
-def test_a_live_prompt_is_what_skyrls_engine_reads_and_what_its_batch_and_the_record_have() -> None:
+def test_skyrls_engine_batch_and_record_have_the_live_prompt() -> None:
     config = train_config(*ROOMY_LIMITS, "training.max_prompt_tokens=400", "record_prompts=true")
     chat, mix = ChatTokens(tokenizer_and_model()[0], config.common.chat), DrawnMix()
     client = ScriptedClient([call("win")])

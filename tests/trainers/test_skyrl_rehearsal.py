@@ -117,7 +117,7 @@ def test_what_writes_is_what_is_trained(trained: Path) -> None:
     assert max(line["training/logprob_gap"] for line in lines(trained)) < 1e-5
 
 
-def test_the_model_is_published_whole_and_is_not_the_one_that_training_began_with(trained: Path) -> None:
+def test_the_model_is_published_whole_and_has_changed(trained: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 

@@ -111,7 +111,7 @@ def check_whole(found: Run, envs: set[str]) -> None:
     }
 
 
-def test_a_mix_of_a_served_and_a_graded_environment_is_trained_on_each_by_its_own_rule(tmp_path: Path) -> None:
+def test_each_environment_of_a_mix_is_trained_by_its_rule(tmp_path: Path) -> None:
     members = ("whodunit_mini", "multiply")
     overrides = [
         f"env.members.{member}.{purpose}.num_tasks={count}"

@@ -59,7 +59,7 @@ def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **ch
     return made
 
 
-def test_the_prepared_view_loads_in_skyrls_own_dataset_with_everything_an_episode_needs(tmp_path: Path) -> None:
+def test_the_prepared_view_loads_in_skyrls_own_dataset(tmp_path: Path) -> None:
     found = dataset(tmp_path / "train.parquet")
     _, env_class, extras, _ = found[3]
     assert len(found) == len(ROWS)
@@ -164,7 +164,7 @@ def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
     return SkyRLStepLog(config, MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
 
 
-def test_a_step_with_too_many_void_episodes_stops_the_run_with_its_own_code(tmp_path: Path) -> None:
+def test_a_step_with_too_many_void_episodes_has_its_code(tmp_path: Path) -> None:
     log, recorded = step_log(tmp_path, "training.max_void_fraction=0.25")
     with pytest.raises(XpError, match="2 of 4 episodes are void") as caught:
         log.episodes([episode(1.0), episode(1.0), episode(None), episode(None)], 1, 1.0)
@@ -215,7 +215,7 @@ def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_pa
     assert caught.value.code is ExitCode.DIVERGED
 
 
-def test_skyrls_model_is_imported_without_flash_attention_and_nobody_finds_the_stand_in_afterwards() -> None:
+def test_skyrls_model_imports_without_flash_attention_and_without_traces() -> None:
     from importlib.util import find_spec
 
     from xp.backends.skyrl.worker.process import prepare_process
@@ -267,7 +267,7 @@ def test_a_later_attempt_goes_on_counting_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["constant_with_warmup", "linear", "cosine"])
-def test_the_schedule_of_xps_workers_begins_its_warm_up_above_0_where_skyrls_own_begins_at_0(schedule: str) -> None:
+def test_xps_warm_up_begins_above_0_where_skyrls_begins_at_0(schedule: str) -> None:
     import torch
     from skyrl.backends.skyrl_train.distributed import fsdp_strategy
 

@@ -68,7 +68,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [np.load(root / f"{rank}.npz") for rank in range(RANKS)]
 
 
-def test_the_ratio_of_an_episode_is_of_all_its_tokens_whichever_rank_holds_them(saved: list[Any]) -> None:
+def test_an_episodes_ratio_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> None:
     step = drawn()
     slopes = papers("gspo", step, 0.1, 0.05)[1]
     sizes = [max(1, int(mask.sum())) for mask in MASKS]

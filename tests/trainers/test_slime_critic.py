@@ -107,7 +107,7 @@ def test_slimes_parser_makes_a_critic_of_the_role_that_xp_writes(tmp_path: Path)
     assert roles(tmp_path, is_resumed=True)[1].load == str(tmp_path / "runs/r/critic")
 
 
-def test_advantages_pass_over_a_tools_tokens_and_a_void_episode_in_both_roles(tmp_path: Path) -> None:
+def test_advantages_skip_tool_tokens_and_void_episodes_in_both_roles(tmp_path: Path) -> None:
     from slime.backends.megatron_utils.loss import compute_advantages_and_returns
 
     step = drawn(5)

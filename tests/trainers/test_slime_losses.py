@@ -115,7 +115,7 @@ def test_the_loss_and_its_gradient_are_the_papers(name: str, aggregation: str, t
     assert 0 < share < 1
 
 
-def test_a_void_episode_has_no_gradient_and_weighs_one_token_in_slimes_mean(tmp_path: Path) -> None:
+def test_a_void_episode_weighs_one_token_in_slimes_mean(tmp_path: Path) -> None:
     args, step = arguments(tmp_path, "algorithm=grpo"), drawn()
     _, gradient, _ = of_slime(args, step)
     assert not gradient[2].any()
@@ -141,7 +141,7 @@ def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-def test_the_kl_to_the_reference_is_k3_of_each_token_in_the_same_mean(aggregation: str, tmp_path: Path) -> None:
+def test_the_kl_to_the_reference_is_k3_per_token(aggregation: str, tmp_path: Path) -> None:
     step, spec = drawn(), ("algorithm=gspo", f"algorithm.loss_aggregation={aggregation}")
     args = arguments(tmp_path, *spec, "training.kl_coef=0.3")
     losses, slopes = papers("gspo", step, args.eps_clip, args.eps_clip_high)

@@ -17,7 +17,7 @@ BAR = 1e-4
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_two_updates_move_the_policy_and_the_exported_model_says_what_megatrons_says(tmp_path: Path) -> None:
+def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.trainers.slime_megatron", str(tmp_path)]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -75,7 +75,7 @@ def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
     assert found == bare(script)
 
 
-def test_a_stop_text_reaches_sglang_which_is_asked_to_leave_it_in_the_turn(args: Any) -> None:
+def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
     own = script_named("stops at a text")
     args.rollout_stop = list(own.stop)
     put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), FakeMix(own.rules), Kept())
@@ -142,7 +142,7 @@ def mystery(index: int, mix: EnvironmentMixture) -> TaskRow:
     return TaskRow(f"{name}/train/{index}", name, Purpose.TRAIN, "train", index, "h", (prompt,), tools, 1.0)
 
 
-def test_a_real_environment_is_played_through_and_every_token_is_where_it_belongs(whodunit: Any) -> None:
+def test_every_token_of_a_real_environment_is_where_it_belongs(whodunit: Any) -> None:
     from xp.backends.slime.worker.rollout_process import worker
 
     own = worker(whodunit)
@@ -229,7 +229,7 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
     assert all(math.isfinite(advantage) for advantage in data["rewards"])
 
 
-def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trained_on(args: Any) -> None:
+def test_a_void_episode_without_tokens_has_an_untrained_one(args: Any) -> None:
     class Refusing(FakeMix):
         def episode(self, row: Any) -> Episode:
             def open_session() -> Any:
@@ -244,7 +244,7 @@ def test_an_episode_that_is_void_before_its_first_token_has_one_that_is_not_trai
     assert (sample.loss_mask, sample.rollout_log_probs) == ([0], [0.0])
 
 
-def test_a_live_prompt_is_what_slimes_engine_reads_and_what_its_sample_and_the_record_have(args: Any) -> None:
+def test_slimes_engine_sample_and_record_have_the_live_prompt(args: Any) -> None:
     mix, kept = DrawnMix(), Kept()
     chat = ChatTokens(tokenizer_and_model()[0], Chat())
     put_worker(args, worker_config(args.xp_root, TokenBudget(400, 8, 40)), mix, kept)

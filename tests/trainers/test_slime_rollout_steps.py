@@ -58,7 +58,7 @@ def test_a_turn_that_takes_too_long_is_a_lost_engine(args: Any, monkeypatch: pyt
     assert ended.value.code == ExitCode.ENGINE
 
 
-def test_an_aborted_episode_is_closed_has_no_reward_and_can_be_played_again(args: Any) -> None:
+def test_an_aborted_episode_has_no_reward_and_is_played_again(args: Any) -> None:
     from slime.rollout.sglang_rollout import GenerateState
     from slime.utils.types import Sample
 
@@ -92,7 +92,7 @@ def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever
     assert caught.value.code is ExitCode.UNHEALTHY
 
 
-def test_a_step_with_too_many_void_episodes_stops_the_run_before_it_is_trained_on(args: Any) -> None:
+def test_too_many_void_episodes_stop_the_run_before_training(args: Any) -> None:
     from xp.backends.slime.worker.steps import log_rollout
 
     samples, _, _ = play_script(args, script_named("meets an outage"), size=4)
@@ -116,7 +116,7 @@ def test_the_rollouts_half_of_a_step_is_there_before_training_begins(args: Any) 
     assert half["metrics"]["episodes/tokens"] == sum(samples[0].loss_mask)
 
 
-def test_an_evaluation_while_training_is_a_line_of_its_own_and_ends_the_record_after_the_last_step(args: Any) -> None:
+def test_an_evaluation_while_training_is_its_own_line(args: Any) -> None:
     from xp.backends.slime.worker.steps import log_evaluation, log_rollout
 
     closed: list[int] = []

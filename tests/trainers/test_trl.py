@@ -173,9 +173,7 @@ def step_log(tmp_path: Path, *overrides: str) -> Any:
 
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 4), (2, 2)])
-def test_a_resumed_training_without_a_step_to_do_has_its_metrics_file_again(
-    tmp_path: Path, updates: int, step: int
-) -> None:
+def test_a_resume_without_a_step_to_do_has_its_metrics(tmp_path: Path, updates: int, step: int) -> None:
     checkpoint = tmp_path / "checkpoints/checkpoint-4"
     checkpoint.mkdir(parents=True)
     seal(checkpoint)
@@ -193,7 +191,7 @@ def played(reward: float | None) -> Played:
 
 
 @pytest.mark.scorecard(20)
-def test_a_step_with_too_many_void_episodes_stops_the_run_with_its_own_code(tmp_path: Path) -> None:
+def test_a_step_with_too_many_void_episodes_has_its_code(tmp_path: Path) -> None:
     log = step_log(tmp_path, "training.max_void_fraction=0.25")
     log.episodes([played(1.0), played(1.0), played(1.0), played(None)], 1.0)
     with pytest.raises(XpError, match="2 of 4 episodes are void") as caught:

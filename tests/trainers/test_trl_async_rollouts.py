@@ -95,7 +95,7 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
     ahead.close()
 
 
-def test_an_evaluation_has_the_weights_of_its_step_and_the_engine_for_itself() -> None:
+def test_an_evaluation_has_its_steps_weights_and_the_engine() -> None:
     playing, seen = threading.Lock(), []
 
     def play(step: int, policy: int) -> Step:
@@ -232,7 +232,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Training]:
     return root, Training(lines(Path(config.common.metrics)), seen.steps, lines(root / "trajectories.jsonl"))
 
 
-def test_the_metrics_say_how_old_each_steps_episodes_are_and_void_ones_stay_void(
+def test_the_metrics_say_how_old_each_steps_episodes_are(
     trained: tuple[Path, Training],
 ) -> None:
     _, run = trained
@@ -247,7 +247,7 @@ def test_the_metrics_say_how_old_each_steps_episodes_are_and_void_ones_stay_void
     assert run.lines[0]["training/logprob_gap"] < 1e-4 < min(line["training/logprob_gap"] for line in run.lines[1:])
 
 
-def test_log_probabilities_are_those_of_the_policy_that_wrote_and_their_ratio_is_the_weight(
+def test_log_probabilities_are_the_writers_and_their_ratio_the_weight(
     trained: tuple[Path, Training],
 ) -> None:
     import torch
@@ -302,7 +302,7 @@ def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
         torch.testing.assert_close(resumed["advantages"], before["advantages"])
 
 
-def test_a_run_that_fails_does_not_wait_for_the_episodes_that_are_being_played(tmp_path: Path) -> None:
+def test_a_failing_run_does_not_wait_for_its_episodes(tmp_path: Path) -> None:
     with training(tmp_path) as (trainer, _, rollouts, _):
         stuck = threading.Event()
         session = threading.Event()

@@ -56,7 +56,7 @@ def experts(directory: Path) -> Any:
     return tokenizer
 
 
-def test_without_a_reward_to_learn_from_no_weight_of_a_mixture_of_experts_moves(tmp_path: Path) -> None:
+def test_without_a_reward_no_weight_of_a_mixture_moves(tmp_path: Path) -> None:
     import torch
 
     tokenizer = experts(tmp_path / "base")

@@ -49,9 +49,7 @@ def weights(model: Any) -> Any:
     return next(value for name, value in model.named_parameters() if name.endswith("q_proj.weight")).detach()
 
 
-def test_the_policy_starts_from_the_checkpoint_and_kl_is_relative_to_the_model(
-    places: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_policy_starts_from_the_checkpoint_and_kl_from_the_model(places: tuple[Path, Path], tmp_path: Path) -> None:
     import torch
 
     base, start = places

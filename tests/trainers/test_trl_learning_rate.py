@@ -8,7 +8,7 @@ import pytest
 from tests.trainers.test_trl_nonfinite import are_equal, make, weights
 
 
-def test_the_first_update_of_a_warm_up_changes_the_model_and_each_line_has_the_rate_of_its_own_update(
+def test_the_first_update_of_a_warm_up_changes_the_model(
     tmp_path: Path,
 ) -> None:
     trainer = make(tmp_path, "stop", 3, set(), warmup_updates=2)

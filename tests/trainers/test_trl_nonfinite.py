@@ -73,7 +73,7 @@ def are_equal(one: list[Any], other: list[Any]) -> bool:
     return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
 
 
-def test_log_probabilities_that_are_not_the_policys_stop_the_run_before_the_weights_learn_from_them(
+def test_foreign_log_probabilities_stop_the_run_before_the_weights(
     tmp_path: Path,
 ) -> None:
     trainer = make(tmp_path, "stop", 2, set(), "training.max_logprob_gap=0.1")
@@ -84,7 +84,7 @@ def test_log_probabilities_that_are_not_the_policys_stop_the_run_before_the_weig
     assert are_equal(before, weights(trainer))
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_before_the_weights_hold_it(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_the_run_before_the_weights(tmp_path: Path) -> None:
     trainer = make(tmp_path, "stop", 3, {0})
     before = weights(trainer)
     with pytest.raises(XpError, match="rollout step 1: loss nan") as caught:
@@ -94,7 +94,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_before_the_weights_hold_it(tm
     assert are_equal(before, weights(trainer))
 
 
-def test_an_update_that_is_left_out_changes_no_weight_and_the_others_are_made(tmp_path: Path) -> None:
+def test_a_skipped_update_changes_no_weight(tmp_path: Path) -> None:
     trainer = make(tmp_path, "skip", 3, {1})
     seen: list[list[Any]] = []
     from transformers import TrainerCallback

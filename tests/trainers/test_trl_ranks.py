@@ -85,7 +85,7 @@ def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return run(tmp_path_factory.mktemp(request.param), 2, request.param)
 
 
-def test_two_processes_take_the_losses_of_one_and_a_resumed_run_those_of_a_whole_one(alone: Run, together: Run) -> None:
+def test_two_processes_have_the_losses_of_one_also_resumed(alone: Run, together: Run) -> None:
     import torch
 
     assert len(alone.found["losses"]) == len(together.found["losses"]) == 8
@@ -106,12 +106,12 @@ def test_fsdp2_shards_and_ddp_does_not(together: Run, request: pytest.FixtureReq
     assert together.found["parameters"] == (["DTensor"] if strategy == "fsdp2" else ["Parameter"])
 
 
-def test_the_reference_model_of_fsdp2_computes_in_bfloat16_and_returns_float32_as_the_policy(tmp_path: Path) -> None:
+def test_fsdp2s_reference_computes_in_bfloat16_and_returns_float32(tmp_path: Path) -> None:
     found = run(tmp_path, 2, "fsdp2", "model.dtype=bfloat16", "training.kl_coef=0.001").found
     assert found["reference"] == "torch.float32"
 
 
-def test_ranks_whose_episodes_have_different_numbers_of_turns_all_come_to_the_end(together: Run) -> None:
+def test_ranks_with_different_numbers_of_turns_all_end(together: Run) -> None:
     first, second = together.found["uneven_lengths"]
     assert max(first) <= 12 < min(second)
     assert together.found["uneven_masks"] == [first, second]
@@ -128,7 +128,7 @@ def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: R
     assert [task.rpartition("/")[2] for task in tasks] == ["20", "21", "22", "23", "24"]
 
 
-def test_too_many_void_episodes_on_one_rank_stop_all_of_them_with_one_message(together: Run) -> None:
+def test_too_many_void_episodes_on_one_rank_stop_all(together: Run) -> None:
     (first,), (second,) = together.found["health"]
     assert first == second
     assert first.startswith("UNHEALTHY: 4 of 8 episodes are void")

@@ -89,7 +89,7 @@ with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.
 """
 
 
-def test_a_stage_that_waits_for_a_lost_server_is_ended_with_the_engines_code(tmp_path: Path) -> None:
+def test_a_stage_with_a_lost_server_ends_with_its_code(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
     ended = subprocess.run(
         [sys.executable, "-c", STAGE, str(tmp_path / "vllm.log")], env=environ, capture_output=True, text=True

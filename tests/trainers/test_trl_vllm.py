@@ -203,7 +203,7 @@ def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
     assert "the vLLM server failed" in str(error)
 
 
-def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writer: ServerWriter) -> None:
+def test_a_refused_request_is_not_repeated_and_a_dead_server_ends(writer: ServerWriter) -> None:
     Answers.replies = [(400, {"message": "too long"})]
     with pytest.raises(XpError, match=r"400.*too long.*its log is vllm.log") as caught:
         writer.answer(GenerationRequest([7], 3, 1))
@@ -213,7 +213,7 @@ def test_a_refused_request_is_not_repeated_and_a_dead_server_ends_the_stage(writ
         ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log").answer(GenerationRequest([7], 3, 1))
 
 
-def test_a_single_process_meets_its_engine_at_a_port_that_no_other_run_takes() -> None:
+def test_a_single_process_meets_its_engine_at_a_free_port() -> None:
     ports = set()
     for _ in range(2):
         environ: dict[str, str] = {}

@@ -180,7 +180,7 @@ def test_ppo_runs_on_slime_from_a_converted_model() -> None:
 @pytest.mark.parametrize("backend", sorted(GPU))
 @pytest.mark.parametrize("algorithm", ["gspo", "cispo"])
 @pytest.mark.parametrize("correction", list(ImportanceCorrection))
-def test_a_policy_loss_goes_with_an_importance_correction_or_is_refused_by_a_field(
+def test_a_policy_loss_with_a_correction_works_or_is_refused(
     algorithm: str, backend: str, correction: ImportanceCorrection
 ) -> None:
     spec = composed(algorithm, *GPU[backend], f"algorithm.importance_correction={correction}")

@@ -113,7 +113,7 @@ print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"}
 @pytest.mark.scorecard(25)
 @pytest.mark.scorecard(26)
 @pytest.mark.parametrize("name", ["python_tag", "target_nested", "resolver_env", "defaults_of_hydra"])
-def test_25_a_real_process_opens_no_socket_writes_no_file_and_imports_nothing(name: str, tmp_path: Path) -> None:
+def test_25_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: Path) -> None:
     file = next(file for file in FILES if file.stem == name)
     run = head(file, "run")[0]
     lay(file, tmp_path)

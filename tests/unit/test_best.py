@@ -59,7 +59,7 @@ def test_training_stops_after_so_many_evaluations_without_a_better_one(tmp_path:
     assert "step 5: the last 2 evaluations were not better than that of step 3 (0.700)" in stop
 
 
-def test_a_resumed_run_goes_on_counting_and_counts_a_step_that_it_repeats_once(tmp_path: Path) -> None:
+def test_a_resumed_run_counts_on_and_a_repeated_step_once(tmp_path: Path) -> None:
     kept, metrics = keeper(tmp_path, patience=3)
     for step, reward in ((1, 0.5), (2, 0.1), (3, 0.1)):
         assert evaluated(kept, metrics, step, reward) is None
@@ -68,7 +68,7 @@ def test_a_resumed_run_goes_on_counting_and_counts_a_step_that_it_repeats_once(t
     assert evaluated(again, metrics, 4, 0.2) is not None
 
 
-def test_a_model_better_than_that_of_a_later_step_is_still_the_best_after_a_resume_before_it(tmp_path: Path) -> None:
+def test_a_better_earlier_model_stays_best_after_a_resume(tmp_path: Path) -> None:
     kept, metrics = keeper(tmp_path)
     for step, reward in ((1, 0.5), (6, 0.9)):
         evaluated(kept, metrics, step, reward)

@@ -44,9 +44,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_key_that_differs_is_a_column_and_one_that_does_not_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_keys_that_differ_are_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
         leave(tmp_path, run, after, f"{RATE}={rate}")
     head, first, second, _ = shown(capsys, f"outputs={tmp_path}")

@@ -71,7 +71,7 @@ def numbers(tasks: Sequence[TaskRow]) -> Counter[str]:
     return Counter("hard" if one in HARD else "easy" if one in EASY else "middle" for one in tasks)
 
 
-def test_the_first_window_has_the_profiles_tasks_and_tries_the_others_again_once_in_ten(tmp_path: Path) -> None:
+def test_the_first_window_has_the_profiles_tasks_and_retries_others(tmp_path: Path) -> None:
     tasks = [task for step in range(EVERY) for task in curriculum(tmp_path).tasks(step)]
     found = numbers(tasks)
     assert len(tasks) == EVERY * PROMPTS

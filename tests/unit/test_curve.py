@@ -36,9 +36,7 @@ def test_the_picture_lies_beside_the_evaluation_and_is_drawn_once(tmp_path: Path
     assert sorted(path.name for path in picture.parent.iterdir()) == ["evaluation.json", "reward_curve.png"]
 
 
-def test_a_run_that_nobody_waited_for_gets_its_picture_when_it_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwatched_run_gets_its_picture_when_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.launching import plan, run, stage
     from xp.cli.runs import show
 

@@ -31,7 +31,7 @@ def written(place: Path, text: str, encoding: str = "utf-8") -> Path:
     return place
 
 
-def test_json_lines_may_have_blank_lines_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+def test_json_lines_may_have_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '\ufeff{"prompt": "a\u2028b"}\r\n\r\n  \n{"prompt": "c"}')
     assert rows_of_file(file) == [{"prompt": "a\u2028b"}, {"prompt": "c"}]
 
@@ -42,7 +42,7 @@ def test_a_json_file_is_a_list_or_lines(tmp_path: Path) -> None:
     assert rows_of_file(whole) == rows_of_file(lines) == SUMS
 
 
-def test_csv_has_quoted_line_breaks_and_a_byte_order_mark_as_excel_writes_them(tmp_path: Path) -> None:
+def test_csv_has_quoted_line_breaks_and_a_byte_order_mark(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", '\ufeffquestion,answer\r\n"one, ""two""\nthree?",3\r\n\r\nfour?,4\r\n')
     assert rows_of_file(file) == [
         {"question": 'one, "two"\nthree?', "answer": "3"},
@@ -168,7 +168,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_a_data_set_in_the_hubs_layout_has_its_own_splits_and_configurations(hub: Path) -> None:
+def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) -> None:
     easy, hard = rows_of_hub(f"{hub}:easy"), rows_of_hub(f"{hub}:hard")
     assert {split: len(rows) for split, rows in easy.items()} == {"train": 16, "validation": 4}
     assert hard == {"train": SUMS[:3]}
@@ -176,7 +176,7 @@ def test_a_data_set_in_the_hubs_layout_has_its_own_splits_and_configurations(hub
         rows_of_hub(str(hub))
 
 
-def test_without_its_loader_a_data_set_of_the_hub_is_refused_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = data_files.find_module
     monkeypatch.setattr(data_files, "find_module", lambda name: None if name == "datasets" else found(name))
     spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
@@ -208,7 +208,7 @@ def sums_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return written(tmp_path / "sums.jsonl", "\n".join(map(json.dumps, SUMS)))
 
 
-def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here: Path) -> None:
+def test_a_path_is_relative_to_the_directory_of_the_command(here: Path) -> None:
     for name in ("sums.jsonl", "./sums.jsonl", f"../{here.parent.name}/sums.jsonl"):
         path = compose(words(name)).env.members["sums"].rows
         assert isinstance(path, str)
@@ -219,7 +219,7 @@ def test_a_path_is_relative_to_the_directory_in_which_the_command_was_typed(here
 
 
 @pytest.mark.usefixtures("here")
-def test_the_plan_says_how_many_rows_there_are_and_which_columns_are_used() -> None:
+def test_the_plan_says_how_many_rows_and_which_columns() -> None:
     line = "rows of sums: 20 train; prompt from the column question, answer from the column answer"
     assert row_lines(compose(words("sums.jsonl"))) == [line]
 
@@ -258,7 +258,7 @@ def test_each_wrong_try_names_the_fault_and_the_way_out(overrides: list[str], fa
     assert not re.search(r"String should match|function-after", str(error.value))
 
 
-def test_a_file_is_part_of_the_set_by_its_content_wherever_it_is(here: Path) -> None:
+def test_a_file_belongs_to_the_set_by_its_content(here: Path) -> None:
     place = task_set_place(compose(words("sums.jsonl")))
     (here.parent / "elsewhere").mkdir()
     copy = Path("elsewhere/sums.jsonl")

@@ -93,7 +93,7 @@ COLLAPSED = (
 """Rewards of a real run on SkyRL that played a step ahead, until two steps after its fall."""
 
 
-def test_a_reward_that_fell_to_nothing_is_named_before_what_follows_from_it() -> None:
+def test_a_reward_that_fell_to_nothing_is_named_first() -> None:
     lines = [{**line, "reward/avg_raw_reward": reward} for line, reward in zip(good(20), COLLAPSED, strict=True)]
     assert [found(lines[:number]) for number in (17, 18)] == [{}, {}]
     (one,) = symptoms(History(lines, FACTS))
@@ -142,7 +142,7 @@ def test_a_run_within_its_warm_up_is_told_so() -> None:
     assert found(good(), facts=replace(FACTS, warmup_updates=100)) == {"warm_up": Severity.ALARM}
 
 
-def test_the_first_steps_of_a_run_that_soon_leaves_its_warm_up_are_no_symptom() -> None:
+def test_first_steps_after_a_short_warm_up_are_no_symptom() -> None:
     facts = replace(FACTS, warmup_updates=20)
     assert [found(good(number), facts=facts) for number in range(1, 12)] == [{}] * 11
 

@@ -116,7 +116,7 @@ def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.scorecard(33)
-def test_a_failed_stage_ends_the_run_with_its_reason_its_log_and_the_way_to_resume(tmp_path: Path) -> None:
+def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) -> None:
     def play(one: Stage, context: Context) -> int:
         log = context.outputs / context.log(one.name)
         log.parent.mkdir(parents=True)
@@ -157,7 +157,7 @@ def test_a_failed_stage_ends_the_run_with_its_reason_its_log_and_the_way_to_resu
         (255, ExitCode.STAGE_FAILED),
     ],
 )
-def test_codes_of_the_table_are_passed_on_and_others_are_a_failed_stage(code: int, expected: ExitCode) -> None:
+def test_codes_of_the_table_pass_and_others_fail_the_stage(code: int, expected: ExitCode) -> None:
     assert exit_code(code, missing=[]) == expected
 
 

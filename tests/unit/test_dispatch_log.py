@@ -71,7 +71,7 @@ def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
     assert Logged().feed(b"\xff broken\n").file == "\ufffd broken\n"
 
 
-def test_a_progress_bar_is_one_line_in_the_file_with_its_last_state() -> None:
+def test_a_progress_bar_is_one_line_with_its_last_state() -> None:
     logged = Logged().feed(*(f"\r{percent:3}%|###" for percent in range(101)), "\n").close()
     assert logged.file.splitlines()[-1] == "100%|###"
     assert len(logged.file.splitlines()) == 2  # its first state, so that one sees it began, and its last

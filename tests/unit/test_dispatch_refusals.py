@@ -61,7 +61,7 @@ def test_paths_of_a_job_that_lead_out_of_the_outputs_are_refused(tmp_path: Path,
     assert os.listdir(tmp_path) == []
 
 
-def test_a_secret_that_does_not_resolve_stops_the_run_before_anything_is_made(
+def test_an_unresolved_secret_stops_the_run_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -66,7 +66,7 @@ def test_a_page_of_the_site_leads_to_no_file_beside_the_site() -> None:
     assert outside == []
 
 
-def test_the_page_on_architecture_has_every_room_in_the_order_that_import_linter_enforces() -> None:
+def test_the_architecture_page_has_every_room_in_import_linters_order() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = [layer.split(" | ") for one in contracts if one["type"] == "layers" for layer in one["layers"]]
     rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)

@@ -191,9 +191,7 @@ def test_each_checkout_is_held_against_its_pinned_commit(tmp_path: Path, monkeyp
     assert f"is at {there[:9]}, and xp's rendering was proven with 624b824a8" in said[0].text
 
 
-def test_a_launch_with_a_checkout_of_another_commit_is_refused_with_both_ways_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkout_of_another_commit_is_refused_with_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = checkout_in(tmp_path)
     monkeypatch.setenv("SLIME_PATH", str(tmp_path))
     wrong = "\n".join(differing(compose(SLIME).backend.commits))

@@ -138,7 +138,7 @@ def test_an_answer_is_given_where_there_is_no_tool() -> None:
     assert found.facts["random policy"].startswith("reward 0 to")
 
 
-def test_a_prompt_is_measured_as_the_model_reads_it_without_tools_where_calls_are_written_as_text() -> None:
+def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
     silent = rules(provider="tests.unit.test_env_check:Silent")
     assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
     assert checked(replace(silent, dialect=Dialect.ACTION)).facts["prompt"].startswith("3 to 3 tokens, of 3")
@@ -197,9 +197,7 @@ class Silent:
         (rules(serve=f"{DRAWN}:Steady"), None),
     ],
 )
-def test_a_prompt_that_another_session_or_process_does_not_repeat_is_a_fault_unless_it_is_live(
-    config: EnvConfig, place: str | None
-) -> None:
+def test_another_prompt_is_a_fault_unless_it_is_live(config: EnvConfig, place: str | None) -> None:
     def faults(config: EnvConfig) -> list[str]:
         return [fault for fault in checked(config, num_tasks=1, group_size=1).faults if "prompt" in fault]
 
@@ -256,7 +254,7 @@ class Clock:
 
 
 @pytest.mark.scorecard(59)
-def test_a_check_of_a_slow_environment_ends_in_its_time_and_tells_what_it_measured_till_then(
+def test_a_check_of_a_slow_environment_ends_and_tells_what_it_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watch, "EVERY_S", 0.05)

@@ -76,7 +76,7 @@ def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episo
         load_provider(rule, {})
 
 
-def test_the_made_set_is_the_same_everywhere_and_does_not_tell_its_answers() -> None:
+def test_the_made_set_is_reproducible_and_hides_its_answers() -> None:
     made = gsm8k.made()
     assert made == gsm8k.made()
     assert {split: len(rows) for split, rows in made.items()} == gsm8k.NUM_MADE

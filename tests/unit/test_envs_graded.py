@@ -78,7 +78,7 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, faul
 
 
 @pytest.mark.scorecard(40)
-def test_a_grader_that_never_lets_go_of_the_interpreter_costs_one_episode_and_no_other() -> None:
+def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
     """A regular expression that backtracks for ever: no thread of its process, and no signal handler, runs again."""
     config = with_limits(graded("backtracks"), retries_per_episode=1)
     provider = GradedProvider(config, {})
@@ -98,7 +98,7 @@ def test_a_grader_that_never_lets_go_of_the_interpreter_costs_one_episode_and_no
 
 @pytest.mark.scorecard(40)
 @pytest.mark.parametrize(("grader", "fault"), [("eats", "MemoryError"), ("ends", "it ended with code 3")])
-def test_a_grader_that_eats_memory_or_ends_its_process_makes_the_episode_void(grader: str, fault: str) -> None:
+def test_a_grader_that_eats_memory_or_exits_makes_void(grader: str, fault: str) -> None:
     config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)
     outcome, _ = play(config, 1, "1")
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
@@ -134,7 +134,7 @@ def test_the_reason_names_the_line_of_the_users_code() -> None:
     assert "graders.py" in (outcome.void_reason or "")
 
 
-def test_what_a_row_holds_beside_its_prompt_reaches_neither_the_prepared_task_nor_its_repr(package: Path) -> None:
+def test_a_rows_other_columns_reach_neither_task_nor_repr(package: Path) -> None:
     row = {"prompt": "a", "answer": "canary-1", "reward_spec": {"ground_truth": "canary-2"}, "note": "canary-3"}
     (package / "rows.jsonl").write_text(json.dumps(row))
     config = graded("equals", rows="lent_rows:rows.jsonl")
@@ -255,7 +255,7 @@ def test_arguments_go_to_the_function_or_to_the_class(grader: str) -> None:
     assert play(graded(grader, grader_args={"scale": 3.0}), 3, "3")[0].reward == 3.0
 
 
-def test_arguments_that_a_class_does_not_take_are_refused_with_those_that_it_takes() -> None:
+def test_unknown_arguments_of_a_class_are_refused_with_known_ones() -> None:
     with pytest.raises(XpError, match=r"env\.grader_args: .*'size'; .*:Scaled\(scale"):
         GradedProvider(graded("Scaled", grader_args={"size": 1}), {})
 

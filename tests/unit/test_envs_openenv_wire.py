@@ -10,7 +10,7 @@ from xp.envs import openenv
 from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ToolCrashed
 
 
-def test_the_action_model_is_the_tool_without_the_field_that_every_action_has() -> None:
+def test_the_action_model_is_the_tool_without_the_shared_field() -> None:
     action = {"title": "A", "description": "Go.", "properties": {"to": {"type": "string"}, "metadata": {}}}
     tool = openenv.step_tool({"action": {**action, "required": ["to"]}}, "x")
     assert tool is not None

@@ -33,7 +33,7 @@ def test_the_environments_word_ends_the_episode_and_its_rewards_are_summed() -> 
     assert session.num_closed == 1
 
 
-def test_a_reply_that_ends_the_episode_holds_nothing_to_append_but_the_turn_remembers_it() -> None:
+def test_a_final_reply_appends_nothing_but_is_remembered() -> None:
     episode = episode_of(FakeSession(steady))
     assert episode.step(call("win")).messages == ()
     assert episode.turns[0].messages == (
@@ -41,7 +41,7 @@ def test_a_reply_that_ends_the_episode_holds_nothing_to_append_but_the_turn_reme
     )
 
 
-def test_the_session_is_closed_with_the_last_turn_and_not_only_when_the_trainer_settles() -> None:
+def test_the_session_is_closed_with_the_last_turn() -> None:
     session = FakeSession(steady)
     episode = episode_of(session)
     episode.step(call("win"))
@@ -71,7 +71,7 @@ class NoTools(FakeSession):
 
 
 @pytest.mark.parametrize(("dialect", "text"), LOOKS_LIKE_A_CALL)
-def test_without_tools_a_text_that_only_looks_like_a_call_is_the_answer(dialect: Dialect, text: str) -> None:
+def test_without_tools_a_text_like_a_call_is_the_answer(dialect: Dialect, text: str) -> None:
     session = NoTools(steady, lambda _: ToolResult("right", 1.0, finished=True))
     episode = episode_of(session, replace(RULES, dialect=dialect))
     episode.step(f"<think>Hm.</think>{text}")
@@ -135,7 +135,7 @@ def test_a_turn_without_a_call_is_nudged_and_counts_as_a_turn() -> None:
 
 
 @pytest.mark.parametrize("rule", list(OnNoToolCall))
-def test_an_environment_with_a_terminal_tool_gets_the_plain_message_as_its_answer(rule: OnNoToolCall) -> None:
+def test_a_terminal_tool_gets_the_plain_message_as_its_answer(rule: OnNoToolCall) -> None:
     session = FakeSession(steady, grade=lambda text: ToolResult("graded", float(text == "42"), True))
     episode = episode_of(session, replace(RULES, on_no_tool_call=rule))
     episode.step(call("look"))
@@ -144,7 +144,7 @@ def test_an_environment_with_a_terminal_tool_gets_the_plain_message_as_its_answe
     assert episode.settle().reward == 1.0
 
 
-def test_an_answer_that_does_not_end_the_episode_stops_it_and_its_reward_counts() -> None:
+def test_an_answer_that_does_not_end_the_episode_stops_it() -> None:
     episode = episode_of(FakeSession(steady, grade=lambda _: ToolResult("noted", 0.75)))
     assert episode.step("maybe").status is EpisodeStatus.STOPPED
     assert episode.settle().reward == 0.75
@@ -187,7 +187,7 @@ def test_all_calls_are_executed_in_order_up_to_the_end() -> None:
     assert [message["content"][:5] for message in episode.turns[0].messages] == ["a roo", "Error", "won"]
 
 
-def test_a_call_that_the_environment_refuses_is_shown_and_the_episode_goes_on() -> None:
+def test_a_refused_call_is_shown_and_the_episode_goes_on() -> None:
     reply = episode_of(FakeSession(steady)).step(call("unknown"))
     assert reply.messages[0]["content"] == "'unknown' is not a valid tool"
 
@@ -221,7 +221,7 @@ CUT_ENDS = {
 
 
 @pytest.mark.parametrize("name", CUT_ENDS)
-def test_a_cut_turn_that_ends_the_episode_without_a_complete_call_truncates_it(name: str) -> None:
+def test_a_cut_last_turn_without_a_complete_call_truncates(name: str) -> None:
     text, rules = CUT_ENDS[name]
     for is_cut in (True, False):
         episode = episode_of(FakeSession(lambda *_: ToolResult("won", 1.0, finished=True)), rules)
@@ -231,7 +231,7 @@ def test_a_cut_turn_that_ends_the_episode_without_a_complete_call_truncates_it(n
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_cut_answer_is_graded_as_any_other_and_its_episode_is_truncated(finished: bool) -> None:
+def test_a_cut_answer_is_graded_and_its_episode_is_truncated(finished: bool) -> None:
     rules = replace(RULES, reward=RewardRule(Reduction.SUM, -1.0, None, None, 1e6))
     outcomes = []
     for is_cut in (True, False):
@@ -260,14 +260,14 @@ class LeavingSession(FakeSession):
 
 
 @pytest.mark.parametrize("rule", ToolCallsPerTurn)
-def test_a_complete_call_that_ends_the_episode_in_a_cut_turn_finishes_it(rule: ToolCallsPerTurn) -> None:
+def test_a_complete_final_call_in_a_cut_turn_finishes_the_episode(rule: ToolCallsPerTurn) -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, tool_calls_per_turn=rule))
     text = f"{call('win')}\n<tool_call>\n{{"
     assert episode.step(text, is_cut=True).status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.0
 
 
-def test_an_episode_that_goes_on_after_a_cut_turn_is_judged_by_its_last_turn() -> None:
+def test_after_a_cut_turn_the_last_turn_decides() -> None:
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE)
     episode = episode_of(FakeSession(steady), rules)
     assert episode.step("hm", is_cut=True).messages == ({"role": "user", "content": NUDGE},)

@@ -23,7 +23,7 @@ from xp.worker.played import live_prompt
 
 
 @pytest.mark.parametrize("reward", [1e30, -1e30, 1e6 + 1, math.inf, -math.inf, math.nan])
-def test_a_reward_beyond_the_bound_voids_with_the_reason_and_is_not_asked_for_again(reward: float) -> None:
+def test_a_reward_beyond_the_bound_voids_with_the_reason(reward: float) -> None:
     session = FakeSession(lambda name, done: ToolResult("paid", reward) if done else steady(name, done))
     episode = episode_of(session)
     episode.step(call("move"))
@@ -64,7 +64,7 @@ def test_a_fault_without_retries_voids_and_never_scores() -> None:
     assert len(session.calls) == 2
 
 
-def test_a_lost_session_is_replaced_by_a_fresh_one_brought_to_the_same_state() -> None:
+def test_a_lost_session_is_replaced_by_one_in_the_same_state() -> None:
     broken = FakeSession(lambda name, done: SessionLost("restart") if done == 2 else steady(name, done))
     fresh = FakeSession(steady)
     episode = Episode(TASK, Sessions(broken, fresh), RULES)
@@ -163,7 +163,7 @@ LIVE = replace(RULES, prompt=PromptSource.LIVE)
 PREPARED = Begins("play").prompt()
 
 
-def test_a_session_with_another_prompt_than_the_prepared_one_is_void_without_a_retry() -> None:
+def test_a_session_with_another_prompt_is_void_without_a_retry() -> None:
     sessions = Sessions(Begins("play on"), Begins("play"))
     episode = Episode(TASK, sessions, RULES, prepared=PREPARED)
     assert episode.step(call("win")).status is EpisodeStatus.VOID
@@ -177,7 +177,7 @@ def test_a_session_with_another_prompt_than_the_prepared_one_is_void_without_a_r
     assert list(episode.opening) == PREPARED
 
 
-def test_a_lost_session_must_come_back_with_the_prompt_that_the_model_has_read() -> None:
+def test_a_lost_session_returns_with_the_prompt_the_model_read() -> None:
     for rules in (RULES, LIVE):
         same = Episode(TASK, Sessions(Begins("play", lost_at=1), Begins("play")), rules, prepared=PREPARED)
         other = Episode(TASK, Sessions(Begins("play", lost_at=1), Begins("think")), rules, prepared=PREPARED)

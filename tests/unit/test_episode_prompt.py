@@ -63,7 +63,7 @@ def test_an_environments_system_message_joins_ours() -> None:
         ),
     ],
 )
-def test_the_first_difference_of_two_dialogues_is_told_in_a_few_printable_words(
+def test_the_first_difference_of_dialogues_is_a_few_words(
     expected: Sequence[Mapping[str, Any]], actual: Sequence[Mapping[str, Any]], words: str | None
 ) -> None:
     assert first_difference(expected, actual) == words

@@ -41,7 +41,7 @@ def test_an_outage_is_waited_out_until_the_deadline() -> None:
     assert rule.wait_s(Refused("429"), 3, 60.0) is None
 
 
-def test_in_an_outage_a_wish_for_an_hour_is_honoured_for_a_minute() -> None:
+def test_in_an_outage_an_hours_wish_is_honoured_a_minute() -> None:
     rule, fault = RetryRule(3, (ResponseLost,), (ResponseLost,)), ResponseLost("503")
     fault.retry_after_s = 3600.0
     assert 60.0 <= (rule.wait_s(fault, 1, 600.0) or 0.0) <= 67.0

@@ -24,7 +24,7 @@ def tokenizer_with(template: str) -> Any:
 
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3", "qwen3_instruct_2507"])
 @pytest.mark.parametrize("role", ["tool", "user"])
-def test_a_reply_opens_the_next_turn_whatever_the_template_does_to_earlier_ones(template: str, role: str) -> None:
+def test_a_reply_opens_the_next_turn_in_any_template(template: str, role: str) -> None:
     tokenizer = tokenizer_with(template)
     chat = ChatTokens(tokenizer)
     text = tokenizer.decode(chat.reply([Message(role=role, content="found it")], last_id=chat.end_id))

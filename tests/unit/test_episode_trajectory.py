@@ -54,7 +54,7 @@ def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: P
     assert kept == {digests[0]: [move, look], digests[2]: []}
 
 
-def test_a_prompt_is_kept_once_beside_the_records_where_the_run_keeps_prompts(tmp_path: Path) -> None:
+def test_a_prompt_is_kept_once_beside_the_records(tmp_path: Path) -> None:
     file = tmp_path / "trajectories" / "train.jsonl"
     with TrajectoryWriter(file) as writer:
         for prompt in ("<|im_start|>system\nö", None, "<|im_start|>system\nö", "other"):

@@ -84,7 +84,7 @@ def test_an_endpoint_that_never_answers_is_given_up_with_its_last_words() -> Non
     assert len(server.requests) == 3 + 1  # and a dialogue of one word, to see whether it lives
 
 
-def test_a_dialogue_at_which_a_living_endpoint_breaks_off_is_told_from_a_dead_endpoint() -> None:
+def test_a_dialogue_that_breaks_off_is_told_from_a_dead_endpoint() -> None:
     with serving(refusing((500, {}, {}), (500, {}, {}))) as server, pytest.raises(DialogueFails, match="HTTP 500"):
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
@@ -212,7 +212,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_of_the_model_behind_status_200_is_tried_again_and_is_no_answer(name: str) -> None:
+def test_an_error_of_the_model_with_status_200_is_tried_again(name: str) -> None:
     failure: Reply = (200, {}, FAILURES[name])
     with serving(refusing(failure)) as server:
         assert api(server).ask(MESSAGES, [], 0.0).completion_tokens == 5
@@ -222,7 +222,7 @@ def test_a_failure_of_the_model_behind_status_200_is_tried_again_and_is_no_answe
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
 
-def test_a_refused_request_is_not_repeated_and_the_message_never_holds_the_key() -> None:
+def test_a_refused_request_is_not_repeated_nor_the_key_shown() -> None:
     reply = (401, {}, {"error": {"message": f"Incorrect API key provided: {SECRET}"}})
     with serving(refusing(reply)) as server:
         with pytest.raises(XpError, match="refuses the key") as caught:
@@ -234,7 +234,7 @@ def test_a_refused_request_is_not_repeated_and_the_message_never_holds_the_key()
     assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
 
 
-def test_a_redirect_is_not_followed_so_that_the_key_stays_with_its_origin() -> None:
+def test_a_redirect_is_not_followed_and_the_key_stays() -> None:
     with serving(ChatServer()) as other:
         with serving(refusing((307, {"Location": f"{other.url}/chat/completions"}, {}))) as server:
             with pytest.raises(XpError, match="redirects are not followed"):
@@ -249,7 +249,7 @@ def test_a_key_does_not_travel_in_the_clear() -> None:
     Api(endpoint, "m", None)
 
 
-def test_a_key_in_the_place_of_its_variable_is_refused_without_being_repeated() -> None:
+def test_a_key_instead_of_its_variable_is_refused_and_not_repeated() -> None:
     for key in (SECRET, SECRET.replace("-", "_")):
         with pytest.raises(XpError, match="never the key itself") as caught:
             settings({"model.key": key})
@@ -259,7 +259,7 @@ def test_a_key_in_the_place_of_its_variable_is_refused_without_being_repeated() 
     assert SECRET not in str(caught.value)
 
 
-def test_a_native_call_is_read_by_the_episode_and_answered_by_its_id() -> None:
+def test_a_native_call_is_read_and_answered_by_its_id() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
     function = {"name": "echo", "arguments": '{"text": "hi"}'}
     message = {"content": "Now.", "tool_calls": [{"id": "c7", "type": "function", "function": function}] * 2}
@@ -278,7 +278,7 @@ def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> N
     assert isinstance(call, Malformed)
 
 
-def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:
+def test_tools_in_text_are_written_by_xp_and_answered_as_user() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     assert dialogue.schemas == []
     assert "<tools>" in dialogue.messages[0]["content"]
@@ -289,7 +289,7 @@ def test_in_text_xp_writes_the_tools_and_the_answers_come_as_the_user() -> None:
     assert [one["role"] for one in dialogue.messages[-2:]] == ["assistant", "user"]
 
 
-def test_a_call_that_a_server_reads_out_of_the_text_is_not_lost() -> None:
+def test_a_call_that_a_server_reads_from_text_is_not_lost() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     message = {"content": "", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": {"text": "hi"}}}]}
     text = dialogue.written(message)
@@ -328,7 +328,7 @@ def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], wri
         (["model=endpoint", "model.url=http://h/v1", "model.name=a", "eval.engine=vllm"], "models of this machine"),
     ],
 )
-def test_a_command_line_that_is_not_understood_is_refused_with_the_way_out(words: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_refused_with_the_way_out(words: list[str], told: str) -> None:
     with pytest.raises(XpError, match=told):
         read(words)
 
@@ -341,9 +341,7 @@ def test_models_and_environments_come_as_lists() -> None:
 
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])
 @pytest.mark.parametrize("said", ["It was the but", call("win")], ids=["text", "a complete call"])
-def test_an_episode_whose_last_message_was_cut_is_truncated_unless_a_complete_call_ended_it(
-    finish_reason: str, said: str
-) -> None:
+def test_a_cut_last_message_truncates_unless_its_call_ended_it(finish_reason: str, said: str) -> None:
     episode = Episode(TASK, lambda: FakeSession(steady, lambda _: ToolResult("graded", 0.25, True)), RULES)
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     with serving(ChatServer(lambda _: {"content": said}, finish_reason=finish_reason)) as server:

@@ -80,7 +80,7 @@ def test_the_embedded_default_evaluates_on_512_episodes() -> None:
     assert f"512 episodes, before and after training: 1,024 episodes, {share}" in evaluation_line(compose([]))
 
 
-def test_the_number_of_held_out_tasks_that_only_the_environment_knows_comes_from_the_cached_set(tmp_path: Path) -> None:
+def test_an_environments_number_of_held_out_tasks_comes_from_cache(tmp_path: Path) -> None:
     spec = compose(["env=multiply", f"outputs={tmp_path}"])
     assert evaluation_line(spec).endswith("how many there are is known after prepare")
     cache(spec, train=2000, held_out=500)

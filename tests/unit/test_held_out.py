@@ -114,7 +114,7 @@ def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> No
     ]
 
 
-def test_the_plan_refuses_all_tasks_and_a_share_once_the_size_is_known(tmp_path: Path) -> None:
+def test_the_plan_refuses_all_tasks_and_a_share(tmp_path: Path) -> None:
     served = ["env=openreward", "env.serve=xp.builtin.echo:Echo", f"outputs={tmp_path}"]
     greedy = compose([*served, "env.train.num_tasks=2"])
     assert build_plan(greedy, "r").stages  # nothing is known yet
@@ -137,7 +137,7 @@ def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Pa
     assert build_plan(mix, "r").stages
 
 
-def test_the_plan_refuses_it_too_once_a_set_of_the_environment_has_told_its_splits(tmp_path: Path) -> None:
+def test_the_plan_refuses_it_once_a_set_has_told_splits(tmp_path: Path) -> None:
     served = ["env=openreward", "env.serve=tests.envs_under_test.catalog.answers:GSM1K", f"outputs={tmp_path}"]
     spec = compose([*served, "env.held_out.num_tasks=2"])
     assert build_plan(spec, "r").stages  # nothing is known yet

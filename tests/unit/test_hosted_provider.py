@@ -53,7 +53,7 @@ class TestHosted(ProviderSuite):
         return HostedGrader(graded("equals"), os.environ)
 
 
-def test_tasks_that_cannot_leave_their_process_are_a_fault_and_others_go_on() -> None:
+def test_tasks_that_cannot_leave_their_process_are_a_fault() -> None:
     provider = HostedGrader(graded("equals", rows=f"{MODULE}:unsendable_rows"), os.environ)
     with pytest.raises(ProtocolError, match="cannot be sent"):
         provider.tasks("train", [0])
@@ -65,7 +65,7 @@ def child_of(provider: HostedProvider) -> Any:
     return provider._host.child()
 
 
-def test_a_session_whose_process_ended_is_lost_and_the_next_one_has_a_new_process() -> None:
+def test_a_session_whose_process_ended_is_lost_and_replaced() -> None:
     provider = HostedGrader(graded("Higher"), os.environ)
     session = provider.open(Task("x", "train", 5))
     child_of(provider).end("killed by the test")
@@ -75,7 +75,7 @@ def test_a_session_whose_process_ended_is_lost_and_the_next_one_has_a_new_proces
     provider.close()
 
 
-def test_an_episode_goes_on_in_a_new_process_with_what_was_said_before() -> None:
+def test_an_episode_continues_in_a_new_process() -> None:
     config = graded("Higher")
     provider = HostedGrader(config, os.environ)
     task = Task("x", "train", 5)
@@ -87,7 +87,7 @@ def test_an_episode_goes_on_in_a_new_process_with_what_was_said_before() -> None
     provider.close()
 
 
-def test_a_package_that_is_nowhere_is_named_with_the_way_to_install_it() -> None:
+def test_a_missing_package_is_named_with_the_way_to_install() -> None:
     with pytest.raises(XpError, match=r"pip install 'no-such-package==1.0'.*env.python") as raised:
         LackingProvider(graded("Higher"), {**os.environ, "XP_PYTHON": sys.executable}).splits()
     assert sys.executable in str(raised.value)

@@ -136,7 +136,7 @@ def test_an_engine_that_answers_badly_is_lost() -> None:
     assert caught.value.code is ExitCode.ENGINE
 
 
-def test_a_vllm_server_that_writes_more_than_it_was_asked_for_has_failed() -> None:
+def test_a_vllm_server_that_writes_too_much_has_failed() -> None:
     answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
     with raw_server(lambda: whole(json.dumps(answer).encode())) as url, pytest.raises(XpError, match="5 token ids"):
         ServerWriter(url, SAMPLING, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))

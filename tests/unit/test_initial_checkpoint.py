@@ -53,9 +53,7 @@ def config_of(plan: Plan, stage: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_training_and_the_first_evaluation_start_there_and_the_reference_is_the_model(
-    backend: str, tmp_path: Path
-) -> None:
+def test_training_starts_there_and_the_reference_is_the_model(backend: str, tmp_path: Path) -> None:
     plan = build_plan(compose(overrides(tmp_path, backend)), "r")
     train = config_of(plan, "train")
     assert train["initial_checkpoint"] == str(tmp_path / "sft")
@@ -117,7 +115,7 @@ def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
     assert "Slime's critic starts from a Megatron checkpoint" in fault(*overrides(tmp_path, "slime", *critic))
 
 
-def test_the_network_of_the_embedded_model_is_compared_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_the_embedded_models_network_is_compared_where_known(tmp_path: Path) -> None:
     build = compose([]).model.build
     assert build is not None
     start = checkpoint_at(

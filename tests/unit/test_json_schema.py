@@ -129,7 +129,7 @@ def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
     assert isinstance(found, Malformed)
 
 
-def test_the_arguments_of_a_tool_may_be_behind_a_reference_or_in_branches() -> None:
+def test_a_tools_arguments_may_be_behind_a_reference() -> None:
     recursive = Node.model_json_schema()
     assert "properties" not in recursive
     assert set(properties(recursive)) == {"name", "children"}

@@ -13,7 +13,7 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
-def test_a_warm_up_of_four_begins_at_a_quarter_and_its_fourth_update_has_the_whole_rate() -> None:
+def test_a_warm_up_of_four_begins_at_a_quarter() -> None:
     assert [learning_rate_factor("constant", 4, UPDATES, update) for update in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
 
 

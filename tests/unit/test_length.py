@@ -84,7 +84,7 @@ def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
     assert told("trl", config.with_length(Length(9, 3))) == [36]
 
 
-def test_fewer_tasks_than_a_step_takes_are_refused_when_planning_and_before_training(tmp_path: Path) -> None:
+def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path: Path) -> None:
     way_out = r"a step takes 16 tasks and there are 10; set training\.prompts_per_step=10 at most, or"
     with pytest.raises(XpError, match=way_out) as planned:
         build_plan(compose([*WHODUNIT["trl"], "env.train.num_tasks=10"]), "r")
@@ -94,7 +94,7 @@ def test_fewer_tasks_than_a_step_takes_are_refused_when_planning_and_before_trai
     assert run.value.code is ExitCode.TASKS
 
 
-def test_the_number_of_tasks_that_only_the_environment_knows_is_said_to_be_open_until_the_set_is_there(
+def test_an_unknown_number_of_tasks_is_open_until_prepared(
     tmp_path: Path,
 ) -> None:
     spec = compose([*WHODUNIT["skyrl"], "env.train.num_tasks=null", f"outputs={tmp_path}"])
@@ -103,14 +103,14 @@ def test_the_number_of_tasks_that_only_the_environment_knows_is_said_to_be_open_
     assert training_line(spec).startswith("the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes")
 
 
-def test_a_warm_up_longer_than_slimes_epochs_is_refused_once_their_steps_are_known() -> None:
+def test_a_warm_up_longer_than_slimes_epochs_is_refused() -> None:
     config = config_of("slime", "training.warmup_updates=10", "env.train.num_tasks=null")
     check_warm_up(config.with_length(Length(10, 3)))
     with pytest.raises(XpError, match="Megatron refuses a warm-up that is longer than the run of 9"):
         check_warm_up(config.with_length(Length(9, 3)))
 
 
-def test_a_warm_up_as_long_as_the_epochs_of_skyrls_megatron_is_refused_once_their_steps_are_known() -> None:
+def test_a_warm_up_as_long_as_skyrls_megatron_is_refused() -> None:
     warm_up = SimpleNamespace(optimizer_config=SimpleNamespace(num_warmup_steps=10))
     megatron, fsdp = (
         SimpleNamespace(trainer=SimpleNamespace(strategy=name, policy=warm_up)) for name in ("megatron", "fsdp")
@@ -133,7 +133,7 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     assert "18 steps (3 epochs of 100 tasks)" in table(record)
 
 
-def test_epochs_that_are_fewer_steps_than_a_resumed_run_has_made_are_refused(tmp_path: Path) -> None:
+def test_fewer_epochs_than_a_resumed_runs_steps_are_refused(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"stage": "train", "step": 18}\n')
     stage = tmp_path / "attempt_2" / "train"
     stage.mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_whoever_sets_one_of_the_two_takes_the_other_away(
     assert length_of(compose(overrides)) == length
 
 
-def test_a_file_of_the_users_own_takes_the_place_of_an_options_default(tmp_path: Path) -> None:
+def test_a_users_file_replaces_the_default_of_an_option(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n")
     assert length_of(compose(["recipes=mine"], [tmp_path])) == (None, 5)
@@ -189,7 +189,7 @@ def test_neither_is_refused() -> None:
         compose(["training.num_steps=null"])
 
 
-def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path: Path) -> None:
+def test_a_run_of_epochs_resumes_with_steps_and_vice_versa(tmp_path: Path) -> None:
     from xp.composition import to_yaml
     from xp.run_records.resume import spec_to_resume
 
@@ -204,9 +204,7 @@ def test_a_run_of_epochs_is_resumed_with_steps_and_the_other_way_round(tmp_path:
 
 
 @pytest.mark.parametrize("before", ["training.epochs=3", "training.num_steps=9"])
-def test_a_resume_with_fewer_epochs_than_were_made_is_refused_before_anything_changes(
-    before: str, tmp_path: Path
-) -> None:
+def test_a_resume_with_fewer_epochs_than_made_is_refused(before: str, tmp_path: Path) -> None:
     from xp.composition import to_yaml
     from xp.run_records.resume import spec_to_resume
 

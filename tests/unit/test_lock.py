@@ -69,9 +69,7 @@ def asked(extras: Iterable[str]) -> Iterator[Requirement]:
     )
 
 
-def test_every_requirement_of_the_project_is_pinned_to_a_version_that_it_allows(
-    lock: Lock, pins: dict[str, str]
-) -> None:
+def test_every_requirement_is_pinned_to_a_version_it_allows(lock: Lock, pins: dict[str, str]) -> None:
     stale = [str(part) for part in asked(lock.extras) if pins.get(canonicalize_name(part.name)) not in part.specifier]
     assert not stale, "make lock, and commit requirements/"
 
@@ -89,7 +87,7 @@ def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_environment_of_a_trainer_is_what_its_requirements_and_the_makefile_ask_for(trainer: str) -> None:
+def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: str) -> None:
     lock = lock_of(f"{trainer}.lock", f"{trainer.upper()}_ALONE")
     found = pins_of(lock)
     texts = [line.partition("#")[0].strip() for line in (ROOT / f"requirements/{trainer}.txt").read_text().splitlines()]
@@ -112,7 +110,7 @@ def test_every_line_is_a_version_with_hashes_and_names_no_address(name: str) -> 
         assert " @ " not in line
 
 
-def test_torch_and_what_it_brings_is_left_to_the_build_that_the_machine_wants(lock: Lock) -> None:
+def test_torch_is_left_to_the_build_the_machine_wants(lock: Lock) -> None:
     names = {line.partition("==")[0] for line in lock.lines}
     assert not names & set(words("TORCHS"))
     assert not [name for name in names if name.startswith("nvidia-")]

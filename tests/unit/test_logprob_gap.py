@@ -11,7 +11,7 @@ from xp.errors import ExitCode, XpError
 from xp.worker.step_log import check_gap
 
 
-def test_a_gap_above_the_limit_stops_the_run_and_says_what_it_usually_is() -> None:
+def test_a_gap_above_the_limit_stops_with_its_usual_cause() -> None:
     with pytest.raises(XpError) as caught:
         check_gap(3, 0.25, 0.1)
     assert caught.value.code is ExitCode.DIVERGED

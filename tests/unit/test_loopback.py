@@ -60,7 +60,7 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
-def test_a_process_that_inherits_the_name_of_a_cluster_without_its_token_makes_its_own() -> None:
+def test_a_process_without_a_clusters_token_makes_its_own() -> None:
     """Ray would take the machine's address otherwise, where no store listens, and the job would wait ten minutes."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     own = environment_of({**inherited, private_ray.DIRECTORY: "/tmp/of-the-parent"})

@@ -48,7 +48,7 @@ def test_with_a_gpu_no_index_is_named_and_none_is_asked() -> None:
     assert make_venv.torch_index(False, asked) is None
 
 
-def test_where_that_index_does_not_answer_pip_looks_and_the_user_reads_what_it_may_cost(
+def test_without_its_index_pip_looks_and_the_cost_is_told(
     capsys: pytest.CaptureFixture[str], commands: Commands
 ) -> None:
     index = make_venv.torch_index(True, lambda _: False)
@@ -73,9 +73,7 @@ def test_where_uv_fails_pip_installs_the_lock_by_its_hashes(commands: Commands) 
     assert {"--no-deps", "--require-hashes"} <= set(commands.ran[-1])
 
 
-def test_where_there_is_no_uv_the_locks_own_is_installed_first_with_its_hashes(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_uv_the_locks_uv_is_installed_with_hashes(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_venv.shutil, "which", lambda _: None)
     locks: list[str] = []
 

@@ -140,7 +140,7 @@ def test_every_model_is_judged_on_every_hardware(model: str, hardware: str) -> N
     assert "to spare" in lines[-1] or "would not fit" in lines[-1]
 
 
-def test_skyrls_critic_takes_turns_with_the_policy_and_leaves_its_optimizer_only_where_it_is_told_to() -> None:
+def test_skyrls_critic_takes_turns_and_leaves_its_optimizer_where_told() -> None:
     stays = (*SKYRL, "backend.parallel.offload_optimizer=false")
     with_critic, without = (estimate(compose([*stays, f"algorithm={name}"])) for name in ("ppo", "grpo"))
     adam = 8 * 3_085_938_688 / 4
@@ -209,7 +209,7 @@ def test_only_what_no_lengths_make_fit_is_refused() -> None:
     assert not [*memory_refusals(compose([*GSM8K, "training.micro_batch_size=256"]))]
 
 
-def test_an_episode_longer_than_the_token_budget_is_a_micro_batch_of_its_own() -> None:
+def test_an_episode_over_the_token_budget_is_its_own_batch() -> None:
     budget = (*SLIME, "training.max_tokens_per_micro_batch=4096", "training.max_response_tokens=8192")
     spec = compose([*budget, "training.max_prompt_tokens=1024"])
     assert estimate(spec).tokens == 9216

@@ -143,7 +143,7 @@ def test_two_prompts_that_differ_in_their_calls_are_two() -> None:
     assert ShardEntry(0, "h", tuple(one)).prompt_digest != ShardEntry(0, "h", tuple(other)).prompt_digest
 
 
-def test_blocks_of_an_ors_server_become_what_openrewards_own_client_makes_of_them() -> None:
+def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:
     from openreward.api.environments import client
     from openreward.api.environments.types import Message as Said
     from openreward.api.environments.types import TextBlock, ToolCallBlock, ToolResultBlock

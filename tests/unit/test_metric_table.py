@@ -41,7 +41,7 @@ def test_every_name_in_the_code_is_in_the_table() -> None:
     assert {name for name in found if find(name) is None} == set()
 
 
-def test_the_episodes_metrics_are_in_the_table_and_none_of_its_rows_is_missing() -> None:
+def test_the_episodes_metrics_are_all_in_the_table() -> None:
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0})
     outcome = replace(
         outcome, judges={"prompt_tokens": 10.0, "completion_tokens": 5.0, "cost_usd": 0.001}, grader={"acc": 1.0}

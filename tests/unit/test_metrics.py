@@ -86,7 +86,7 @@ def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [None, "", '{"step": 2, "sta', '{"step": 0, "stage": "evaluate"}\n'])
-def test_a_training_that_goes_on_without_its_earlier_lines_says_so_and_has_the_file_again(
+def test_a_training_without_its_earlier_lines_says_so(
     tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "metrics.jsonl"

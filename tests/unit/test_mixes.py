@@ -91,7 +91,7 @@ def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) 
         (["env=reasoning_gym"], "reasoning_gym"),
     ],
 )
-def test_an_environment_has_the_name_of_its_option_or_of_what_the_user_gives(words: list[str], name: str) -> None:
+def test_an_environment_has_its_options_name_or_the_users(words: list[str], name: str) -> None:
     assert list(compose(words).env.members) == [name]
 
 

@@ -113,13 +113,13 @@ def test_a_checkout_that_no_image_has_is_refused() -> None:
         build_plan(compose(["env=whodunit", "backend=skyrl-main", "hardware=h100x8", "launcher=modal"]), "r")
 
 
-def test_a_call_that_is_left_alone_is_tried_again_after_a_time_limit() -> None:
+def test_a_call_without_an_answer_is_repeated_after_a_time_limit() -> None:
     train = part("train", job(image="someone/trainer:1"))
     assert "retries=0," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3))
     assert "retries=3," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3, detach=True))
 
 
-def test_a_run_that_is_left_to_modal_is_one_app_whose_functions_follow_each_other() -> None:
+def test_a_detached_run_on_modal_is_one_app_of_functions() -> None:
     parts = [part("prepare", job(Resources("cpu", 0, 1, 4, 8.0))), part("train", job())]
     text = app_text("t", "xp", parts, launcher_spec("modal"))
     assert "for stage in (stage_prepare, stage_train,):" in text

@@ -51,7 +51,7 @@ print(*ray.get([told.remote(), own.remote()]))
 """
 
 
-def test_a_process_of_a_ray_cluster_has_the_interface_of_the_address_that_ray_uses(tmp_path: Path) -> None:
+def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
     """A cluster that xp did not start: its raylets were not told, and gloo would take a machine's 127.0.1.1."""
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environ.pop("GLOO_SOCKET_IFNAME", None)

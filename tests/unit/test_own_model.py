@@ -128,7 +128,7 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
     assert "the config.json of Org/Other is neither on this machine" in memory_lines(unknown)[0]
 
 
-def test_an_unknown_model_can_be_planned_and_its_context_is_what_the_run_asks_for() -> None:
+def test_an_unknown_model_can_be_planned_with_the_runs_context() -> None:
     spec = compose(["model=hf", "model.path=Org/Model", "hardware=a100x4", "env=whodunit"])
     assert [stage.name for stage in build_plan(spec, "r").stages] == ["prepare", "train", "evaluate"]
     assert spec.model.max_context_tokens == spec.training.max_prompt_tokens + spec.training.max_response_tokens
@@ -150,7 +150,7 @@ def test_a_path_for_an_option_is_answered(path: str) -> None:
     assert f"set model=hf model.path={path}" in fault(f"model={path}")
 
 
-def test_an_absolute_path_without_a_model_is_refused_where_the_run_is_on_this_machine(tmp_path: Path) -> None:
+def test_an_absolute_path_without_a_model_is_refused_here(tmp_path: Path) -> None:
     for path in (tmp_path / "nope", tmp_path):
         text = fault("model=hf", f"model.path={path}")
         assert f"model.path={path}: no such directory with a config.json on this machine, where launcher=local" in text
@@ -267,7 +267,7 @@ def transformers_config(name: str) -> Mapping[str, Any] | None:
 
 
 @pytest.mark.parametrize("family", RECURRENT)
-def test_a_family_with_recurrent_layers_is_known_with_a_list_of_its_layers_and_without(family: str) -> None:
+def test_a_family_with_recurrent_layers_is_known_with_its_layers(family: str) -> None:
     config = transformers_config(family) or {"model_type": family}
     without_list = {key: value for key, value in config.items() if key not in ("layer_types", "layers_block_type")}
     assert stated(without_list)["recurrent_layers"]
@@ -293,7 +293,7 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("command", ["plan", "doctor"])
-def test_a_directory_without_a_part_of_the_model_is_refused_with_its_name(
+def test_a_directory_without_a_part_of_the_model_is_refused(
     command: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = model_at(tmp_path / "mine")

@@ -51,9 +51,7 @@ def drawn(terminal: Terminal) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
 
 
-def test_a_terminal_sees_stages_steps_and_curves_and_the_last_lines_while_it_goes_on(
-    tmp_path: Path, terminal: Terminal
-) -> None:
+def test_a_terminal_sees_stages_steps_curves_and_last_lines(tmp_path: Path, terminal: Terminal) -> None:
     run = progressing(tmp_path)
     with before(terminal), screen(run, has_panel=True) as echo:
         echo("loading\nstep 1\r")
@@ -75,7 +73,7 @@ def test_words_of_a_stage_cannot_act_on_the_terminal(tmp_path: Path, terminal: T
         assert word not in terminal.getvalue()
 
 
-def test_of_a_progress_bar_the_last_state_stays_and_of_lines_the_last_ones(tmp_path: Path) -> None:
+def test_the_last_state_of_bars_and_last_lines_stay(tmp_path: Path) -> None:
     panel = Panel(tmp_path / "not there yet")
     panel.echo("bar 1%\rbar 50%\r")
     panel.echo("bar 100%\n")

@@ -29,7 +29,7 @@ def test_the_committed_measure_has_every_option_on_every_backend() -> None:
     assert SAID["bar"] == BAR
 
 
-def test_every_difference_above_the_bar_has_a_reason_and_every_reason_a_difference() -> None:
+def test_differences_above_the_bar_and_reasons_match() -> None:
     assert unexplained(COMMITTED) == []
     for option in OPTIONS:
         for backend in option.why:
@@ -60,7 +60,7 @@ def test_each_trainer_applies_the_learning_rate_that_xp_means() -> None:
     assert max(rates) < BAR
 
 
-def test_two_ranks_and_a_critic_are_measured_on_every_backend_that_takes_them() -> None:
+def test_two_ranks_and_a_critic_are_measured_on_every_backend() -> None:
     cells = [
         (option, backend, cell)
         for option, by_backend in COMMITTED.options.items()

@@ -39,7 +39,7 @@ def test_a_directory_ends_with_its_process_and_only_its_user_opens_it(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_process_leaves_its_directory_only_until_the_next_one_is_made(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_directory_until_the_next_one(tmp_path: Path) -> None:
     killed, left = maker(tmp_path)
     alive, kept = maker(tmp_path)
     (left / "ray").mkdir()

@@ -73,9 +73,7 @@ def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.Ca
     assert "\x1b" not in shown
 
 
-def test_a_symptom_is_a_problem_too_and_stands_at_the_end_of_its_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_symptom_is_a_problem_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = progressing(tmp_path)
     lines = FAULTS["constant reward"][1]
     (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "stage": "train"}) + "\n" for line in lines))
@@ -86,9 +84,7 @@ def test_a_symptom_is_a_problem_too_and_stands_at_the_end_of_its_run(
     assert second.strip() == f"python -m xp runs diagnose R outputs={tmp_path}"
 
 
-def test_watching_in_a_pipe_prints_a_line_for_each_change_until_the_run_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_in_a_pipe_prints_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = progressing(tmp_path, RunStatus.RUNNING)
     monkeypatch.setattr(sys, "stdout", told := io.StringIO())  # capsys loses what is written while it is read
     metrics = run / "metrics.jsonl"

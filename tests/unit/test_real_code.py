@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.real_code import real_code
 
 
-def test_a_run_says_whose_real_code_it_ran_and_how_to_run_the_rest() -> None:
+def test_a_run_says_whose_real_code_it_ran() -> None:
     passed = [
         "tests/trainers/test_trl_loss.py::a",
         "tests/trainers/test_trl.py::b",

@@ -33,9 +33,7 @@ def test_every_recipe_of_xp_comes_back(name: str, tmp_path: Path) -> None:
     assert composed(recipe_of(spec, "x"), tmp_path) == spec
 
 
-def test_a_run_is_printed_with_its_options_and_the_defaults_beside_the_values(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_printed_with_options_and_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = compose(["training.num_steps=7", "algorithm=rloo", "training.learning_rate=1e-4"])
     run = tmp_path / "outputs/runs/run-1"
     run.mkdir(parents=True)

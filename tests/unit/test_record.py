@@ -50,7 +50,7 @@ def test_a_record_survives_the_disk(directory: Path) -> None:
     assert read_record(directory) == replace(expected, user=user, directory=place)
 
 
-def test_what_was_not_the_real_one_is_on_record_and_in_the_table(directory: Path) -> None:
+def test_stand_ins_are_on_record_and_in_the_table(directory: Path) -> None:
     record = update_stage(begun(), "train", stand_ins=("vLLM: xp's own engine", "NCCL: gloo"))
     write_record(directory, record)
     assert read_record(directory).attempts[0].stages[1].stand_ins == ("vLLM: xp's own engine", "NCCL: gloo")

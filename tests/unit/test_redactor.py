@@ -63,7 +63,7 @@ def test_a_value_too_short_to_hide_is_left_alone() -> None:
     assert Redactor(["1", "abc", ""]).redact("step 1 of 10: abc") == "step 1 of 10: abc"
 
 
-def test_each_line_of_a_long_value_is_masked_for_logs_are_read_by_line() -> None:
+def test_each_line_of_a_long_value_is_masked() -> None:
     pem = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n-----END KEY-----\n"
     redactor = Redactor([pem])
     text = "\n".join(redactor.redact(line) for line in pem.splitlines())
@@ -80,7 +80,7 @@ def test_a_repr_does_not_tell() -> None:
 
 
 @given(cut=st.integers(1, len(SECRET) - 1), before=st.text(alphabet="xyz \n", max_size=8))
-def test_the_beginning_of_a_value_at_the_end_of_a_text_is_held_back(cut: int, before: str) -> None:
+def test_a_texts_end_that_may_begin_a_value_is_held_back(cut: int, before: str) -> None:
     redactor = Redactor([SECRET])
     text = before + SECRET[:cut]
     assert redactor.safe_length(text) <= len(before)

@@ -37,7 +37,7 @@ def index_of(run: Path) -> EpisodeIndex:
     return found
 
 
-def test_an_index_takes_what_was_added_and_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
+def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> None:
     file = tmp_path / "attempt_1/train/trajectories/train.jsonl"
     write_episodes(file, [episode("train", 0, 0, 0, 1.0)])
     index = index_of(tmp_path)
@@ -54,7 +54,7 @@ def test_an_index_takes_what_was_added_and_waits_for_the_end_of_a_line(tmp_path:
     assert index.num_unreadable == 2
 
 
-def test_of_each_step_the_groups_of_best_median_and_worst_and_every_void_are_chosen(tmp_path: Path) -> None:
+def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> None:
     rewards = {0: 0.1, 1: 0.2, 2: 0.5, 3: 0.8, 4: 0.9, 5: None, 6: None}
     episodes = [episode("train", 0, index, sample, reward) for index, reward in rewards.items() for sample in (0, 1)]
     write_episodes(tmp_path / "attempt_1/train/trajectories/train.jsonl", episodes)
@@ -67,7 +67,7 @@ def test_of_each_step_the_groups_of_best_median_and_worst_and_every_void_are_cho
     assert chosen(rows, Extent.NONE) == {}
 
 
-def test_a_page_holds_the_figures_of_all_episodes_and_the_text_of_the_chosen_ones(outputs: Path) -> None:
+def test_a_page_has_all_figures_and_the_chosen_episodes_text(outputs: Path) -> None:
     _, data, chunks = report([outputs / "runs/run-one"])
     columns = data["runs"][0]["episodes"]["columns"]
     assert len(columns["step"]) == 4 * 8 + 40
@@ -142,7 +142,7 @@ def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Pa
             named_runs(outputs, [word])
 
 
-def test_the_command_writes_the_page_beside_the_run_and_several_below_the_outputs(
+def test_the_command_writes_pages_beside_runs_or_below_outputs(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", "run-one", f"outputs={outputs}"]) == 0

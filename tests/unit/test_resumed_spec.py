@@ -79,7 +79,7 @@ def test_fewer_steps_than_a_run_has_made_are_refused(
     assert "has made 3 steps; give 3 or more" in "".join(capsys.readouterr())
 
 
-def test_a_checkpoint_that_does_not_exist_changes_nothing_and_those_that_do_are_named(
+def test_a_missing_checkpoint_changes_nothing_and_the_existing_are_named(
     say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert say("training.num_steps=3")[0] == 0

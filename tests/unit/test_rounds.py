@@ -36,14 +36,14 @@ def test_every_task_has_its_samples_and_not_one_more() -> None:
 
 
 @given(few=st.integers(1, 40), more=st.integers(0, 40))
-def test_a_smaller_evaluation_plays_part_of_a_larger_one_in_the_order_of_the_set(few: int, more: int) -> None:
+def test_a_smaller_evaluation_plays_the_beginning_of_a_larger_one(few: int, more: int) -> None:
     small, large = Rounds(few, 1).tasks(tasks(60)), Rounds(few + more, 1).tasks(tasks(60))
     assert len(small) == min(few, 60)
     assert set(small) <= set(large)
     assert large == [task for task in tasks(60) if task in large]
 
 
-def test_the_choice_does_not_depend_on_the_order_of_the_set_nor_on_tasks_that_are_not_chosen() -> None:
+def test_the_choice_does_not_depend_on_order_or_unchosen_tasks() -> None:
     chosen = Rounds(10, 1).tasks(tasks(60))
     rest = [task for task in tasks(60) if task not in chosen]
     assert set(Rounds(10, 1).tasks([*reversed(rest[::2]), *chosen])) == set(chosen)

@@ -38,7 +38,7 @@ def small(tmp_path: Path) -> RuntimeLock:
 
 
 @pytest.mark.parametrize("name", sorted(locks()))
-def test_every_package_of_a_lock_has_a_version_and_a_hash_and_no_registry_is_named(name: str) -> None:
+def test_every_package_of_a_lock_has_version_and_hash(name: str) -> None:
     text = (locks()[name].directory / LOCK).read_text()
     entries = [entry for entry in re.split(r"\n(?=\S)", text) if not entry.startswith("#")]
     assert len(entries) > 50
@@ -53,7 +53,7 @@ def test_the_pins_of_a_backend_are_the_versions_of_its_lock(backend: str) -> Non
     assert {package: versions.get(package) for package in pins} == pins
 
 
-def test_every_version_that_pyproject_fixes_for_a_trainer_is_that_of_its_lock() -> None:
+def test_every_version_in_pyproject_is_that_of_its_lock() -> None:
     import tomllib
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -63,7 +63,7 @@ def test_every_version_that_pyproject_fixes_for_a_trainer_is_that_of_its_lock() 
         assert {package: locks()[name].versions().get(package) for package in fixed} == fixed
 
 
-def test_the_wheel_of_flash_attention_is_named_by_address_and_hash_for_each_python() -> None:
+def test_flash_attentions_wheel_has_address_and_hash_for_each_python() -> None:
     lines = (locks()["skyrl"].directory / "flash-attention.txt").read_text().splitlines()
     wheels = [line for line in lines if not line.startswith("#")]
     torch = locks()["skyrl"].versions()["torch"].rpartition(".")[0]
@@ -75,7 +75,7 @@ def test_the_wheel_of_flash_attention_is_named_by_address_and_hash_for_each_pyth
         assert f'python_version == "{python}"' in line
 
 
-def test_a_job_on_gpus_names_its_lock_and_one_on_a_cpu_or_with_a_python_of_its_own_does_not() -> None:
+def test_a_gpu_job_names_its_lock_and_others_do_not() -> None:
     def lock(*overrides: str) -> str | None:
         return build_plan(compose(["env=whodunit", *overrides]), "x").stages[-1].job.runtime.lock
 
@@ -96,7 +96,7 @@ def test_an_environment_is_found_by_its_lock_once_it_is_whole(home: Path, small:
     assert made.stdout.strip() == str(python.parent.parent)
 
 
-def test_without_flash_attention_the_lock_is_the_same_but_for_its_wheel_and_the_way_to_it_is_said() -> None:
+def test_without_flash_attention_only_the_locks_wheel_differs() -> None:
     runtime = build_plan(compose([*GPU, "backend=skyrl", "backend.attention=sdpa"]), "x").stages[-1].job.runtime
     whole = locks()["skyrl"]
     without = replace(whole, has_flash=False)
@@ -107,7 +107,7 @@ def test_without_flash_attention_the_lock_is_the_same_but_for_its_wheel_and_the_
 
 
 @pytest.mark.usefixtures("home")
-def test_a_build_that_was_cut_short_is_not_taken_and_is_made_anew(small: RuntimeLock) -> None:
+def test_a_build_that_was_cut_short_is_made_anew(small: RuntimeLock) -> None:
     python = install_lock(small, sys.executable)
     place = python.parent.parent
     (place / WHOLE).unlink()

@@ -46,7 +46,7 @@ def test_a_file_that_is_no_text_is_refused_without_showing_it(tmp_path: Path) ->
     assert "XPCANARY" not in str(caught.value)
 
 
-def test_values_that_are_secret_by_their_name_are_found_and_paths_and_switches_are_not() -> None:
+def test_values_secret_by_name_are_found_and_paths_are_not() -> None:
     environ = {
         "HF_TOKEN": "hf_0123456789ab",
         "MY_API_KEY": "k" * 20,

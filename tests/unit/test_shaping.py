@@ -72,7 +72,7 @@ def test_the_function_sees_the_settled_outcome() -> None:
     assert one.settle().step_rewards == (1.0,)
 
 
-def test_a_function_gets_what_its_parameters_name_and_its_other_entries_are_metrics() -> None:
+def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
     one = episode("told", ToolResult("won", 1.0, finished=True))
     one.step(call("win", room=4))
     outcome = one.settle()
@@ -142,7 +142,7 @@ def of_several(*weighted: tuple[str, float]) -> EpisodeResult:
     return one.settle()
 
 
-def test_several_functions_give_their_weighted_sum_and_each_ones_value_is_a_metric() -> None:
+def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     outcome = of_several(("minus_turns", 1.0), ("told", 0.5), ("later", -2.0))
     assert outcome.reward == pytest.approx(0.9 + 0.5 * 1.0 - 2.0 * TASK.index)
     expected = {"minus_turns": 0.9, "told": 1.0, "told/calls": 1.0, "told/room": 4.0, "later": float(TASK.index)}
@@ -169,7 +169,7 @@ ONE, TWO = WeightedFn("my.rewards:one", 1.0), WeightedFn("theirs:two", 0.25)
         ("[{fn: theirs:two, weight: 0.25}]", (TWO,), [{"fn": "theirs:two", "weight": 0.25}]),
     ],
 )
-def test_one_name_stands_for_a_list_of_one_and_is_recorded_as_written(written: str, meant: Any, recorded: Any) -> None:
+def test_one_name_is_a_list_of_one_recorded_as_written(written: str, meant: Any, recorded: Any) -> None:
     spec = compose(["env=whodunit", f"env.reward_fn={written}"])
     assert episode_config(spec).members["whodunit"].reward_fn == meant
     assert set(user_modules(spec)) == {one.fn.partition(":")[0].partition(".")[0] for one in meant or ()}

@@ -206,7 +206,7 @@ def test_a_key_that_only_main_has_passes_for_a_checkout_of_main() -> None:
     [(SKYRL, "python -m xp install backend=skyrl"), (MEGATRON, "backend=skyrl-main"), (CPU, "make .venv-skyrl/.done")],
     ids=["fsdp2", "megatron", "rehearsal"],
 )
-def test_a_python_without_skyrl_is_told_how_to_make_one_that_has_it(overrides: list[str], expected: str) -> None:
+def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], expected: str) -> None:
     places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
     train = [stage for stage in stages(compose(overrides), places) if stage.name == "train"]
     with pytest.raises(XpError) as caught:

@@ -91,7 +91,7 @@ def test_every_recipe_plans_on_a_laptop(recipe: str) -> None:
     ],
     ids=str,
 )
-def test_every_rendered_key_is_one_of_the_wheels_and_of_mains_and_has_its_type(overrides: list[str], name: str) -> None:
+def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str], name: str) -> None:
     fields = catalog(name)["fields"]
     for key, value in native(compose(overrides)).items():
         owner = next((own for own in fields if key == own or key.startswith(f"{own}.")), None)
@@ -155,7 +155,7 @@ def test_separate_engines_take_their_accelerators_from_training() -> None:
     assert found["generator.inference_engine.num_engines"] == 1
 
 
-def test_the_rehearsal_has_a_worker_for_each_process_of_the_cpu_and_no_flash_attention() -> None:
+def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
     spec = compose(
         ["backend=skyrl", "hardware=cpu", "hardware.accelerators_per_node=2", "training.micro_batch_size=32"]
     )
@@ -167,7 +167,7 @@ def test_the_rehearsal_has_a_worker_for_each_process_of_the_cpu_and_no_flash_att
     assert train_config("backend=skyrl", "hardware=cpu").common.rehearsal is True
 
 
-def test_a_rehearsal_runs_with_the_real_servers_or_says_what_stands_in_for_them() -> None:
+def test_a_rehearsal_has_real_servers_or_names_its_stand_ins() -> None:
     cpu = ("backend=skyrl", "hardware=cpu")
     (said,) = {stage.job.stand_ins for stage in stages(compose([*cpu]), PLACES) if stage.name != "model"}
     assert "vLLM: xp's own engine" in said
@@ -190,7 +190,7 @@ def test_dynamic_sampling_may_draw_more_batches_than_there_are_steps() -> None:
     assert found["trainer.epochs"] == found["trainer.algorithm.dynamic_sampling.max_sample_batches"]
 
 
-def test_no_path_of_the_plan_is_of_a_machine_and_the_program_makes_them_absolute() -> None:
+def test_no_path_of_the_plan_is_of_a_machine() -> None:
     config = train_config(*SKYRL)
     assert all(not path.startswith("/") for path in config.common.paths.values())
     found = parsed(config.common.native(config.base_model, Path("/out")))

@@ -87,7 +87,7 @@ def test_a_function_of_the_users_own_sees_the_valid_episodes_alone(
     assert caught.value.code is ExitCode.STAGE_FAILED
 
 
-def test_a_function_that_is_not_there_ends_the_stage_before_an_episode_is_played(tmp_path: Path) -> None:
+def test_a_missing_function_ends_the_stage_before_an_episode(tmp_path: Path) -> None:
     named = ["algorithm=custom", "algorithm.advantage_fn=xp_no_such_module:mine"]
     made = stages(compose(["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b", *named]), PLACES)
     config = next(stage for stage in made if stage.name == "train").job.files["runs/r/attempt_1/train/config.json"]
@@ -96,7 +96,7 @@ def test_a_function_that_is_not_there_ends_the_stage_before_an_episode_is_played
         train([str(tmp_path / "config.json")])
 
 
-def test_a_critic_gets_the_rewards_as_they_are_and_a_step_without_a_trained_token_stops_with_the_way_out() -> None:
+def test_a_critic_gets_raw_rewards_and_a_step_without_tokens_stops() -> None:
     estimate = estimate_of(settings_of("gae"), by_std=False)
     assert advantages([sample(0.5, 0), sample(math.nan, 0), sample(2.0, 1)], estimate)[1] == [0.5, 0.0, 2.0]
     with pytest.raises(XpError, match=r"set algorithm\.mask_truncated=false") as caught:

@@ -54,7 +54,7 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
     assert log_evaluation(rollout_id, args, {"held_out": {"samples": samples}}, None) is True
 
 
-def test_the_best_export_is_kept_and_the_rollout_process_says_when_to_stop(tmp_path: Path) -> None:
+def test_the_best_export_is_kept_and_rollouts_say_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
     config, recorder = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=RULE), Closing()
     for rollout_id, reward in ((1, 0.2), (3, 0.7)):
@@ -119,7 +119,7 @@ raise Wrapped(EarlyStop("training stops at step 6"))
     assert type(found.value) is EarlyStop
 
 
-def test_the_last_step_of_a_stopped_training_is_its_newest_whole_checkpoint_and_a_resumed_one_trains_no_more(
+def test_a_stopped_trainings_last_step_is_its_newest_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k", "training.num_steps=10"]

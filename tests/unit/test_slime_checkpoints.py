@@ -26,7 +26,7 @@ def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_who
         position.touch()
 
 
-def test_a_restart_goes_on_from_the_newest_checkpoint_that_knows_its_place_in_the_tasks(tmp_path: Path) -> None:
+def test_a_restart_continues_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
     for rollout_id, options in ((4, {}), (9, {}), (14, {"has_position": False}), (19, {"is_whole": False})):
         checkpoint(tmp_path, rollout_id, **options)
     tracker = tmp_path / "checkpoints" / TRACKER
@@ -55,7 +55,7 @@ def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays
     assert not (tmp_path / "checkpoints/iter_0000004").exists()
 
 
-def test_the_export_of_a_whole_checkpoint_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
+def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
     for rollout_id in (4, 9):
         checkpoint(tmp_path, rollout_id, has_position=rollout_id == 4)
         (tmp_path / f"exports/{rollout_id}/config.json").write_text("{}")
@@ -69,7 +69,7 @@ def test_the_export_of_a_whole_checkpoint_is_sealed_once_and_damage_is_found(tmp
         check_there(str(export))
 
 
-def test_a_checkpoint_with_a_critic_is_whole_once_both_are_and_goes_with_both(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path) -> None:
     policy, critic = tmp_path / "checkpoints", tmp_path / "critic"
     for rollout_id in (4, 9, 14):
         checkpoint(tmp_path, rollout_id)
@@ -90,7 +90,7 @@ def test_a_checkpoint_with_a_critic_is_whole_once_both_are_and_goes_with_both(tm
     assert not (critic / TRACKER).exists()
 
 
-def test_the_critics_role_has_its_own_rate_and_place_and_goes_on_only_where_the_policy_does(tmp_path: Path) -> None:
+def test_the_critic_has_its_own_rate_and_continues_with_the_policy(tmp_path: Path) -> None:
     critic = CriticConfig("runs/r/roles.yaml", "runs/r/critic", 1e-5)
     place = f"{tmp_path}/runs/r/critic"
     (first,) = critic_role(critic, tmp_path, 0, is_resumed=False)["megatron"]

@@ -55,7 +55,7 @@ def group(number: int, *rewards: float) -> list[Any]:
     return samples
 
 
-def test_groups_that_are_left_out_are_in_the_rewards_of_their_step_alone(args: Any, tmp_path: Path) -> None:
+def test_left_out_groups_are_only_in_their_steps_rewards(args: Any, tmp_path: Path) -> None:
     config = worker_config(tmp_path, 1)
     for step, dropped in enumerate((0.0, 1.0)):
         played = [group(0, 1.0, 0.0, 0.0, 0.0), group(1, *[dropped] * 4), group(2, 1.0, 1.0, 1.0, 0.0)]

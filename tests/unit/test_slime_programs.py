@@ -115,7 +115,7 @@ def test_both_checkouts_are_importable_for_every_process_that_is_started(checkou
     assert {str(checkouts), str(checkouts.with_name("megatron-lm"))} <= set(os.environ["PYTHONPATH"].split(":"))
 
 
-def test_a_programs_exit_becomes_one_sentence_and_its_arguments_are_not_left_behind(tmp_path: Path) -> None:
+def test_a_programs_exit_is_one_sentence_without_its_arguments(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     before = list(sys.argv)
     program.write_text("import sys; sys.exit(int(sys.argv[1]))")
@@ -142,12 +142,12 @@ def raised(tmp_path: Path, error: BaseException) -> XpError:
     return caught.value
 
 
-def test_a_fault_of_xps_own_comes_back_from_rays_processes_with_its_code(tmp_path: Path) -> None:
+def test_a_fault_of_xp_returns_from_rays_processes_with_its_code(tmp_path: Path) -> None:
     found = raised(tmp_path, XpError("too many are void", ExitCode.UNHEALTHY))
     assert (str(found), found.code) == ("too many are void", ExitCode.UNHEALTHY)
 
 
-def test_an_engine_that_does_not_answer_slime_has_an_exit_code_that_is_restarted(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_answer_slime_is_restarted(tmp_path: Path) -> None:
     requests = pytest.importorskip("requests")
     found = raised(tmp_path, requests.ConnectionError("refused by 127.0.0.1:15000"))
     assert found.code == ExitCode.ENGINE
@@ -217,7 +217,7 @@ def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Pa
     assert caught.value.code is ExitCode.DIVERGED
 
 
-def test_a_gap_between_engine_and_trainer_stops_slime_at_the_first_update_of_a_step_alone(tmp_path: Path) -> None:
+def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     half_of(config, 3).parent.mkdir(parents=True)
     half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))

@@ -66,7 +66,7 @@ def test_every_model_of_ours_has_the_flags_of_its_family(model: str) -> None:
     assert ("num_experts" in found) == ("a3b" in model)
 
 
-def test_an_architecture_that_is_not_the_models_is_refused_where_its_config_is_at_hand(tmp_path: Path) -> None:
+def test_another_architecture_than_the_models_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "qwen3_moe", "num_hidden_layers": 48, "rope_parameters": {"rope_theta": 10000.0}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(XpError, match=r"rope_theta is 1000000\.0, and config\.json has 10000\.0") as error:

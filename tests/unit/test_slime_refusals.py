@@ -67,9 +67,7 @@ def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: 
         ("backend.overrides={critic-save: x}", "backend.overrides.critic-save", "has no such flag"),
     ],
 )
-def test_slimes_critic_is_tied_to_ppos_loss_and_has_no_flags_of_its_own(
-    override: str, field: str, way_out: str
-) -> None:
+def test_slimes_critic_needs_ppos_loss_and_has_no_flags(override: str, field: str, way_out: str) -> None:
     ppo = ["algorithm=ppo", "backend.convert_model=true"]
     assert found(*ppo) == ""
     refused = {refusal.field: refusal.reason for refusal in refusals(compose([*SLIME, *ppo, override]))}
@@ -142,7 +140,7 @@ def test_a_flag_that_xp_does_not_write_passes_through() -> None:
     assert line.endswith("--keep-old-actor --rollout-health-check-interval 60 --sglang-cuda-graph-bs 1 2")
 
 
-def test_a_flag_may_be_given_on_the_command_line_by_its_own_name() -> None:
+def test_a_flag_can_be_given_by_its_own_name() -> None:
     spec = compose([*SLIME, "backend.overrides.sglang-log-level=info"])
     assert spec.backend.overrides == {"sglang-log-level": "info"}
 

@@ -39,7 +39,7 @@ def configs(*overrides: str) -> dict[str, str]:
     return {stage.name: stage.job.files[f"runs/r/attempt_1/{stage.name}/config.json"] for stage in made}
 
 
-def test_the_command_of_the_readme_plans_without_a_gpu_and_without_the_trainer() -> None:
+def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
     code = (
         "import sys; from xp.__main__ import main; main(['plan', *sys.argv[1:]]);"
         "print([m for m in ('torch', 'ray', 'sglang', 'transformers', 'slime') if m in sys.modules])"
@@ -50,7 +50,7 @@ def test_the_command_of_the_readme_plans_without_a_gpu_and_without_the_trainer()
     assert "python -m xp.backends.slime.worker.train" in run.stdout
 
 
-def test_every_leaf_of_the_meant_sections_has_a_meaning_and_every_row_with_flags_is_of_them() -> None:
+def test_every_leaf_has_a_meaning_and_every_row_a_leaf() -> None:
     found = meanings(compose(SLIME))
     assert all(meaning.receives for meaning in found.values())
     assert all(meaning.note for meaning in found.values() if meaning.support is not Support.EXACT)
@@ -73,7 +73,7 @@ def test_what_is_unsupported_is_refused_where_it_is_set() -> None:
         assert path in {refusal.field for refusal in refusals(compose([*SLIME, override]))}, override
 
 
-def test_every_flag_that_xp_writes_refuses_or_places_is_one_of_the_pinned_version() -> None:
+def test_every_flag_of_xp_is_one_of_the_pinned_version() -> None:
     spec = compose([*SLIME, "evaluation.every=5", "algorithm.dynamic_sampling=true"])
     known = catalog().flags
     assert set(train_flags(spec, PLACES)) <= set(known)
@@ -183,7 +183,7 @@ def test_engines_of_their_own_leave_the_rest_to_training() -> None:
     assert (found["actor_num_nodes"], found["actor_num_gpus_per_node"], found["rollout_num_gpus"]) == (1, 8, 8)
 
 
-def test_a_run_goes_on_from_its_own_checkpoints_and_starts_from_the_model() -> None:
+def test_a_run_resumes_from_checkpoints_and_starts_from_the_model() -> None:
     spec = compose(SLIME)
     found, config = line(spec), SlimeTrainConfig.from_json(configs(*SLIME)["train"])
     assert found["load"] == found["save"] == config.checkpoints == "runs/r/checkpoints"
@@ -276,7 +276,7 @@ def test_secrets_stay_names() -> None:
         assert "OPENREWARD_API_KEY" not in " ".join([*stage.job.argv, *stage.job.files.values()])
 
 
-def test_a_cut_of_the_likeliest_tokens_is_not_called_exact_since_log_probabilities_are_of_all() -> None:
+def test_a_cut_of_the_likeliest_tokens_is_not_called_exact() -> None:
     slime = ["backend=slime", "hardware=h100x8", "env=whodunit", "model=qwen3-4b"]
     supports = [
         meanings(compose([*slime, f"training.top_k={top_k}"]))["training.top_k"].support for top_k in ("null", "50")

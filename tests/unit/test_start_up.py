@@ -69,7 +69,7 @@ def test_a_fault_is_one_message_and_a_documented_code(tmp_path: Path, arguments:
         (["upload_rollouts=true"], "OPENREWARD_API_KEY"),
     ],
 )
-def test_a_secret_that_does_not_resolve_stops_the_run_before_anything_is_made(
+def test_an_unresolved_secret_stops_the_run_before_anything_is_made(
     tmp_path: Path, overrides: list[str], variable: str
 ) -> None:
     environ = {name: value for name, value in os.environ.items() if name != variable}

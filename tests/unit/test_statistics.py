@@ -43,7 +43,7 @@ def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> Non
     assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
 
 
-def test_the_95_percent_interval_covers_the_truth_as_often_as_it_says_and_the_naive_one_does_not() -> None:
+def test_the_95_percent_interval_covers_and_the_naive_does_not() -> None:
     hits = naive_hits = 0
     for draw in draws(DRAWS).tolist():
         found = mean(draw)
@@ -65,7 +65,7 @@ def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
     assert not summarize(even, 1.0).bootstrap_differs
 
 
-def test_pass_at_k_is_the_share_of_all_choices_of_k_episodes_that_hold_a_pass() -> None:
+def test_pass_at_k_is_the_share_of_choices_with_a_pass() -> None:
     episodes = [True, True, False, False, False, False]
     for k in range(1, 7):
         choices = list(itertools.combinations(episodes, k))
@@ -73,7 +73,7 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_episodes_that_hold_a_pass() 
         assert pass_hat_k(6, 2, k) == pytest.approx(fmean(float(all(one)) for one in choices))
 
 
-def test_a_summary_has_every_figure_and_void_episodes_are_in_none_but_the_bounds() -> None:
+def test_a_summary_has_every_figure_and_void_episodes_in_none() -> None:
     summary = summarize({"a": [1.0, 0.0, None], "b": [1.0, 1.0, 1.0], "c": [None, None, None]}, 1.0)
     assert (summary.num_tasks, summary.num_episodes, summary.num_void) == (3, 9, 4)
     assert summary.reward is not None
@@ -87,7 +87,7 @@ def test_a_summary_has_every_figure_and_void_episodes_are_in_none_but_the_bounds
     assert summarize({"a": [0.5, None]}, 1.0, (-1.0, 1.0)).void_bounds.low == pytest.approx(-0.25)  # type: ignore[union-attr]
 
 
-def test_a_share_of_all_tasks_has_an_exact_interval_instead_of_a_point() -> None:
+def test_a_share_of_all_tasks_has_an_exact_interval() -> None:
     found = share([[1.0]] * 20)
     assert found is not None
     assert found.method == "exact"
@@ -119,7 +119,7 @@ def rewards(values: np.ndarray) -> dict[str, list[float | None]]:
     return {f"t{number}": [float(value)] for number, value in enumerate(values)}
 
 
-def test_a_model_that_is_better_on_the_same_tasks_is_said_to_be() -> None:
+def test_a_better_model_on_the_same_tasks_is_called_better() -> None:
     rng = np.random.default_rng(5)
     base = rng.random(60)
     found = compare(("base", "tuned"), rewards(base), rewards(base + 0.1 + rng.normal(0, 0.05, 60)), 0.5, 0.03)
@@ -139,7 +139,7 @@ def test_paired_figures_are_those_of_scipy() -> None:
     assert found.passes.p_value == pytest.approx(stats.binomtest(only_first, only_first + only_second).pvalue)
 
 
-def test_two_models_that_hardly_differ_are_equivalent_only_where_enough_tasks_say_so() -> None:
+def test_similar_models_are_equivalent_only_with_enough_tasks() -> None:
     rng = np.random.default_rng(8)
     base = rng.random(400)
     other = base + rng.normal(0, 0.1, 400)
@@ -150,7 +150,7 @@ def test_two_models_that_hardly_differ_are_equivalent_only_where_enough_tasks_sa
     assert "tasks would show one of 0.03" in few.verdict
 
 
-def test_a_difference_that_is_shown_but_too_small_to_matter_is_called_both() -> None:
+def test_a_significant_but_small_difference_is_called_both() -> None:
     wave = np.sin(np.arange(400))
     found = compare(("a", "b"), rewards(wave), rewards(wave - 0.01 + 0.05 * np.cos(np.arange(400) * 7)), 0.5, 0.03)
     assert found.verdict.startswith("b is worse than a by 0.01")
@@ -167,7 +167,7 @@ def test_the_smallest_difference_is_found_with_a_chance_of_80_percent() -> None:
     assert 0.77 <= power <= 0.83
 
 
-def test_so_many_tasks_as_are_said_to_be_enough_are_and_one_less_is_not() -> None:
+def test_exactly_enough_tasks_are_enough_and_one_less_is_not() -> None:
     for number, is_shown in ((98, False), (99, True)):
         same = {f"t{at}": [float(at % 2)] for at in range(number)}
         assert ("are equivalent" in compare(("a", "b"), same, same, 1.0, 0.03).verdict) is is_shown

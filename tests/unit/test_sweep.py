@@ -51,7 +51,7 @@ def leave_run(one: RunSpec, run_id: str, status: RunStatus, after: float | None 
     return directory
 
 
-def test_what_is_done_is_left_alone_what_was_cut_goes_on_and_the_rest_is_new(tmp_path: Path) -> None:
+def test_done_work_is_left_and_cut_work_goes_on(tmp_path: Path) -> None:
     specs = [spec(tmp_path, f"seed={seed}") for seed in range(4)]
     leave_run(specs[0], "done", RunStatus.SUCCEEDED)
     leave_run(specs[1], "cut", RunStatus.INTERRUPTED)
@@ -61,7 +61,7 @@ def test_what_is_done_is_left_alone_what_was_cut_goes_on_and_the_rest_is_new(tmp
     assert [(point.run_id, point.attempt) for point in todo] == [("cut", 2), ("failed", 2), (None, 1)]
 
 
-def test_a_killed_run_goes_on_and_a_held_one_is_left_to_its_supervisor(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_but_not_a_supervised_one(tmp_path: Path) -> None:
     one = spec(tmp_path)
     directory = leave_run(one, "alive", RunStatus.RUNNING)
     assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.CUT
@@ -96,7 +96,7 @@ def test_the_digest_follows_what_decides_the_result_and_nothing_else(
     assert (len(digests) == 1) == is_same
 
 
-def test_the_leaderboard_ranks_by_held_out_reward_and_keeps_runs_without_one_at_the_end(tmp_path: Path) -> None:
+def test_the_leaderboard_ranks_by_held_out_reward(tmp_path: Path) -> None:
     leave_run(spec(tmp_path, "seed=1"), "poor", RunStatus.SUCCEEDED, after=0.5)
     leave_run(spec(tmp_path, "seed=2"), "good", RunStatus.SUCCEEDED, after=0.9)
     leave_run(spec(tmp_path, "seed=3"), "none", RunStatus.FAILED)

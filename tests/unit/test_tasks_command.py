@@ -90,7 +90,7 @@ def test_prune_with_a_key_that_keeps_nothing_removes_nothing(tmp_path: Path, tas
 
 
 @pytest.mark.parametrize("name", ["harbor_task_1", "x.work", "x.tokens", "x.corrupt-1", "A" * 20, "a" * 21, "a" * 19])
-def test_a_directory_that_xp_did_not_make_is_no_task_set_and_stays(
+def test_a_directory_of_others_is_no_task_set_and_stays(
     tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     file = tmp_path / "tasks" / name / "tests/solve.py"

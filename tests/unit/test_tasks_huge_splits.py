@@ -56,7 +56,7 @@ def test_eight_of_a_billion_tasks_are_chosen_without_listing_them(train: Selecti
     )
 
 
-def test_a_share_of_a_huge_split_is_by_hash_and_stays_when_tasks_are_added() -> None:
+def test_a_share_of_a_huge_split_is_by_hash() -> None:
     wanted = HeldOut("train", fraction=0.2, num_tasks=40)
     small, large = (of_huge(EIGHT, wanted, size) for size in (LARGE + 1, HUGE))
     assert indices(small, Purpose.HELD_OUT) == indices(large, Purpose.HELD_OUT) != list(range(40))

@@ -56,9 +56,7 @@ def test_the_bytes_do_not_depend_on_how_many_at_a_time(tmp_path: Path, concurren
     assert files_of(one) == files_of(other)
 
 
-def test_a_training_task_that_is_held_out_as_well_is_left_out_counted_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_held_out_training_task_is_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
     task_set = prepare(world.config(), {}, tmp_path)
     hashes = {purpose: {row.task_hash for row in task_set.rows(purpose)} for purpose in ("train", "held_out")}
@@ -101,7 +99,7 @@ def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -
 
 @pytest.mark.reliability
 @pytest.mark.scorecard(9)
-def test_failed_tasks_fail_the_stage_by_id_and_reason_and_only_they_are_tried_again(tmp_path: Path) -> None:
+def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
     with pytest.raises(
         XpError, match=r"2 tasks could not be prepared(.|\n)*fake/train/77: ProtocolError: no such"
@@ -139,7 +137,7 @@ def test_code_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     "damage", [lambda text: text[:-20], lambda _: "", lambda _: None], ids=["torn", "empty", "gone"]
 )
 @pytest.mark.parametrize("allowed", [0.0, 0.5])
-def test_a_shard_that_is_damaged_before_the_merge_ends_it_and_its_tasks_are_fetched_again(
+def test_a_shard_damaged_before_the_merge_is_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[str], str | None], allowed: float
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": SHARD_TASKS + 2, "test": 9})

@@ -187,7 +187,7 @@ def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path,
     assert source_digest(served("games.mystery.env"), [str(tmp_path)]) != before
 
 
-def test_a_users_own_provider_counts_by_its_source_and_a_remote_environment_has_none(tmp_path: Path) -> None:
+def test_a_users_provider_counts_by_its_source(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("1")
     own = replace(MEMBER.env, provider="mine:Provider")
     assert source_digest(own, [str(tmp_path)]) is not None
@@ -203,7 +203,7 @@ def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     assert code_digest("mine:reward", [str(tmp_path)]) != before
 
 
-def test_code_with_a_version_of_its_tasks_is_told_apart_for_a_comparison(tmp_path: Path) -> None:
+def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
     found = []
@@ -277,7 +277,7 @@ def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
     assert here == copied
 
 
-def test_an_environment_of_xp_counts_by_its_own_package_so_that_xp_can_change_elsewhere(tmp_path: Path) -> None:
+def test_an_environment_of_xp_counts_by_its_own_package(tmp_path: Path) -> None:
     for name in ("__init__.py", "other.py", "builtin/__init__.py", "builtin/sums.py"):
         (tmp_path / "xp" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "xp" / name).write_text("one")

@@ -50,7 +50,7 @@ def indices(chosen: Selected, purpose: Purpose) -> list[int]:
     return [index for _, index in chosen.tasks.get(purpose, ())]
 
 
-def test_a_number_takes_from_the_front_and_a_shuffle_draws_by_its_seed() -> None:
+def test_a_number_takes_the_first_and_shuffle_draws_by_seed() -> None:
     assert select(Selection(("train",), 3))[0] == [0, 1, 2]
     first, again, other = (select(Selection(("train",), 10, shuffle=True, seed=seed))[0] for seed in (1, 1, 2))
     assert first == again
@@ -77,7 +77,7 @@ def test_what_is_held_out_by_default_is_the_environments_own_second_split(splits
 
 
 @pytest.mark.parametrize("sizes", [{"train": 100}, {"train": 100, "test": 0}, {"train": 100, "hard": 10}], ids=str)
-def test_where_there_is_no_second_split_a_share_of_the_training_split_is_held_out(sizes: dict[str, int]) -> None:
+def test_without_a_second_split_a_share_is_held_out(sizes: dict[str, int]) -> None:
     chosen = choose(TRAIN, HeldOut(fraction=0.2), Sized(sizes))
     train, held_out = indices(chosen, Purpose.TRAIN), indices(chosen, Purpose.HELD_OUT)
     assert sorted(train + held_out) == list(range(100))
@@ -95,14 +95,14 @@ def test_one_split_falls_into_two_parts_and_none_is_empty(size: int, fraction: f
 
 
 @given(st.integers(30, 200), st.integers(0, 200))
-def test_a_share_is_exact_and_few_tasks_change_sides_when_the_split_grows(size: int, more: int) -> None:
+def test_a_share_is_exact_and_stable_when_the_split_grows(size: int, more: int) -> None:
     small, large = (set(select(TRAIN, HeldOut("train", fraction=0.2), n)[1]) for n in (size, size + more))
     assert (len(small), len(large)) == (-(-size // 5), -(-(size + more) // 5))
     remaining = {index for index in large if index < size}
     assert remaining <= small or small <= remaining  # All that change, change to the same side.
 
 
-def test_several_training_splits_are_one_set_and_a_share_is_of_all_of_them() -> None:
+def test_several_training_splits_are_one_set() -> None:
     splits = Sized({"train": 100, "extra": 40})
     chosen = choose(Selection(("train", "extra"), shuffle=True, num_tasks=60), HeldOut(fraction=0.2), splits)
     train = chosen.tasks[Purpose.TRAIN]
@@ -180,7 +180,7 @@ def test_an_impossible_selection_is_refused_with_the_way_out(
         select(train, held_out)
 
 
-def test_all_tasks_to_train_on_and_a_share_to_hold_out_is_told_with_three_ways_out() -> None:
+def test_all_training_tasks_and_a_share_held_out_are_refused() -> None:
     with pytest.raises(XpError) as error:
         choose(Selection(("train",), num_tasks=100), HeldOut(fraction=0.2), Sized({"train": 100}))
     text = str(error.value)

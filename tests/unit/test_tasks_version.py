@@ -33,7 +33,7 @@ def test_a_module_that_declares_its_tasks_version_counts_by_it_alone(tmp_path: P
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_version_within_a_function_or_of_a_module_that_does_not_parse_declares_nothing(tmp_path: Path) -> None:
+def test_a_version_in_a_function_or_broken_module_declares_nothing(tmp_path: Path) -> None:
     module = tmp_path / "riddle.py"
     for text in ("def f():\n    TASKS_VERSION = '1'\n", "TASKS_VERSION = '1'\nthis is no python\n"):
         module.write_text(text)

@@ -56,7 +56,7 @@ def test_the_table_has_every_template_that_trl_ships() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_TEXT)
-def test_a_turn_ends_with_every_token_that_its_publisher_and_its_template_say(name: str, tmp_path: Path) -> None:
+def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_path: Path) -> None:
     model, tokenizer = MODELS[name], tokenizer_of(name, tmp_path)
     assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(model.ends)
 
@@ -166,7 +166,7 @@ def test_a_text_environment_shows_no_tools() -> None:
 
 @pytest.mark.slow
 @pytest.mark.integration
-def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path: Path) -> None:
+def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) -> None:
     tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()
@@ -180,9 +180,7 @@ def test_the_doctor_refuses_a_model_that_would_not_be_told_of_its_tools(tmp_path
 
 
 @pytest.mark.integration
-def test_a_template_that_does_not_end_is_a_fault_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_does_not_end_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.doctor.template.TIMEOUT_S", 0.01)
     tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))

@@ -82,7 +82,7 @@ def test_the_template_is_the_one_that_trl_knows(tokenizer: Any) -> None:
     assert supports_tool_calling(tokenizer)
 
 
-def test_the_loss_counts_what_the_assistant_writes_with_the_end_of_its_turn(tokenizer: Any) -> None:
+def test_the_loss_counts_the_assistants_text_with_its_end(tokenizer: Any) -> None:
     warmup = Warmup(_tiny(tokenizer), tokenizer, Build(seed=0, **BUILD), _sorted_schemas())
     text = render_demonstration(0, Build(seed=0, **BUILD), _sorted_schemas()).removeprefix(warmup._system)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -134,7 +134,7 @@ def _tiny(tokenizer: Any) -> Any:
     return make_model(TinyModelConfig(Path("unused"), 512, 1, "", Build(seed=0, **BUILD)), tokenizer)
 
 
-def test_shares_of_players_that_are_not_there_or_exceed_the_whole_are_refused_while_planning() -> None:
+def test_unknown_or_excessive_shares_of_players_are_refused() -> None:
     for players, message in (
         ("{hasty: 0.3, lazy: 0.1}", r"model\.build\.players: no player is called lazy; there are hasty, sloppy"),
         ("{hasty: 0.6, sloppy: 0.5}", r"must not exceed 1 together; got 1\.1"),

@@ -57,7 +57,7 @@ def tool(text: str) -> list[Message]:
 @pytest.mark.parametrize(
     "pattern", ["the quick brown fox ", "x", " ", "\N{BLACK HEART SUIT}<|im_end|>", "0123456789\n"]
 )
-def test_a_reply_of_15_mb_against_420_tokens_is_refused_by_its_beginning(pattern: str) -> None:
+def test_a_reply_of_15_mb_is_refused_by_its_beginning(pattern: str) -> None:
     watched = Watched(tokenizer_with("qwen3"))
     chat = ChatTokens(watched)
     reply = tool((pattern * (LONG // len(pattern) + 1))[:LONG])
@@ -115,7 +115,7 @@ def set_with_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
 
 
 @pytest.mark.scorecard(39)
-def test_a_prompt_far_over_the_limit_is_left_out_and_no_false_count_is_kept(
+def test_a_prompt_far_over_the_limit_is_left_out_uncounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task_set = set_with_a_long_prompt(tmp_path, monkeypatch)
@@ -134,7 +134,7 @@ def test_a_prompt_far_over_the_limit_is_left_out_and_no_false_count_is_kept(
     assert counts == {row.task_id: len(chat.prompt(row.messages, row.tools)) for row in kept}
 
 
-def test_the_table_of_the_prepare_stage_says_over_where_it_did_not_count_to_the_end(
+def test_the_prepare_stages_table_says_over_where_counting_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer_and_model()[0].save_pretrained(tmp_path / "model")
@@ -154,5 +154,5 @@ def test_the_table_of_the_prepare_stage_says_over_where_it_did_not_count_to_the_
     [([7, 7, 7], True), ([7, 7, 2], False), ([7, 7, 5], False), ([7, 7], False), ([], False)],
     ids=["at its limit", "an end at the limit", "a stop text at the limit", "shorter", "no token"],
 )
-def test_a_turn_is_cut_if_it_is_as_long_as_its_limit_and_nothing_ended_it(ids: list[int], is_limits: bool) -> None:
+def test_a_turn_is_cut_if_its_limit_ended_it(ids: list[int], is_limits: bool) -> None:
     assert is_cut(ids, 3, (1, 2), lambda own: own[-1] == 5) is is_limits

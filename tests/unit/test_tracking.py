@@ -63,7 +63,7 @@ def test_a_line_is_its_numbers() -> None:
     assert parsed == MetricsLine(3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
 
 
-def test_trackers_see_lines_while_the_run_goes_on_and_all_of_them_at_its_end(tmp_path: Path) -> None:
+def test_trackers_see_lines_during_the_run_and_all_at_its_end(tmp_path: Path) -> None:
     tracker = FakeTracker()
     with mirror(tmp_path, {"fake": tracker}, []):
         write(tmp_path, LINE)
@@ -135,7 +135,7 @@ def test_tensorboard_reads_back_what_was_mirrored(tmp_path: Path) -> None:
     assert events.Tags()["scalars"] == ["loss", "num"]
 
 
-def test_a_tracker_that_is_not_installed_is_refused_with_the_way_to_install_it(
+def test_a_missing_tracker_is_refused_with_the_way_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("xp.tracking.base.find_spec", lambda _: None)
@@ -174,7 +174,7 @@ def test_what_is_no_tracker_is_refused_with_those_that_are(override: str, expect
         compose([override])
 
 
-def test_the_end_of_a_run_says_where_files_are_and_how_to_send_or_show_them(tmp_path: Path) -> None:
+def test_the_end_of_a_run_says_where_files_are(tmp_path: Path) -> None:
     run = tmp_path / "runs/a"
     for name in ("wandb/offline-run-1-a", "wandb/offline-run-2-a", "tensorboard/attempt_1"):
         (run / name).mkdir(parents=True)

@@ -22,7 +22,7 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
     assert "vllm" in train.runtime.packages
 
 
-def test_a_server_on_a_cpu_is_one_process_beside_training_and_takes_weights_over_gloo() -> None:
+def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
     spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
     train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in train.files.items() if path.endswith("train/config.json"))

@@ -102,7 +102,7 @@ def tokens(shape: str) -> ChatTokens:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_turn_ends_with_the_tokens_after_it_and_not_with_those_within_it(shape: str) -> None:
+def test_a_turn_ends_after_its_tokens_and_not_within_them(shape: str) -> None:
     assert set(tokens(shape).ends.texts) == SHAPES[shape][2]
 
 
@@ -127,7 +127,7 @@ def refusing(what: str) -> ChatTokens:
     return ChatTokens(small_tokenizer(template, "<|stop|>"))
 
 
-def test_a_reply_that_the_template_refuses_makes_the_episode_void_with_the_reason() -> None:
+def test_a_reply_refused_by_the_template_makes_the_episode_void() -> None:
     chat = refusing("moved after 0")
     episode = Episode(TASK, lambda: FakeSession(steady), RULES)
     assert reply_ids(chat, episode, episode.step(call("move")), 10_000, None) is None
@@ -201,7 +201,7 @@ def test_a_trained_model_is_published_with_its_generation_config(is_sharded: boo
     assert set(ChatTokens(tokenizer).end_ids) == {2, 1}
 
 
-def test_xps_own_decoding_stops_at_every_end_and_the_grader_and_the_next_prompt_are_without_it(tmp_path: Path) -> None:
+def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> None:
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
     from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
     from tests.tiny import ScriptedModel

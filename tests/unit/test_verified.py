@@ -57,7 +57,7 @@ def test_a_published_model_that_was_changed_is_not_used(tmp_path: Path) -> None:
         whole_model(str(model), tmp_path / "merged")
 
 
-def test_a_model_without_digests_is_of_somebody_else_or_of_an_earlier_xp(tmp_path: Path) -> None:
+def test_a_model_without_digests_is_foreign_or_old(tmp_path: Path) -> None:
     model = published(tmp_path)
     (model / DIGESTS).unlink()
     flip(model / "model.safetensors")
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_is_not_what_was_sealed_is_not_evaluated(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", ["[]", '{"files": []}', '{"files": ["a"]}', '{"files": {"../x": "0"}}', "[" * 9999])
-def test_digests_that_are_not_xps_are_a_fault_and_nothing_beside_them_is_read(tmp_path: Path, content: str) -> None:
+def test_foreign_digests_are_a_fault_and_nothing_else_is_read(tmp_path: Path, content: str) -> None:
     (tmp_path / DIGESTS).write_text(content)
     assert damaged(tmp_path / DIGESTS) is not None
 
