@@ -209,7 +209,7 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_a_node_leaves_a_stage_alone_whose_result_an_earlier_stage_of_the_run_has_made(tmp_path: Path) -> None:
+def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
     context = LauncherSuite.make_context(tmp_path)
     result = "runs/run/attempt_1/evaluate/evaluation.json"
     evaluate = replace(stage("evaluate", "1 / 0", outputs=(result,), done=result), made_in="train")

@@ -78,7 +78,7 @@ def recipe(directory: Path, word: str) -> None:
     (directory / "recipes" / "ours.yaml").write_text(text)
 
 
-def test_a_word_stands_in_a_recipe_and_a_recipe_is_made_of_it(tmp_path: Path) -> None:
+def test_a_word_stands_in_a_recipe_and_comes_back(tmp_path: Path) -> None:
     recipe(tmp_path, "2x8xH100")
     spec = compose(["recipes=ours"], [tmp_path])
     assert (spec.hardware.name, spec.hardware.num_nodes, spec.seed) == ("2x8xh100", 2, 3)

@@ -197,7 +197,7 @@ def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[
     return RunEvaluation(config, root / "episode.json", root), played
 
 
-def test_the_result_before_training_is_that_of_an_earlier_attempt_and_that_after_it_is_not(tmp_path: Path) -> None:
+def test_only_the_result_before_training_is_of_earlier_attempts(tmp_path: Path) -> None:
     first, played = evaluation(tmp_path, 1)
     first.add("before", played)
     first.add("after", played)

@@ -115,7 +115,7 @@ def played_in_training(attempt: int, *failed: str) -> tuple[FakePlan, FakeLaunch
     return made, FakeLauncher(play)
 
 
-def test_an_evaluation_that_the_training_has_played_is_not_run_and_is_kept_with_it(tmp_path: Path) -> None:
+def test_an_evaluation_played_by_the_training_is_kept_with_it(tmp_path: Path) -> None:
     (one, launcher), said = played_in_training(1), []
     record = go(one, tmp_path, launcher, echo=said.append)
     assert launcher.submitted == ["run/1/train"]

@@ -75,7 +75,7 @@ def test_after_the_last_step_there_is_nothing_to_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("every", "interval", "played"), [(4, 2, [3, 7]), (5, 5, [4, 9]), (None, 10, [])])
-def test_slime_asks_for_an_evaluation_after_the_last_step_and_the_others_that_are_due_are_played(
+def test_slime_plays_the_last_evaluation_and_those_that_are_due(
     every: int | None, interval: int, played: list[int], tmp_path: Path
 ) -> None:
     words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
@@ -91,7 +91,7 @@ def test_slime_asks_for_an_evaluation_after_the_last_step_and_the_others_that_ar
     assert [number for number in range(10) if own.due(number) == "during"] == played
 
 
-def test_an_evaluation_before_training_is_left_to_its_stage_if_slimes_program_has_none() -> None:
+def test_an_evaluation_that_slimes_program_lacks_is_the_stages() -> None:
     words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
     ahead = ("training.max_staleness=1", "algorithm.importance_correction=token", "backend.engine.placement=separate")
     places = RunPaths("runs/r", 1, "tasks/t")
