@@ -163,6 +163,9 @@ scorecard: setup  ## The reliability scorecard: how many of its items are proven
 diagnose-check: setup  ## Short real runs with planted faults, and good ones; each diagnosis must be right (ARGS="by_heart --record")
 	$(BIN)/python -m tests.planted $(ARGS)
 
+mutants: setup  ## Plant small faults in the core: do the quick tests find them? (ARGS="--seed 2 --count 60 --rooms tasks,runs"; --help)
+	$(bytecode) $(BIN)/python -m tools.mutants $(ARGS)
+
 ## Files that are made from trainers or trainings
 
 catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
@@ -191,4 +194,4 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 
 .PHONY: lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
 	test-skypilot test-environments test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos scorecard \
-	diagnose-check catalogs parity-measure tiny-model equivalence equivalence-slime algorithms
+	diagnose-check mutants catalogs parity-measure tiny-model equivalence equivalence-slime algorithms

@@ -63,7 +63,9 @@ def test_a_fact_about_a_field_has_one_home(rows: Sequence[Row]) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_not_exact_has_a_note(backend: BackendName, name: str) -> None:
     spec = compose(with_algorithm(name, backend))
-    for field, meaning in backend_of(spec).meanings(spec).items():
+    meanings = backend_of(spec).meanings(spec)
+    assert "algorithm.name" in meanings
+    for field, meaning in meanings.items():
         assert (meaning.support is Support.EXACT) or meaning.note, field
 
 

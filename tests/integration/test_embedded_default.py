@@ -138,7 +138,9 @@ def test_every_episode_is_on_record(outputs: Path) -> None:
 
 
 def test_every_episode_names_the_tools_that_the_model_saw(outputs: Path) -> None:
-    for file in (the_run(outputs) / "attempt_1").glob("*/trajectories/*.jsonl"):
+    files = sorted((the_run(outputs) / "attempt_1").glob("*/trajectories/*.jsonl"))
+    assert {file.parent.parent.name for file in files} >= {"train", "evaluate"}
+    for file in files:
         (digest,) = {json.loads(line)["tools"] for line in file.read_text().splitlines()}
         tools = json.loads((file.parent / "tools" / f"{digest}.json").read_text())
         assert {tool["function"]["name"] for tool in tools} == {"interview", "search", "accuse"}

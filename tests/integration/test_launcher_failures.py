@@ -25,7 +25,6 @@ from xp.launchers.modal import ModalLauncher
 from xp.launchers.node.job_spec import make_job_spec, read_result
 from xp.launchers.ray import RayLauncher
 from xp.launchers.slurm import SlurmLauncher, batch_script
-from xp.launchers.slurm_array import SlurmArrays
 from xp.lib.loopback import free_ports
 from xp.run_records.record import LOCK, RunStatus, read_record
 from xp.run_records.supervise import dispatch
@@ -74,20 +73,6 @@ def test_what_sbatch_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
     assert said in str(error)
     assert error.code == ExitCode.RUNTIME
-
-
-def test_an_array_on_hold_is_cancelled_if_the_next_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two runs with other needs are two arrays."""
-    once = 'if [ -e "$here/first" ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi'
-    note = 'echo "$@" >> "$here/cancelled"'
-    place = programs(tmp_path, monkeypatch, sbatch=f'{once}\ntouch "$here/first"\necho 4711', scancel=note)
-    small = stage("a", "pass")
-    large = replace(small, job=replace(small.job, resources=replace(small.job.resources, num_cpus=7)))
-    with pytest.raises(XpError, match="QOSMaxSubmitJobPerUserLimit"):
-        SlurmArrays(launcher_spec("slurm"), tmp_path, {"r1": [small], "r2": [large]}, dict(os.environ))
-    assert (place / "cancelled").read_text() == "4711\n"
 
 
 def test_a_missing_sbatch_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

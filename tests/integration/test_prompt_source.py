@@ -74,6 +74,7 @@ def episodes(env: EnvConfig, rows: Sequence[TaskRow]) -> list[Episode]:
 def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path: Path) -> None:
     env = ENVIRONMENTS[name]
     rows = prepared(env, tmp_path)[: FIRST.get(name, 4)]
+    assert rows
     for episode, row in zip(episodes(env, rows), rows, strict=True):
         outcome = episode.settle()
         assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)

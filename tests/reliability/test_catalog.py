@@ -33,6 +33,7 @@ def test_every_request_names_the_deployment_and_carries_a_session(world: World) 
     provider = catalog(world)
     (task,) = provider.tasks("train", [2])
     provider.open(task).call("inc", {})
+    assert "/create_session" in [exchange.path for exchange in world.proxy.seen]
     for exchange in world.proxy.seen:
         assert exchange.headers["x-deployment"] == "Org/Counter"
         assert exchange.headers["x-api-key"] == "k"

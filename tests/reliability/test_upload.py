@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,5 +92,8 @@ def test_a_stage_takes_the_list_of_its_environments(
     mix = EnvironmentMixture.__new__(EnvironmentMixture)
     mix._config = episode_config(compose(["env=multiply", origins]))
     environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
-    with nullcontext() if is_listed else pytest.raises(XpError, match="not allowed"):
-        Recorder(tmp_path / "t.jsonl", mix, "run-1", environ)
+    if is_listed:
+        assert Recorder(tmp_path / "t.jsonl", mix, "run-1", environ)._uploader.api.url == url
+    else:
+        with pytest.raises(XpError, match="not allowed"):
+            Recorder(tmp_path / "t.jsonl", mix, "run-1", environ)

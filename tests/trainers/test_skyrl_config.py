@@ -159,6 +159,7 @@ def test_skyrl_takes_the_evaluations_configuration(overrides: list[str]) -> None
     from skyrl.train.utils.utils import validate_generator_cfg
 
     config = stage_config(overrides, "evaluate")
+    assert config.models
     for model in config.models.values():
         cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(model, ROOT))
         validate_generator_cfg(cfg)
@@ -177,6 +178,8 @@ def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:
     from skyrl.train.utils import validate_cfg
 
     validate_cfg(cfg)
+    ranks = cfg.trainer.placement.policy_num_gpus_per_node
+    assert (cfg.trainer.train_batch_size * cfg.generator.n_samples_per_prompt) % ranks == 1
 
 
 @pytest.fixture(scope="module")

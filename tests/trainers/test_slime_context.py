@@ -69,6 +69,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def test_an_episodes_ratio_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> None:
+    assert len(saved) == RANKS
     step = drawn()
     slopes = papers("gspo", step, 0.1, 0.05)[1]
     sizes = [max(1, int(mask.sum())) for mask in MASKS]
@@ -83,6 +84,7 @@ def test_an_episodes_ratio_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> No
 
 
 def test_advantages_run_through_both_ranks_and_are_whitened_over_both(saved: list[Any]) -> None:
+    assert len(saved) == RANKS
     advantages, returns = papers_of_step(drawn())
     trained = np.concatenate([own[mask == 1] for own, mask in zip(advantages, MASKS, strict=True)])
     for at, mask in enumerate(MASKS):

@@ -16,6 +16,9 @@ from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.composition import compose, options
 from xp.planning.batch import (
     FIELDS,
+    HEADS,
+    MEGATRON,
+    NOT_MEGATRON,
     BatchShape,
     Tier,
     arithmetic,
@@ -23,6 +26,7 @@ from xp.planning.batch import (
     batch_shape,
     broken,
     nearest_legal,
+    placement,
     spec_constraints,
 )
 
@@ -46,9 +50,10 @@ def settings() -> st.SearchStrategy[BatchShape]:
 @pytest.mark.parametrize("backend", CONSTRAINTS)
 @hypothesis_settings(deadline=None)
 @given(batch=settings())
-def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, batch: BatchShape) -> None:
+def test_there_is_a_legal_proposal_and_the_cheapest_comes_first(backend: str, batch: BatchShape) -> None:
     constraints = CONSTRAINTS[backend]
     found = nearest_legal(batch, constraints)
+    assert found or not broken(batch, constraints)
     numbers = {path: name for name, path in FIELDS.items()}
     for proposal in found:
         changed = replace(batch, **{numbers[path]: value for path, value in proposal.changes.items()})  # type: ignore[arg-type]
@@ -56,12 +61,50 @@ def test_every_proposal_is_legal_and_the_cheapest_comes_first(backend: str, batc
     assert [one.cost for one in found] == sorted(one.cost for one in found)
 
 
-@pytest.mark.parametrize("backend", CONSTRAINTS)
-@hypothesis_settings(deadline=None)
-@given(batch=settings())
-def test_there_is_always_a_way_out(backend: str, batch: BatchShape) -> None:
-    if broken(batch, CONSTRAINTS[backend]):
-        assert nearest_legal(batch, CONSTRAINTS[backend])
+SHAPE = BatchShape(8, 4, 1, 4, 2, 2, 1, 1, 2, None, 1, 8, False, 8, 2, 6, None)
+"""Eight accelerators that train by tensor 2 and pipeline 2, on two ranks."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ""),
+        ({"engine_accelerators": 8}, "engine.accelerators parallel"),
+        ({"engine_accelerators": 4}, ""),
+        ({"engine_accelerators": 3}, "engine.tensor_parallel parallel parallel.expert"),
+        ({"engine_tensor": 3}, "engine.tensor_parallel engine.tensor_parallel"),
+        # Key-value heads are split, or copied to several ranks; without a number there is one for each head.
+        ({"engine_tensor": 8}, ""),
+        ({"num_kv_heads": 3}, "engine.tensor_parallel parallel.tensor"),
+        ({"engine_tensor": 4, "num_kv_heads": None}, ""),
+        ({"engine_tensor": 4, "num_heads": 6}, "engine.tensor_parallel"),
+        ({"num_heads": None, "num_kv_heads": 3, "num_layers": None}, ""),
+        ({"context": 3}, "parallel"),
+        ({"context": 2}, ""),
+        ({"pipeline": 4}, "parallel.pipeline"),
+        ({"pipeline": 4, "num_layers": None}, ""),
+        ({"tensor": 4, "num_heads": 6, "engine_tensor": 1}, "parallel.tensor"),
+        ({"expert": 2}, "parallel.expert"),
+        ({"expert": 2, "num_heads": None}, ""),
+        ({"expert": 4, "num_experts": 8}, ""),
+        ({"expert": 8, "num_experts": 8}, "parallel.expert"),
+    ],
+)
+def test_which_layouts_are_legal(changes: dict[str, int | None], expected: str) -> None:
+    found = broken(replace(SHAPE, **changes), (*placement("source"), *HEADS, *MEGATRON))  # type: ignore[arg-type]
+    assert " ".join(sorted(one.field.removeprefix("backend.") for one in found)) == expected
+    assert [bool(broken(replace(SHAPE, tensor=t, pipeline=p), NOT_MEGATRON)) for t, p in ((1, 1), (2, 1), (1, 2))] == [
+        *(False, True, True)
+    ]
+
+
+def test_the_numbers_of_a_layout() -> None:
+    two = replace(SHAPE, num_nodes=2, engine_accelerators=4)
+    assert (two.accelerators, two.training, two.generating, two.model_parallel) == (16, 12, 4, 4)
+    assert (two.ranks, two.engines, two.episodes) == (3, 2, 32)
+    assert (SHAPE.training, SHAPE.generating, SHAPE.ranks, SHAPE.engines) == (8, 8, 2, 4)
+    small = replace(SHAPE, context=8, engine_tensor=16)
+    assert (small.ranks, small.engines) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +154,9 @@ def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
 @pytest.mark.parametrize("backend", CONSTRAINTS)
 def test_every_silent_case_is_in_the_docs(backend: str) -> None:
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
-    for constraint in CONSTRAINTS[backend]:
-        if constraint.silent:
-            assert f"| {backend} | {constraint.formula} | {constraint.silent} |" in text
+    silent = [f"| {backend} | {one.formula} | {one.silent} |" for one in CONSTRAINTS[backend] if one.silent]
+    assert [line for line in text.splitlines() if line in silent] == silent
+    assert len(silent) == text.count(f"\n| {backend} | ")
 
 
 @pytest.mark.parametrize("recipe", options("recipes"))

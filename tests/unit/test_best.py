@@ -9,7 +9,9 @@ import pytest
 from xp.composition import compose
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import XpError
+from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
+from xp.planning.stages import best_rule
 from xp.worker.best import METRIC, STAGE, BestEvaluation, BestKeeper, BestRule
 
 ON = {
@@ -112,3 +114,12 @@ def test_slime_refuses_evaluations_of_steps_that_have_no_export() -> None:
     words = [*ON["slime"], *KEEPS, "evaluation.every=5", "training.checkpoint_every=2"]
     with pytest.raises(XpError, match=r"set training\.checkpoint_every to a divisor of evaluation\.every=5"):
         build_plan(compose(words), "r")
+
+
+def test_a_best_rule_keeps_a_model_or_waits_for_a_better_one() -> None:
+    spec, places = compose([]), RunPaths("runs/r", 1, "tasks/t")
+    for keeps, patience in ((True, None), (False, 3), (True, 3)):
+        evaluation = spec.evaluation.model_copy(update={"keep_best": keeps, "patience": patience})
+        rule = best_rule(spec.model_copy(update={"evaluation": evaluation}), places)
+        assert rule == BestRule("runs/r/checkpoints", "runs/r/metrics.jsonl", keeps, patience)
+    assert best_rule(spec, places) is None

@@ -52,19 +52,19 @@ def written_and_read(dialect: Dialect, arguments: dict[str, Any], before: str = 
 
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))
-@pytest.mark.parametrize("text", TAGS)
-def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect, text: str) -> None:
-    if survives(dialect, text):
-        arguments = {"text": f"a {text} b", "options": {"k": [text]}}
-        assert written_and_read(dialect, arguments) == (ToolCall("look", arguments),)
+def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect) -> None:
+    arguments = [{"text": f"a {text} b", "options": {"k": [text]}} for text in TAGS if survives(dialect, text)]
+    assert len(arguments) >= len(TAGS) - 2
+    assert [written_and_read(dialect, one) for one in arguments] == [(ToolCall("look", one),) for one in arguments]
 
 
 @settings(max_examples=100, deadline=None)
 @given(ANYTHING)
 def test_what_is_written_is_read_back_whatever_the_text(text: str) -> None:
-    for dialect in SYNTAX:
-        if survives(dialect, text):
-            assert written_and_read(dialect, {"text": text}) == (ToolCall("look", {"text": text}),), dialect
+    dialects = [dialect for dialect in SYNTAX if survives(dialect, text)]
+    assert set(SYNTAX) - set(dialects) <= set(ENDS)
+    for dialect in dialects:
+        assert written_and_read(dialect, {"text": text}) == (ToolCall("look", {"text": text}),), dialect
 
 
 @pytest.mark.parametrize("dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.HARMONY])

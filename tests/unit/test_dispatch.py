@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launching import FakePlan, plan, stage
+from tests.launching import FakePlan, FakeSpec, Limits, plan, stage
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
+from xp.launchers.cluster import write_launches
 from xp.launchers.node.exits import exit_code, is_restartable
+from xp.run_records.detached import current, live, stop
 from xp.run_records.record import RunRecord, RunStatus, read_record
 from xp.run_records.supervise import dispatch
 
@@ -32,6 +37,8 @@ class FakeLauncher:
         self._refusal = refusal
         self._waiting: dict[str, tuple[Stage, Context]] = {}
         self.submitted: list[str] = []
+        self.cancelled: list[tuple[str, bool]] = []
+        self.closed: list[str] = []
         self.secrets: dict[str, dict[str, str]] = {}
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
@@ -50,17 +57,49 @@ class FakeLauncher:
         del echo
         return self._play(*self._waiting[launch.key])
 
-    def cancel(self, launch: Launch, *, now: bool = False) -> None: ...
+    def cancel(self, launch: Launch, *, now: bool = False) -> None:
+        self.cancelled.append((launch.key, now))
 
-    def close(self, context: Context) -> None: ...
+    def close(self, context: Context) -> None:
+        self.closed.append(context.key(""))
+
+
+class FakeCluster(FakeLauncher):
+    """Accepts a chain of jobs; refuses it from the stage of a name on."""
+
+    def __init__(self, refused: str = "") -> None:
+        super().__init__()
+        self._refused = refused
+
+    def submit_all(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+        launches = []
+        for number, (one, context) in enumerate(stages):
+            if one.name == self._refused:
+                raise XpError("the queue is full", ExitCode.RUNTIME)
+            launches.append(replace(self.submit(one, context), native_id=str(number + 7)))
+            log = context.outputs / context.log(one.name)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            write_launches(log.parent, launches[-1:])
+        return launches
+
+    def poll(self, launch: Launch) -> int | None:
+        raise NotImplementedError
+
+    def fetch(self, launch: Launch) -> None:
+        raise NotImplementedError
 
 
 def go(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **options: Any) -> RunRecord:
     echo: Echo = options.pop("echo", lambda _: None)
     made: Any = one
-    return dispatch(
-        made, launcher or FakeLauncher(), outputs, echo=echo, replan=made.at, restart_delay_s=0.0, **options
-    )
+    launcher = launcher or FakeLauncher()
+    options = {"restart_delay_s": 0.0, **options}
+    try:
+        return dispatch(made, launcher, outputs, echo=echo, replan=made.at, **options)
+    finally:  # secrets and servers of an attempt end with it, but for those of jobs that are left to themselves
+        assert one.spec.launcher.detach or {key.rpartition("/")[0] + "/" for key in launcher.submitted} <= set(
+            launcher.closed
+        )
 
 
 def failing(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None) -> XpError:
@@ -161,6 +200,38 @@ def test_codes_of_the_table_pass_and_others_fail_the_stage(code: int, expected: 
     assert exit_code(code, missing=[]) == expected
 
 
+def detached(*stages: Stage) -> FakePlan:
+    return replace(plan(*stages), spec=FakeSpec(launcher=Limits(detach=True)))
+
+
+def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
+    (tmp_path / "manifest").write_text("{}")
+    launcher, screen = FakeCluster(), list[str]()
+    chain = detached(stage("a", "", done="manifest"), stage("b", ""), stage("c", ""))
+    record = go(chain, tmp_path, launcher, echo=screen.append)
+    assert (record.status, launcher.closed, launcher.cancelled) == (RunStatus.RUNNING, [], [])
+    assert [one.native_id for one in record.attempts[0].stages] == [None, "7", "8"]
+    assert ends(record) == {"a": ("cached", None), "b": ("pending", None), "c": ("pending", None)}
+    assert screen[1:] == [f"xp: {name}: submitted as local job {number}\n" for name, number in (("b", 7), ("c", 8))]
+
+
+def test_a_detached_run_without_work_has_succeeded(tmp_path: Path) -> None:
+    (tmp_path / "manifest").write_text("{}")
+    record = go(detached(stage("a", "", done="manifest")), tmp_path, FakeCluster())
+    assert record.status is RunStatus.SUCCEEDED
+
+
+def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -> None:
+    launcher = FakeCluster(refused="c")
+    error = failing(detached(stage("a", ""), stage("b", ""), stage("c", "")), tmp_path, launcher)
+    assert "the queue is full" in str(error)
+    assert launcher.cancelled == [("run/1/b", False), ("run/1/a", False)]
+    assert launcher.closed == ["run/1/"]
+    record = read_record(tmp_path / "runs/run")
+    assert record.status is RunStatus.FAILED
+    assert [one.native_id for one in record.attempts[0].stages] == ["7", "8", None]
+
+
 @pytest.mark.scorecard(33)
 def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Path) -> None:
     text = str(failing(plan(stage("a", "")), tmp_path, FakeLauncher([128 + 9])))
@@ -170,6 +241,7 @@ def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Pa
 
 @pytest.mark.scorecard(33)
 def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
+    assert exit_code(0, missing=["x"]) is ExitCode.MISSING_OUTPUT
     error = failing(plan(stage("a", "", outputs=("there", "x/absent"), done="x/manifest")), tmp_path)
     assert error.code == ExitCode.MISSING_OUTPUT
     assert "without writing there, x/absent, x/manifest" in str(error)
@@ -241,23 +313,58 @@ def test_a_fault_of_the_user_is_never_tried_again(tmp_path: Path) -> None:
 
 
 def test_which_codes_are_the_infrastructures() -> None:
-    assert all(is_restartable(code) for code in (7, 8, 13, 128 + 9, 128 + 15, 128 + 6))
-    assert not any(is_restartable(code) for code in (0, 1, 2, 3, 6, 9, 10, 11, 74, 128 + 11, 128 + 2, 255))
+    restarted = [code for code in range(256) if is_restartable(code)]
+    assert restarted == [7, 8, 13, 128 + 1, 128 + 6, 128 + 7, 128 + 9, 128 + 15]
 
 
-def test_restarts_end(tmp_path: Path) -> None:
+def test_restarts_wait_twice_as_long_each_time_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    screen: list[str] = []
+    monkeypatch.setattr("xp.lib.signals.Signals.sleep", lambda _, seconds: pauses.append(seconds))
     launcher = FakeLauncher([7] * 10)
-    assert failing(plan(stage("a", ""), max_restarts=2), tmp_path, launcher).code == ExitCode.ENVIRONMENT
-    assert launcher.submitted == ["run/1/a", "run/2/a", "run/3/a"]
+    with pytest.raises(XpError) as caught:
+        go(plan(stage("a", ""), max_restarts=3), tmp_path, launcher, restart_delay_s=5.0, echo=screen.append)
+    assert caught.value.code == ExitCode.ENVIRONMENT
+    assert launcher.submitted == ["run/1/a", "run/2/a", "run/3/a", "run/4/a"]
+    assert pauses == [5.0, 10.0, 20.0]
+    assert "attempt_3 starts in 10 s" in "".join(screen)
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "code"),
+    [
+        (signal.SIGINT, 1, ExitCode.INTERRUPTED),
+        (signal.SIGINT, 2, ExitCode.INTERRUPTED),
+        (signal.SIGTERM, 2, ExitCode.TERMINATED),
+    ],
+)
+def test_a_signal_cancels_the_job_and_a_second_ctrl_c_kills_it(
+    number: int, times: int, code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xp.lib.signals.DEBOUNCE_S", 0.0)
+
+    def play(*_: object) -> int:
+        for _ in range(times):
+            os.kill(os.getpid(), number)
+        return 0
+
+    launcher = FakeLauncher(play)
+    assert failing(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher).code is code
+    assert launcher.submitted == ["run/1/a"]
+    is_second = [False, number == signal.SIGINT][:times]
+    assert launcher.cancelled == [("run/1/a", now) for now in is_second]
+    assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
 
 
 def test_a_bug_of_the_launcher_does_not_leave_the_record_running(tmp_path: Path) -> None:
     def play(*_: object) -> int:
         raise ZeroDivisionError
 
+    launcher = FakeLauncher(play)
     with pytest.raises(ZeroDivisionError):
-        go(plan(stage("a", "")), tmp_path, FakeLauncher(play))
+        go(plan(stage("a", "")), tmp_path, launcher)
     assert read_record(tmp_path / "runs/run").status is RunStatus.FAILED
+    assert launcher.cancelled == [("run/1/a", False)]
 
 
 def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
@@ -275,3 +382,37 @@ def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
         events = EventAccumulator(str(tmp_path / f"runs/run/tensorboard/attempt_{attempt}"))
         events.Reload()
         assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [attempt]
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected", "status"),
+    [
+        ({}, ("pending", "pending"), RunStatus.RUNNING),
+        ({"a": 0}, ("succeeded", "pending"), RunStatus.RUNNING),
+        ({"a": 0, "b": 0}, ("succeeded", "succeeded"), RunStatus.SUCCEEDED),
+        ({"a": 7}, ("failed", "pending"), RunStatus.FAILED),
+        ({"a": 0, "b": 143}, ("succeeded", "interrupted"), RunStatus.INTERRUPTED),
+        ({"a": 130}, ("interrupted", "pending"), RunStatus.INTERRUPTED),
+    ],
+)
+def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
+    codes: dict[str, int],
+    expected: tuple[str, str],
+    status: RunStatus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launcher = FakeCluster()
+    go(detached(stage("a", ""), stage("b", "")), tmp_path, launcher)
+    monkeypatch.setattr(launcher, "poll", lambda launch: codes.get(launch.key.rpartition("/")[2]))
+    monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: launcher)
+    run = tmp_path / "runs/run"
+    record = current(run)
+    assert (record.status, tuple(found[0] for found in ends(record).values())) == (status, expected)
+    assert [found[1] for found in ends(record).values()] == [codes.get("a"), codes.get("b")]
+    assert read_record(run).status is status
+    assert launcher.closed == ([] if status is RunStatus.RUNNING else ["run/1/"])
+    waiting = [name for name in "ab" if name not in codes] if status is RunStatus.RUNNING else []
+    assert [launch.key for launch in live(run, record)] == [f"run/1/{name}" for name in waiting]
+    assert stop(run, record) == [{"a": "7", "b": "8"}[name] for name in waiting]
+    assert launcher.cancelled == [(f"run/1/{name}", False) for name in reversed(waiting)]

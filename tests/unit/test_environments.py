@@ -25,7 +25,9 @@ def test_multiply_wants_the_product_in_the_last_box(answer: str, reward: float) 
 
 
 def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
-    for row in Multiply().rows()["test"]:
+    rows = Multiply().rows()["test"]
+    assert rows
+    for row in rows:
         one, other = map(int, row["prompt"][-1]["content"].split(" * "))
         assert row["answer"] == str(one * other)
         assert row["answer"] not in row["prompt"][-1]["content"].split() or 1 in (one, other)

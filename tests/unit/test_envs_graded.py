@@ -14,7 +14,7 @@ from tests.fake_session import with_limits
 from tests.launching import is_alive
 from tests.ors_server import rules
 from tests.reliability.test_sessions import wait_for
-from xp.envs.base import DeadlineExceeded, Message, ProtocolError, Task, ToolCrashed
+from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
 from xp.envs.config import EnvConfig, GraderForm
 from xp.envs.graded import GradedProvider
 from xp.episode.episode import Episode
@@ -52,6 +52,18 @@ def test_an_environment_with_steps_is_a_conversation_whose_rewards_are_summed() 
 
 def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
     assert play(replace(graded("Higher"), max_turns=2), 5, "3", "4")[0].status is EpisodeStatus.TRUNCATED
+
+
+def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer() -> None:
+    config = graded("Higher")
+    provider = GradedProvider(config, {})
+    session = provider.open(Task("x", "train", 5))
+    provider._process.child().end("killed by the test")
+    session.answer("3")
+    provider._process.child().end("killed by the test")
+    with pytest.raises(ResponseLost):
+        session.answer("5")
+    provider.close()
 
 
 def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:

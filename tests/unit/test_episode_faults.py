@@ -22,6 +22,42 @@ from xp.episode.tokens import ChatTokens
 from xp.worker.played import live_prompt
 
 
+@pytest.mark.parametrize("reward", [1e30, math.nan])
+def test_a_reward_of_the_state_that_was_left_is_bounded_too(reward: float) -> None:
+    session = FakeSession(steady)
+    session.leave = lambda: ToolResult("left", reward)  # type: ignore[attr-defined]
+    episode = episode_of(session)
+    episode.step(call("move"))
+    outcome = episode.settle()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.void_reason is not None
+    assert "the reward of the state that was left is" in outcome.void_reason
+
+
+def test_an_answer_that_comes_after_the_time_is_not_scored() -> None:
+    def late(_: str, __: int) -> ToolResult:
+        time.sleep(0.06)
+        return ToolResult("won", 1.0, True)
+
+    episode = episode_of(FakeSession(late), with_limits(RULES, episode_timeout_s=0.05))
+    assert episode.step(call("win")).status is EpisodeStatus.VOID
+    outcome = episode.settle()
+    assert (outcome.reward, outcome.step_rewards) == (None, ())
+    assert "the episode took longer than its 0.05 s (win was the last call)" in str(outcome.void_reason)
+
+
+def test_a_finished_episode_keeps_its_reward_when_the_engine_is_lost() -> None:
+    episode = episode_of(FakeSession(steady))
+    episode.step(call("win"))
+    episode.give_up("the engine is lost")
+    assert (episode.settle().status, episode.settle().reward) == (EpisodeStatus.FINISHED, 1.0)
+    other = episode_of(FakeSession(steady))
+    other.step(call("move"))
+    other.give_up("the engine is lost")
+    assert (other.settle().status, other.settle().reward) == (EpisodeStatus.VOID, None)
+    assert other.settle().void_reason == "the engine is lost"
+
+
 @pytest.mark.parametrize("reward", [1e30, -1e30, 1e6 + 1, math.inf, -math.inf, math.nan])
 def test_a_reward_beyond_the_bound_voids_with_the_reason(reward: float) -> None:
     session = FakeSession(lambda name, done: ToolResult("paid", reward) if done else steady(name, done))

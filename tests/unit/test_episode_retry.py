@@ -4,52 +4,53 @@ from __future__ import annotations
 
 import pytest
 
-from xp.envs.base import DeadlineExceeded, ProtocolError, ResponseLost, SessionLost
+from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost, SessionLost
 from xp.envs.retry import Refused, RetryRule, retry_after_s
 
 ONCE, AGAIN = RetryRule(3), RetryRule(3, (Refused, ResponseLost))
 
 
-@pytest.mark.parametrize("fault", [ResponseLost("x"), SessionLost("x"), ProtocolError("x"), DeadlineExceeded("x")])
-def test_what_may_have_executed_is_not_repeated(fault: ResponseLost) -> None:
-    assert ONCE.wait_s(fault, 1, 60.0) is None
+OUTAGE = RetryRule(3, (Refused, ResponseLost), (ResponseLost,))
 
 
-def test_a_lost_answer_is_asked_for_again_where_that_is_safe() -> None:
-    assert AGAIN.wait_s(ResponseLost("x"), 1, 60.0) is not None
-
-
-def test_a_backend_that_is_starting_is_waited_for_until_the_deadline() -> None:
-    starting = Refused("starting", 2.0, is_starting=True)
-    assert ONCE.wait_s(starting, 500, 60.0) is not None
-    assert ONCE.wait_s(starting, 500, 1.0) is None
+def lost(retry_after_s: float | None = None) -> ResponseLost:
+    fault = ResponseLost("503")
+    fault.retry_after_s = retry_after_s
+    return fault
 
 
 @pytest.mark.scorecard(14)
-@pytest.mark.parametrize("asked", [0.0, 1.0, 60.0, 3600.0])
-@pytest.mark.parametrize("dice", [0.0, 0.5, 0.999])
-def test_the_wait_is_never_shorter_than_the_server_asked_for(asked: float, dice: float) -> None:
-    wait = ONCE.wait_s(Refused("busy", asked), 1, 1e9, jitter=lambda: dice)
-    assert wait is not None
-    assert asked <= wait <= asked * 1.1 + 0.4
-
-
-def test_an_outage_is_waited_out_until_the_deadline() -> None:
-    rule = RetryRule(3, (Refused, ResponseLost), (ResponseLost,))
-    assert rule.wait_s(ResponseLost("502"), 500, 60.0) is not None
-    assert rule.wait_s(ResponseLost("502"), 500, 1.0) is None
-    assert rule.wait_s(Refused("429"), 3, 60.0) is None
-
-
-def test_in_an_outage_an_hours_wish_is_honoured_a_minute() -> None:
-    rule, fault = RetryRule(3, (ResponseLost,), (ResponseLost,)), ResponseLost("503")
-    fault.retry_after_s = 3600.0
-    assert 60.0 <= (rule.wait_s(fault, 1, 600.0) or 0.0) <= 67.0
-
-
-@pytest.mark.scorecard(14)
-def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
-    assert ONCE.wait_s(Refused("busy", 60.0), 1, 59.0) is None
+@pytest.mark.parametrize(
+    ("rule", "fault", "attempt", "left_s", "wait_s"),
+    [
+        # What may have been executed is repeated only where that is safe, and as often as the rule says.
+        *((ONCE, fault("x"), 1, 60.0, None) for fault in (ResponseLost, SessionLost, ProtocolError, DeadlineExceeded)),
+        *((AGAIN, lost(), attempt, 60.0, wait_s) for attempt, wait_s in ((1, 0.25), (2, 0.5), (3, None), (4, None))),
+        # A wait that would reach the deadline is not begun.
+        (ONCE, Refused("x"), 1, 0.26, 0.25),
+        (ONCE, Refused("x"), 1, 0.25, None),
+        (ONCE, Refused("busy", 60.0), 1, 60.25, None),
+        # It is never shorter than the server asked for.
+        (ONCE, Refused("busy", 0.0), 1, 1e9, 0.05),
+        (ONCE, Refused("busy", 1.0), 1, 1e9, 1.15),
+        (ONCE, Refused("busy", 60.0), 1, 1e9, 60.25),
+        (ONCE, Refused("busy", 3600.0), 1, 1e9, 3600.25),
+        # A backend that is starting, and an outage, are waited out; in an outage an hour is a minute.
+        (ONCE, Refused("starting", 2.0, is_starting=True), 500, 60.0, 2.25),
+        (ONCE, Refused("starting", 2.0, is_starting=True), 500, 1.0, None),
+        (OUTAGE, lost(), 500, 60.0, 8.0),
+        (OUTAGE, lost(), 500, 1.0, None),
+        (OUTAGE, Refused("429"), 3, 60.0, None),
+        (OUTAGE, lost(3600.0), 1, 600.0, 60.25),
+        (OUTAGE, Refused("429", 3600.0), 1, 1e9, 3600.25),
+    ],
+)
+def test_which_faults_are_retried_after_which_wait(
+    rule: RetryRule, fault: EnvFault, attempt: int, left_s: float, wait_s: float | None
+) -> None:
+    assert rule.wait_s(fault, attempt, left_s, jitter=lambda: 0.5) == (
+        None if wait_s is None else pytest.approx(wait_s)
+    )
 
 
 def test_the_wait_grows_and_is_spread() -> None:

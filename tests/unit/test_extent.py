@@ -16,11 +16,12 @@ from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
-from xp.planning.extent import evaluation_line, num_tasks, turn_lines
+from xp.planning.extent import evaluation_line, num_tasks, profile_lines, profile_refusals, turn_lines
 from xp.planning.plan import Plan, build_plan
-from xp.planning.stages import prepare_config, task_set_place
+from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import BackendName, RunSpec
 from xp.tasks.manifest import MANIFEST, Count, Manifest
+from xp.tasks.profile import Profile
 from xp.tasks.request import canonical_request, request_key
 
 CONFIGS: dict[BackendName, Any] = {
@@ -125,3 +126,42 @@ def test_a_limit_of_a_turn_that_no_turn_reaches_is_told() -> None:
         arithmetic(build_plan(compose(limits), "r"))
     )
     assert turn_lines(compose(["training.max_response_tokens=256", "training.max_tokens_per_turn=256"])) == []
+
+
+def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = Profile("stub", 1.0, 4, {3: 0.25, 0: 0.0, 1: 0.5, 2: 0.5, 4: 1.0})
+    assert profile.within(None, easy_first=False) == (0, 1, 2, 3, 4)
+    assert profile.within((0.25, 0.5), easy_first=False) == (1, 2, 3)
+    assert profile.within((0.25, 1.0), easy_first=True) == (4, 1, 2, 3)
+    assert [profile.counts(one) for one in ((0.0, 1.0), (0.25, 0.5), (0.6, 0.9))] == [(0, 5, 0), (1, 3, 1), (4, 0, 1)]
+    monkeypatch.setattr("xp.planning.extent.profiles", lambda spec: dict.fromkeys(spec.env.members, profile))
+    own = ["env=multiply", "env.train.profile=x"]
+    bounds = "with a pass rate of 0.25 to 0.5, 1 below, 1 above"
+    said = {
+        (): "5 of 5 profiled (stub, 4 tries): 5 with a pass rate of 0 to 1, 0 below, 0 above",
+        ("env.train.pass_rate=[0.25,0.5]",): f"3 of 5 profiled (stub, 4 tries): 3 {bounds}",
+        ("env.train.pass_rate=[0.25,0.5]", "env.train.num_tasks=2"): f"2 of 5 profiled (stub, 4 tries): 3 {bounds}",
+        ("env.train.pass_rate=[0.25,0.5]", "env.train.refresh_every=7"): (
+            f"3 of 5 profiled (stub, 4 tries): 3 {bounds}, selected anew every 7 steps"
+        ),
+    }
+    for words, line in said.items():
+        spec = compose([*own, *words])
+        assert profile_lines(spec) == [f"training tasks of multiply: {line}"]
+        assert list(profile_refusals(spec)) == []
+    (refusal,) = profile_refusals(compose([*own, "env.train.pass_rate=[0.6,0.9]"]))
+    assert refusal.field == "env.train.pass_rate"
+    assert "no task has a pass rate of 0.6 to 0.9: of 5, 4 are below and 1 above" in refusal.reason
+    (refusal,) = profile_refusals(compose([*own, "env.train.easy_first=true", "training.shuffle=true"]))
+    assert refusal.field == "env.train.easy_first"
+    in_order = compose([*own, "env.train.easy_first=true", "training.shuffle=false"])
+    assert list(profile_refusals(in_order)) == []
+    assert profile_lines(in_order)[0].endswith(" above, those that passed most often first")
+
+
+def test_a_profile_is_read_for_the_environments_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "xp.planning.stages.read_profile", lambda _, name, split, request: (name, split, len(request) > 3)
+    )
+    assert profiles(compose(["env=multiply", "env.train.profile=x"])) == {"multiply": ("x", "train", True)}
+    assert profiles(compose(["env=multiply"])) == {}

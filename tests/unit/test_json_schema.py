@@ -21,7 +21,7 @@ from xp.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
-from xp.episode.json_schema import properties, required
+from xp.episode.json_schema import _merged, properties, required
 from xp.episode.tool_calls import Malformed, ToolCall
 
 TAGGED = (Dialect.QWEN_XML, Dialect.GLM)
@@ -179,3 +179,27 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
             assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write("look", given)
             jsonschema.validate(call.arguments, schema)
     assert num_same > 400
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "both"),
+    [
+        ({"type": "integer"}, {"type": "number", "default": 3}, {"type": ["integer"], "default": 3}),
+        ({"type": "string"}, {"type": "number"}, None),
+        ({"default": 1}, {"default": 2}, {"default": 1}),
+        ({"required": ["a"]}, {"required": ["b"]}, {"required": ["a", "b"]}),
+        ({"required": ["a"]}, {"type": "object"}, {"required": ["a"], "type": "object"}),
+        ({"type": "object"}, {"required": ["a"]}, {"required": ["a"], "type": "object"}),
+        ({"enum": [1, 2]}, {"enum": [2, 3]}, {"enum": [2]}),
+        ({"const": 1}, {"enum": [1, 2]}, {"enum": [1]}),
+        ({"enum": [1]}, {"enum": [2]}, None),
+        ({"enum": [1]}, {"type": "integer"}, {"enum": [1], "type": "integer"}),
+        (
+            {"properties": {"a": {"type": "string"}, "b": {}}},
+            {"properties": {"a": {"enum": ["x"]}, "c": {}}},
+            {"properties": {"a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]}, "b": {}, "c": {}}},
+        ),
+    ],
+)
+def test_two_branches_allow_what_both_allow(own: Any, other: Any, both: Any) -> None:
+    assert _merged(own, other) == both

@@ -104,7 +104,9 @@ def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: s
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_line_is_a_version_with_hashes_and_names_no_address(name: str) -> None:
-    for line in lock_of(name, "EXTRAS").lines:
+    lines = lock_of(name, "EXTRAS").lines
+    assert lines
+    for line in lines:
         assert re.match(r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line), line[:80]
         assert "://" not in line
         assert " @ " not in line

@@ -19,9 +19,17 @@ def test_a_gap_above_the_limit_stops_with_its_usual_cause() -> None:
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(("gap", "limit"), [(0.1, 0.1), (1e-6, 1e-4), (5.0, None), (math.nan, 0.1)])
-def test_a_gap_within_the_limit_or_without_one_passes(gap: float, limit: float | None) -> None:
-    check_gap(1, gap, limit)
+@pytest.mark.parametrize(
+    ("gap", "limit", "code"),
+    [(0.1, 0.1, None), (0.11, 0.1, ExitCode.DIVERGED), (5.0, None, None), (math.nan, 0.1, None)],
+)
+def test_only_a_gap_above_a_limit_stops_the_run(gap: float, limit: float | None, code: ExitCode | None) -> None:
+    try:
+        check_gap(1, gap, limit)
+        found = None
+    except XpError as error:
+        found = error.code
+    assert found is code
 
 
 def test_the_check_is_on_for_every_model() -> None:

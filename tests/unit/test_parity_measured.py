@@ -39,11 +39,12 @@ def test_differences_above_the_bar_and_reasons_match() -> None:
 
 
 def test_what_the_measure_says_is_refused_is_refused() -> None:
-    for option in OPTIONS:
-        for backend, cell in COMMITTED.options[option.name].items():
-            if "refused" in cell:
-                spec = spec_of(option, backend, ())
-                assert cell["refused"] == str(backend_of(spec).refusals(spec)[0])
+    specs = {(option.name, backend): spec_of(option, backend, ()) for option in OPTIONS for backend in PROGRAMS}
+    refused = {key: str(of[0]) for key, spec in specs.items() if (of := backend_of(spec).refusals(spec))}
+    assert refused == {
+        key: cell["refused"] for key in specs if "refused" in (cell := COMMITTED.options[key[0]][key[1]])
+    }
+    assert {backend for _, backend in refused} == set(PROGRAMS)
 
 
 def test_what_a_trainer_reports_is_the_papers_or_has_a_reason() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -73,3 +75,24 @@ def test_without_transformers_the_table_says_so(tmp_path: Path, model: str, monk
     counted = prompt_lengths.prompt_lengths(task_set, Reader(model, 100, Chat()))
     assert counted.groups == {}
     assert counted.note.startswith("transformers is not installed here")
+
+
+def test_counts_are_stored_and_only_other_tasks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[Any] = [SimpleNamespace(task_id=name) for name in "abc"]
+    asked: list[str] = []
+
+    def count(row: Any) -> int | None:
+        asked.append(row.task_id)
+        return {"a": 3, "b": None, "c": 5}[row.task_id]
+
+    place = tmp_path / "set"
+    assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
+    assert prompt_lengths.count_tokens(place, rows, "digest", count) == {"a": 3, "c": 5}
+    assert asked == ["a", "b", "b", "c"]
+    file = tmp_path / "set.tokens/digest.json"
+    assert prompt_lengths.read_counts(file) == {"a": 3, "c": 5}
+    monkeypatch.setattr(prompt_lengths, "keep_counts", lambda *_: pytest.fail("nothing is new"))
+    assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
+    for damage in (("5", "6"), ('"format": 2', '"format": 3'), ('"counts"', '"count"'), ("{", "")):
+        file.with_name("damaged.json").write_text(file.read_text().replace(*damage))
+        assert prompt_lengths.read_counts(file.with_name("damaged.json")) == {}

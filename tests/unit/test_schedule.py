@@ -36,6 +36,12 @@ def test_members_come_by_their_weights_at_every_point_of_the_order() -> None:
         assert abs(Counter(row.env for row in order[:length])["a"] - 0.75 * length) < 1.0
 
 
+def test_each_epoch_of_each_member_has_an_order_of_its_own() -> None:
+    order = schedule([*rows("a", 30), *rows("b", 30)], 120, seed=1, shuffle=True)
+    indices = {env: [row.index for row in order if row.env == env] for env in "ab"}
+    assert len({tuple(part) for own in indices.values() for part in (own[:30], own[30:])}) == 4
+
+
 def test_the_order_depends_on_the_seed_alone() -> None:
     pool = rows("a", 100)
     first, again, other = (schedule(pool, 100, seed=seed, shuffle=True) for seed in (1, 1, 2))

@@ -130,7 +130,10 @@ def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", ["shuffle(range(1,4))", "shuffle(2,4,8)"])
 def test_a_shuffled_range_is_the_same_in_each_trial(values: str, tmp_path: Path) -> None:
-    search([f"seed={values}"], [], tmp_path, 3, lambda spec: float(spec.seed))
+    seen: list[int] = []
+    search([f"seed={values}"], [], tmp_path, 3, lambda spec: float(seen.append(spec.seed) or spec.seed))
+    assert len(seen) == 3
+    assert set(seen) <= {1, 2, 3, 4, 8}
 
 
 def test_a_reward_that_is_no_number_ends_the_search_with_its_trial(tmp_path: Path) -> None:

@@ -178,6 +178,16 @@ def test_what_skyrl_takes_is_not_refused(overrides: list[str]) -> None:
     assert refusals(compose(overrides)) == []
 
 
+@pytest.mark.parametrize(
+    ("base", "warmup", "is_refused"),
+    [(MEGATRON, 4, True), (MEGATRON, 3, False), (MEGATRON, 0, False), (SKYRL, 4, False)],
+)
+def test_a_warm_up_as_long_as_the_training_is_refused(base: list[str], warmup: int, is_refused: bool) -> None:
+    spec = compose([*base, "training.num_steps=2", "training.updates_per_step=2", f"training.warmup_updates={warmup}"])
+    found = [one.field for one in refusals(spec) if "warm" in one.reason]
+    assert bool(found) is is_refused
+
+
 def test_a_difference_of_meaning_is_named() -> None:
     found = meanings(compose([*SKYRL, "training.weight_decay=0.1"]))
     assert "Biases and norms" in found["training.weight_decay"].note

@@ -271,7 +271,9 @@ def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> Non
 
 
 def test_secrets_stay_names() -> None:
-    for stage in build_plan(compose(SLIME), "r").stages:
+    stages = build_plan(compose(SLIME), "r").stages
+    assert "train" in [stage.name for stage in stages]
+    for stage in stages:
         assert set(stage.job.secrets) == {"OPENREWARD_API_KEY"}
         assert "OPENREWARD_API_KEY" not in " ".join([*stage.job.argv, *stage.job.files.values()])
 

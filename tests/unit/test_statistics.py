@@ -63,6 +63,9 @@ def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
     even = {f"t{number}": [float(number % 2)] for number in range(40)}
     assert summarize(skewed, 1.0).bootstrap_differs
     assert not summarize(even, 1.0).bootstrap_differs
+    # There is nothing to differ from: every episode is void, there is one task, or all tasks have the same mean.
+    for rewards_of in ({"a": [None]}, {"a": [0.0, 1.0]}, {"a": [1.0], "b": [1.0]}):
+        assert not summarize(rewards_of, 1.0).bootstrap_differs
 
 
 def test_pass_at_k_is_the_share_of_choices_with_a_pass() -> None:
@@ -92,6 +95,23 @@ def test_a_share_of_all_tasks_has_an_exact_interval() -> None:
     assert found is not None
     assert found.method == "exact"
     assert (found.low, found.high) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
+    none = share([[0.0]] * 20)
+    assert none is not None
+    assert (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 20)))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.5, 2.0)])
+def test_an_interval_ends_where_the_rewards_do(low: float, high: float) -> None:
+    tasks = {f"t{number}": [low if number else high] for number in range(10)}
+    other = {name: [low + high - reward[0]] for name, reward in tasks.items()}
+    for rewards_of, side in ((tasks, 0), (other, 1)):
+        summary = summarize(rewards_of, high, (low, high))
+        assert summary.reward is not None
+        assert summary.passes is not None
+        assert summary.avg_at_k is not None
+        assert (summary.reward.low, summary.reward.high)[side] == (low, high)[side]
+        assert (summary.avg_at_k.low, summary.avg_at_k.high)[side] == (low, high)[side]
+        assert (summary.passes.low, summary.passes.high)[side] == (0.0, 1.0)[side]
 
 
 def test_one_task_says_nothing_about_others() -> None:
@@ -101,10 +121,18 @@ def test_one_task_says_nothing_about_others() -> None:
 
 
 def test_a_mix_is_the_weighted_mean_of_strata() -> None:
-    parts = [mean([[value] for value in (0.0, 1.0, 1.0, 0.0)]), mean([[value] for value in (0.2, 0.4, 0.3, 0.1)])]
-    found = mix_of([part for part in parts if part is not None], [1, 3])
-    assert found.value == pytest.approx(0.25 * 0.5 + 0.75 * 0.25)
-    assert found.stderr == pytest.approx(((0.25 * parts[0].stderr) ** 2 + (0.75 * parts[1].stderr) ** 2) ** 0.5)  # type: ignore[union-attr,operator]
+    first, second = (0.0, 1.0, 1.0, 0.0), (0.2, 0.4, 0.3, 0.1, 0.9, 0.35, 0.3)
+    parts = [part for values in (first, second) if (part := mean([[value] for value in values])) is not None]
+    found = mix_of(parts, [1, 3])
+    assert found.value == pytest.approx(0.25 * fmean(first) + 0.75 * fmean(second))
+    # Welch's test of a quarter of one against minus three quarters of the other has the same error and freedom.
+    welch = stats.ttest_ind([one / 4 for one in first], [-3 * one / 4 for one in second], equal_var=False)
+    assert (found.low, found.high) == pytest.approx(tuple(welch.confidence_interval(0.95)))
+    assert found.stderr == pytest.approx(found.value / welch.statistic)
+    assert found.num_tasks == 11
+    alone = mean([[1.0, 0.0]])
+    assert alone is not None
+    assert mix_of([*parts, alone], [1, 3, 1]).low is None
 
 
 def test_the_evaluate_stage_clusters_by_task_and_keeps_each_tasks_rewards() -> None:

@@ -10,13 +10,33 @@ from typing import Any
 import pytest
 
 from tests.fake_provider import FakeWorld
+from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
 from xp.tasks.build import judge
-from xp.tasks.config import HeldOut, PrepareConfig
+from xp.tasks.config import HeldOut, PrepareConfig, Selection
+from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
+from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
 from xp.tasks.questions import QUESTION_AGAIN, TASK_AGAIN
 from xp.tasks.selection import SHARD_TASKS
+from xp.tasks.shards import ShardEntry
 from xp.tasks.store import TaskSet
+
+
+def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> None:
+    fetcher = Fetcher(FakeWorld(tmp_path).config(), {}, Any, Any)  # type: ignore[arg-type]
+    opened = _OpenBlock(Any, {}, [])  # type: ignore[arg-type]
+    task = Task("fake", "train", 0)
+
+    def take(*results: ShardEntry | Failure) -> None:
+        for result in results:
+            fetcher._take(opened, task, result)
+
+    outage, fault, entry = _Unavailable("t", "down"), Failure("t", "no such luck"), ShardEntry(0, "hash")
+    take(*[fault] * 64, *[outage] * 63, entry, *[outage] * 63, fault, *[outage] * 63)
+    with pytest.raises(XpError, match="down"):
+        take(outage)
+    assert len(fetcher.failures) == 64 + 3 * 63 + 2
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +87,16 @@ def test_a_held_out_training_task_is_left_out_and_counted(tmp_path: Path, capsys
     assert not any(f"train/{index}" in world.opened() for index in range(4))
 
 
-def test_two_members_on_one_environment_share_their_held_out_tasks(tmp_path: Path) -> None:
+def test_two_members_on_one_environment_share_their_held_out_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
     first = world.member()
     second = replace(first, env=replace(first.env, name="second"), held_out=HeldOut("test", indices=(9,)))
-    task_set = prepare(PrepareConfig({"fake": first, "second": second}, 0.0, 4), {}, tmp_path)
+    task_set = prepare(PrepareConfig({"second": second, "fake": first}, 0.0, 4), {}, tmp_path)
     assert task_set.manifest.counts["second"]["train"].overlapping == 4
+    lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "held out of" in line] == ["held out of fake", "held out of second"]
 
 
 def test_an_environment_of_identical_tasks_is_kept_and_says_so(
@@ -101,18 +125,20 @@ def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -
 @pytest.mark.scorecard(9)
 def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
-    with pytest.raises(
-        XpError, match=r"2 tasks could not be prepared(.|\n)*fake/train/77: ProtocolError: no such"
-    ) as e:
-        prepare(world.config(), {}, tmp_path)
+    member = world.member()
+    whole = replace(member, env=replace(member.env, name="whole"), train=Selection(("train",), indices=(0, 1)))
+    config = PrepareConfig({"fake": member, "whole": replace(whole, held_out=None)}, 0.01, 16)
+    with pytest.raises(XpError, match=r"2 tasks could not be prepared \(1\.9% of environment fake\)") as e:
+        prepare(config, {}, tmp_path)
     assert e.value.code is ExitCode.TASKS
+    assert "\n  fake/train/3: ProtocolError: no such luck\n  fake/train/77: ProtocolError: no such" in str(e.value)
     assert list((tmp_path / "tasks").glob("*/manifest.json")) == []
     assert (world.opened()["train/3"], world.opened()["train/4"]) == (3, 1)
     world.forget()
     world.change(failing=[])
-    task_set = prepare(world.config(), {}, tmp_path)
+    task_set = prepare(config, {}, tmp_path)
     assert set(world.opened()) == {"train/3", "train/77"}
-    assert task_set.num_tasks("train") == 100
+    assert task_set.num_tasks("train") == 102
 
 
 def test_another_version_of_the_environment_does_not_continue_its_predecessors_shards(tmp_path: Path) -> None:

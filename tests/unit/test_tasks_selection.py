@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fake_provider import FakeWorld
 from tests.fake_session import RULES
+from xp.envs.base import Task
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule
+from xp.tasks.questions import Census
 from xp.tasks.selection import SHARD_TASKS, Place, Selected, cut_into_blocks, select_tasks
 
 SIZES = {"train": 100, "extra": 40, "test": 20, "empty": 0}
@@ -207,3 +212,21 @@ def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
         (3, "train", "extra", 1),
     ]
     assert blocks[0].task_id(4) == "m/test/4"
+
+
+@pytest.mark.parametrize(("listed", "expected"), [(None, None), (2, 2), (1, XpError)])
+def test_a_list_of_tasks_is_as_long_as_their_number(listed: int | None, expected: Any, tmp_path: Path) -> None:
+    class Listing:
+        def num_tasks(self, split: str) -> int:
+            return len([split, split])
+
+        def listed(self, split: str) -> list[Task] | None:
+            return None if listed is None else [Task("e", split, index, {"q": index}) for index in range(listed)]
+
+    census = Census(FakeWorld(tmp_path).member(), Listing())  # type: ignore[arg-type]
+    if expected is XpError:
+        with pytest.raises(XpError, match="it counts 2 tasks in train, and lists 1"):
+            census.contents("train")
+    else:
+        found = census.contents("train")
+        assert (found if found is None else len(set(found))) == expected

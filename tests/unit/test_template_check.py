@@ -22,7 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.template_check import PROBE_TOOLS, check_chat, examine, examine_prompts
+from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, check_chat, examine, examine_prompts
 
 BY_XP = Chat(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
@@ -192,3 +192,19 @@ def test_a_template_that_does_not_end_is_a_fault(tmp_path: Path, monkeypatch: py
     assert "choose another model" in found.text
     with pytest.raises(XpError, match="may never end"):
         hold_against_tasks([spec])
+
+
+def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def noted(_: ChatTokens, tools: Any, *, has_system: bool) -> TemplateReport:
+        seen.append((tools, has_system))
+        return report
+
+    report = examine(tokens("smollm2", BY_XP))
+    monkeypatch.setattr("xp.tasks.template_check.examine", noted)
+    monkeypatch.setattr("xp.tasks.template_check.MAX_TOOL_SETS", 2)
+    plain, with_system = OPENING[1:], OPENING
+    prompts = [(plain, "[1]"), (plain, "[2]"), (with_system, "[1]"), (plain, "[1]"), (plain, "[3]")]
+    assert examine_prompts(tokens("smollm2"), prompts).faults == report.faults
+    assert seen == [([1], True), ([2], False)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,12 +87,23 @@ def test_a_reward_that_rose_without_passes_is_nothing_learned(
     assert "over 10 tasks, of which 0 passed before and 0 after; hacked" in told
 
 
-def test_a_training_that_was_stopped_since_it_went_wrong_is_broken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("earlier", "code", "verdict"),
+    [
+        (0, ExitCode.DIVERGED, ExitCode.BROKEN),
+        (0, ExitCode.SYMPTOM, ExitCode.BROKEN),
+        (0, ExitCode.UNHEALTHY, ExitCode.BROKEN),
+        (0, ExitCode.ENVIRONMENT, ExitCode.INCOMPLETE),
+        (ExitCode.SYMPTOM, ExitCode.ENVIRONMENT, ExitCode.INCOMPLETE),
+    ],
+)
+def test_a_training_that_its_last_attempt_stopped_as_faulty_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: int, code: ExitCode, verdict: ExitCode
 ) -> None:
     run = leave(tmp_path, MIXED, MIXED, RunStatus.FAILED)
-    write_record(run, update_stage(read_record(run), "train", exit_code=int(ExitCode.DIVERGED)))
-    assert diagnosed(tmp_path, capsys)[0] == ExitCode.BROKEN
+    first, last = (update_stage(read_record(run), "train", exit_code=int(one)).attempts[0] for one in (earlier, code))
+    write_record(run, replace(read_record(run), attempts=(first, replace(last, number=2))))
+    assert diagnosed(tmp_path, capsys)[0] == verdict
 
 
 @pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])

@@ -95,7 +95,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def user_path(loc: Sequence[int | str], *, is_mix: bool = False) -> str:
+def user_path(loc: Sequence[int | str], *, is_mix: bool) -> str:
     """The key as the user types it: the member of a mixture of one is not spelled out."""
     parts = [str(part) for part in loc]
     if parts[:2] == ["env", "members"] and len(parts) > 2 and not is_mix:

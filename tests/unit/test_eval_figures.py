@@ -1,0 +1,257 @@
+"""Counts, limits, sums and tables of an evaluation, from records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from tests.unit.test_eval_api import row
+from xp.composition import compose
+from xp.envs.config import Dialect, EpisodeConfig
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeStatus
+from xp.errors import XpError
+from xp.evaluation.api import Answer, DialogueFails, TooLong
+from xp.evaluation.driver import Allowance, EvaluationStage, Health, play_local
+from xp.evaluation.entries import Entry
+from xp.evaluation.one import EvaluationRun
+from xp.evaluation.play import Dialogue, Usage, play
+from xp.evaluation.settings import ToolCalls, settings
+from xp.evaluation.summary import _episodes, _figures, _mix, judges_of, usage
+from xp.evaluation.tables import latex, markdown, notes, rows
+
+
+def answer(prompt: int | None, written: int | None, text: str = call("move")) -> Answer:
+    return Answer({"content": text}, is_cut=False, prompt_tokens=prompt, completion_tokens=written)
+
+
+def test_usage_counts_what_is_billed_and_what_the_environment_added() -> None:
+    used = Usage()
+    for prompt, written in ((10, 5), (18, 7), (30, 2)):
+        used.add(answer(prompt, written))
+    assert used.on_record() == {"requests": 3, "prompt_tokens": 58, "completion_tokens": 14}
+    tokens = used.tokens()
+    assert tokens is not None
+    # The last prompt holds the first one and the twelve tokens that were generated before it.
+    assert (tokens.prompt, tokens.generated, tokens.observed) == (10, 14, 30 - 10 - 12)
+    for prompt, completion in ((None, 3), (3, None)):
+        used = Usage()
+        used.add(answer(1, 1))
+        used.add(answer(prompt, completion))
+        assert (used.on_record(), used.tokens()) == ({"requests": 2}, None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "after", "status", "reward"),
+    [
+        (TooLong("9 tokens"), 0, EpisodeStatus.VOID, None),
+        (TooLong("9 tokens"), 2, EpisodeStatus.TRUNCATED, 1.0),
+        (DialogueFails("filtered"), 0, EpisodeStatus.VOID, None),
+        (DialogueFails("filtered"), 2, EpisodeStatus.VOID, None),
+    ],
+)
+def test_a_dialogue_that_ends_early_is_truncated_or_void(
+    fault: Exception, after: int, status: EpisodeStatus, reward: float | None
+) -> None:
+    script = [answer(1, 1)] * after
+
+    def ask(_: Dialogue) -> Answer:
+        if not script:
+            raise fault
+        return script.pop()
+
+    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES)
+    used = play(ask, Dialogue(row([]), RULES, ToolCalls.TEXT), episode)
+    assert (episode.settle().status, episode.settle().reward) == (status, reward)
+    assert used.requests == after
+    is_void = status is EpisodeStatus.VOID
+    assert str(fault) in str(episode.settle().void_reason) if is_void else episode.settle().void_reason is None
+
+
+def test_a_limit_is_reached_by_cost_or_by_tokens() -> None:
+    spent = Allowance(budget_usd=0.5, max_tokens=3_000_000)
+    spent.spend({"prompt_tokens": 200_000, "completion_tokens": 100_000}, 1.0, 2.0)
+    assert (spent.cost_usd, spent.tokens, spent.spent()) == (pytest.approx(0.4), 300_000, None)
+    spent.spend({"requests": 0, "judge_cost_usd": 0.0}, 1.0, 2.0)
+    spent.spend({"prompt_tokens": 100_000, "completion_tokens": 0}, 1.0, 2.0)
+    assert spent.spent() == "--budget-usd 0.5 is spent (0.5000)"
+    free = Allowance(max_tokens=1000)
+    free.spend({"prompt_tokens": 999, "completion_tokens": 0}, 1.0, None)
+    assert (free.cost_usd, free.spent()) == (0.0, None)
+    free.spend({"prompt_tokens": 0, "completion_tokens": 1}, None, 1.0)
+    assert free.spent() == "--max-tokens-total 1,000 is reached (1,000)"
+    for limit in (Allowance(budget_usd=1.0), Allowance(max_tokens=1)):
+        with pytest.raises(XpError, match="counts no tokens"):
+            limit.spend({"requests": 1, "prompt_tokens": 3}, None, None)
+    Allowance().spend({}, None, None)
+
+
+def test_void_episodes_stop_an_evaluation_where_no_other_result_can_save_it() -> None:
+    health = Health(0.25, 8)
+    void, scored = (SimpleNamespace(status=one) for one in (EpisodeStatus.VOID, EpisodeStatus.FINISHED))
+    outcomes: list[Any] = [void, scored, void, scored, scored, void]
+    told = [health.ended(one) for one in outcomes]
+    assert told[:5] == [None] * 5
+    assert told[5] == "3 episodes are void, more than training.max_void_fraction=0.25 of all"
+
+
+def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
+    seen: list[Any] = []
+    board, writer = SimpleNamespace(ended=seen.append), SimpleNamespace(write=seen.append)
+    void: Any = SimpleNamespace(outcome=SimpleNamespace(status=EpisodeStatus.VOID))
+    parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": frozenset()}
+    stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
+    assert stage.take(void) == "1 episodes are void, more than training.max_void_fraction=0.5 of all"
+    assert seen == [void, void.outcome]
+
+
+def test_a_partly_recorded_batch_is_played_whole_and_completed() -> None:
+    batches, taken, reasons = [], [], iter([None, None, "spent", None])
+    todo: list[Any] = [(SimpleNamespace(task_id=f"e/test/{index}"), sample) for sample in (0, 1) for index in range(3)]
+
+    def played(batch: Any, *_: Any) -> list[Any]:
+        batches.append([(one.task_id, sample) for one, sample in batch])
+        common = {"env": "e", "split": "test", "outcome": SimpleNamespace(judges={}), "tokens": None, "extra": {}}
+        return [SimpleNamespace(index=one.task_id[-1], sample=sample, **common) for one, sample in batch]
+
+    done = frozenset({("e/test/0", 0), ("e/test/1", 0), ("e/test/2", 0)})
+    stage: Any = SimpleNamespace(mix=None, run="r", done=done, take=lambda one: taken.append((one.index, one.sample)))
+    model: Any = SimpleNamespace(play=played)
+    assert play_local(stage, model, todo, 2, lambda _: next(reasons)) == "spent"
+    assert batches == [[("e/test/2", 0), ("e/test/0", 1)], [("e/test/1", 1), ("e/test/2", 1)]]
+    assert taken == [("0", 1), ("1", 1), ("2", 1)]
+    assert play_local(stage, model, todo[:2], 2, lambda _: "spent") is None
+
+
+@pytest.mark.parametrize(
+    ("own", "has_model", "expected"),
+    [
+        (Dialect.AUTO, True, Dialect.GLM),
+        (Dialect.PYTHONIC, True, Dialect.PYTHONIC),
+        (Dialect.PYTHONIC, False, Dialect.HERMES),
+        (Dialect.ACTION, False, Dialect.ACTION),
+        (Dialect.ACTION, True, Dialect.ACTION),
+    ],
+)
+def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
+    own: Dialect, has_model: bool, expected: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EpisodeConfig({"e": replace(RULES, dialect=own)})
+    monkeypatch.setattr("xp.evaluation.one.episode_config", lambda _: config)
+    run = EvaluationRun.__new__(EvaluationRun)
+    run._entry = SimpleNamespace(spec=None)  # type: ignore[assignment]
+    model: Any = SimpleNamespace(dialect=lambda: Dialect.GLM) if has_model else None
+    assert run._rules(model).members["e"].dialect is expected
+
+
+def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
+    run = EvaluationRun.__new__(EvaluationRun)
+    common = {"tasks", "num_tasks", "samples_per_task", "temperature", "pass_threshold", "seed"}
+    limits = {"top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop"}
+    for directory, engine, more in (
+        (None, "transformers", {"tools", "max_tokens"}),
+        ("model", "transformers", limits | {"dtype", "chat_template", "tools_prompt"}),
+        ("model", "vllm", limits | {"dtype", "chat_template", "tools_prompt", "engine"}),
+    ):
+        run._entry = Entry("m", "e", compose(["seed=7", "model.dtype=float32"]), {"kind": "k"}, directory, "r")
+        run._settings = settings({"eval.engine": engine, "model.seed": 5})
+        found = run._requested("key")
+        assert (found.env, found.model, found.run, found.tasks) == ("e", {"kind": "k"}, "r", "key")
+        assert set(found.playing) == common | more
+        assert found.playing["seed"] == (5 if directory is None else 7)
+        assert found.playing.get("engine") == (None if engine == "transformers" else "vllm")
+
+
+def record(prompt: int | None, judges: Mapping[str, float], env: str = "e", status: str = "finished") -> dict[str, Any]:
+    tokens = None if prompt is None else {"prompt": prompt, "generated": 10 * prompt, "observed": 0}
+    counts = {} if prompt is None else {"prompt_tokens": prompt, "completion_tokens": 10 * prompt}
+    outcome = {"status": status, "num_turns": 2, "num_tool_calls": 1, "num_malformed": 0, "void_reason": None}
+    extra = {"usage": {"requests": 1, **counts}}
+    return {"env": env, "outcome": {**outcome, "judges": judges}, "tokens": tokens, "elapsed_s": 3.0, "extra": extra}
+
+
+def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
+    judged = [record(5, {"prompt_tokens": 3.0, "cost_usd": 0.5}), record(7, {"prompt_tokens": 4.0}), record(1, {})]
+    assert usage(judged, (2.0, 3.0)) == {
+        "prompt_tokens": 13,
+        "completion_tokens": 130,
+        "cost_usd": pytest.approx((13 * 2 + 130 * 3) / 1e6),
+    }
+    assert [usage(judged, one)["cost_usd"] for one in ((None, 3.0), (2.0, None))] == [None, None]
+    unknown = dict.fromkeys(("prompt_tokens", "completion_tokens", "cost_usd"))
+    assert usage([*judged, record(None, {})], (2.0, 3.0)) == usage([], (2.0, 3.0)) == unknown
+    assert judges_of(judged) == {"prompt_tokens": 7.0}
+    assert judges_of([record(1, {})]) == {}
+    means = _episodes([record(5, {}), record(7, {}, status="void")])
+    assert means["statuses"] == {"finished": 1, "void": 1}
+    assert (means["turns_mean"], means["tool_calls_mean"], means["malformed_mean"]) == (2.0, 1.0, 0.0)
+    assert (means["tokens_mean"], means["seconds_mean"]) == (60.0, 3.0)
+    assert _episodes([record(5, {}), record(None, {})])["tokens_mean"] is None
+
+
+def mixed() -> dict[str, Any]:
+    """Results of two environments: two tasks of two episodes, and three tasks of one, of which one is void."""
+    rewards: dict[str, list[float | None]] = {"a/t/0": [1.0, 1.0], "a/t/1": [0.0, 0.5]}
+    rewards |= {"b/t/0": [0.0], "b/t/1": [0.25], "b/t/2": [None]}
+    envs = {
+        env: _figures({task: one for task, one in rewards.items() if task[0] == env}, [record(1, {}, env)], 0.5, limits)
+        for env, limits in (("a", (None, None)), ("b", (0.0, 1.0)))
+    }
+    whole = _mix(rewards, [record(1, {})], 0.5, envs)
+    used = {"prompt_tokens": 1200, "completion_tokens": 30, "cost_usd": 0.00125}
+    judges = {"prompt_tokens": 5000.0, "completion_tokens": 7.0, "cost_usd": 0.5}
+    common = {"env": "mix", "model": {"name": "m_1"}, "status": "stopped", "stopped": "the budget is spent"}
+    return common | {
+        "num_played": 6,
+        "num_asked": 7,
+        "environments": envs,
+        "summary": whole,
+        "usage": {**used, "judges": judges},
+    }
+
+
+def test_a_mix_weighs_its_environments_by_their_scored_episodes() -> None:
+    whole = mixed()["summary"]
+    assert whole["reward"]["value"] == pytest.approx((2.5 + 0.25) / 6)
+    assert whole["passes"]["value"] == pytest.approx(3 / 6)
+    assert whole["avg_at_k"]["value"] == pytest.approx((1.0 + 0.25 + 0.0 + 0.25) / 4)
+    assert (whole["num_tasks"], whole["num_episodes"], whole["num_void"]) == (5, 7, 1)
+    assert (whole["reward"]["low"], whole["reward"]["high"]) == (0.0, 1.0)
+    assert whole["void_bounds"] == {"low": pytest.approx(2.75 / 7), "high": pytest.approx(3.75 / 7), "of": "observed"}
+    assert (whole["bootstrap"], whole["bootstrap_differs"]) == (None, False)
+
+
+def test_a_table_has_a_line_for_each_environment_and_the_mix() -> None:
+    found = mixed()
+    assert rows([found]) == [
+        ("a", "m_1", "4", "0.625", "0.000 to 1.000", "75.0%", "0"),
+        ("b", "m_1", "3", "0.125", "0.000 to 1.000", "0.0%", "1"),
+        ("mix (all)", "m_1", "7", "0.458", "0.000 to 1.000", "50.0%", "1"),
+    ]
+    assert markdown([found]).splitlines()[1:3] == [
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| a | m_1 | 4 | 0.625 | 0.000 to 1.000 | 75.0% | 0 |",
+    ]
+    assert r"a & m\_1 & 4 & 0.625 & 0.000 to 1.000 & 75.0\% & 0 \\" in latex([found])
+    assert list(notes(found)) == [
+        "mix / m_1: 6 of 7 episodes: the budget is spent",
+        "a: one of k passes (pass@k)  1: 75%, 2: 100%",
+        "a: all of k pass (pass^k)    1: 75%, 2: 50%",
+        "a: resampling tasks gives another interval of the reward: 0.250 to 1.000",
+        "b: resampling tasks gives another interval of the reward: 0.000 to 0.250",
+        "b: 1 void; by the reward rule's limits, they leave the mean between 0.083 and 0.417",
+        "mix / m_1: 1,200 tokens read and 30 written for 0.0013 US dollars",
+        "mix / m_1: judges: 5,000 tokens read and 7 written for 0.5000 US dollars",
+    ]
+    alone = found | {"environments": {"b": _figures({"b/t/0": [0.5]}, [], 0.5, (None, None))}, "status": "finished"}
+    alone["usage"] = {"cost_usd": None, "judges": {"prompt_tokens": 1.0, "completion_tokens": 2.0}}
+    assert rows([alone]) == [("mix", "m_1", "1", "0.500", "-", "100.0%", "0")]
+    assert list(notes(alone)) == [
+        "mix / m_1: no interval of the reward: one task says nothing about others",
+        "mix / m_1: judges: 1 tokens read and 2 written, price unknown",
+    ]
