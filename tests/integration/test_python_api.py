@@ -17,7 +17,7 @@ from xp.errors import ExitCode
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 OVERRIDES = (
     *("training.num_steps=2", "training.prompts_per_step=2", "training.micro_batch_size=16"),
-    "evaluation.num_tasks=8",
+    *("env.train.num_tasks=16", "env.held_out.num_tasks=8"),
 )
 
 

@@ -144,7 +144,7 @@ def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
     config = EpisodeConfig({"e": replace(RULES, dialect=own)})
     monkeypatch.setattr("xp.evaluation.one.episode_config", lambda _: config)
     run = EvaluationRun.__new__(EvaluationRun)
-    run._entry = SimpleNamespace(spec=None)  # type: ignore[assignment]
+    run.entry = SimpleNamespace(spec=None)  # type: ignore[assignment]
     model: Any = SimpleNamespace(dialect=lambda: Dialect.GLM) if has_model else None
     assert run._rules(model).members["e"].dialect is expected
 
@@ -158,7 +158,7 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
         ("model", "transformers", limits | {"dtype", "chat_template", "tools_prompt"}),
         ("model", "vllm", limits | {"dtype", "chat_template", "tools_prompt", "engine"}),
     ):
-        run._entry = Entry("m", "e", compose(["seed=7", "model.dtype=float32"]), {"kind": "k"}, directory, "r")
+        run.entry = Entry("m", "e", compose(["seed=7", "model.dtype=float32"]), {"kind": "k"}, directory, "r")
         run._settings = settings({"eval.engine": engine, "model.seed": 5})
         found = run._requested("key")
         assert (found.env, found.model, found.run, found.tasks) == ("e", {"kind": "k"}, "r", "key")
