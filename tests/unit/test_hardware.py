@@ -29,7 +29,7 @@ MACHINES = {
     "4xt4": ("t4x4", "t4", 4, 16, 1, 16, 64),
 }
 
-# What nvidia-smi prints for these cards, from logs of public issues.
+# Name, MiB and compute capability of cards, in the form of `nvidia-smi --query-gpu`.
 SHOWN = {
     "NVIDIA A100-SXM4-80GB, 81920, 8.0": "a100-80gb",
     "NVIDIA A100-PCIE-40GB, 40960, 8.0": "a100-40gb",
