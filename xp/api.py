@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +47,10 @@ class PlannedRun:
     def __repr__(self) -> str:
         from xp.cli.display import show_plan
 
-        return _printed(lambda: show_plan(self.plan, Path(self.plan.spec.outputs), with_files=False))
+        text = StringIO()
+        with redirect_stdout(text):
+            show_plan(self.plan, Path(self.plan.spec.outputs), with_files=False)
+        return text.getvalue()
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -220,14 +223,6 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     except ImportError:
         return rows
     return pandas.DataFrame(rows)
-
-
-def _printed(show: Callable[[], None]) -> str:
-    """What a function prints."""
-    text = StringIO()
-    with redirect_stdout(text), redirect_stderr(text):
-        show()
-    return text.getvalue()
 
 
 def _curve(values: Sequence[float | None]) -> str:

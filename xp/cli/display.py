@@ -104,8 +104,8 @@ def plan_json(plan: Plan) -> str:
     from xp.planning.memory.fit import memory_json
 
     outputs = Path(plan.spec.outputs)
-    found = duration(plan.spec, outputs)
-    estimates = {"memory": memory_json(plan.spec, outputs), "step_s": None if found is None else asdict(found)}
+    step = duration(plan.spec, outputs)
+    estimates = {"memory": memory_json(plan.spec, outputs), "step_s": None if step is None else asdict(step)}
     content = json.loads(plan.to_json()) | estimates
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
