@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
+from xp.lib.signals import Stopped
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -129,6 +131,30 @@ def test_all_episodes_ask_a_local_environment_concurrently() -> None:
         )
     assert {one.outcome.void_reason for one in rollouts} == {None}
     assert rewards(rollouts) == [1.0] * TOGETHER
+
+
+def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
+    is_handled, in_time = threading.Event(), []
+
+    def handle(number: int, _: object) -> None:
+        is_handled.set()
+        raise Stopped(number)
+
+    def hear(_: Mix) -> Hear:
+        def ends(*_: int) -> None:
+            time.sleep(0.3)  # now the main thread waits
+            signal.raise_signal(signal.SIGUSR1)  # Python notes it for the main thread, whose wait goes on
+            in_time.append(is_handled.wait(30.0))
+
+        return ends
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(Stopped):
+            played(1, 1, hear)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert in_time == [True]
 
 
 def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:

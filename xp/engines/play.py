@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from xp.engines.conversation import Conversation, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
@@ -17,6 +18,9 @@ from xp.episode.trajectory import Tokens
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import reply_ids
+
+SIGNAL_POLL_S: Final = 1.0
+"""Longest delay of a signal that comes just before a wait."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class EpisodePlay:
         """Processes all events; waits for one if this thread is idle."""
         must_wait = not self.engine.is_writing and self._is_live
         while must_wait or not self._inbox.empty():
-            event = self._inbox.get()
+            event = self._next_event()
             must_wait = False
             if isinstance(event, Settled):
                 self._outcomes[event.number] = event.outcome
@@ -185,6 +189,12 @@ class EpisodePlay:
                 self.engine.begin(event.number, event.prompt)
             else:
                 self._go_on(event)
+
+    def _next_event(self) -> Any:
+        """Waits in parts: a signal that comes just before this thread waits would be handled at the wait's end."""
+        while True:
+            with suppress(queue.Empty):
+                return self._inbox.get(timeout=SIGNAL_POLL_S)
 
     def _begin_next(self) -> None:
         """Begins the next episode; a prepared one's session opens while the model generates its first turn."""
