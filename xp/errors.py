@@ -40,6 +40,8 @@ class ExitCode(IntEnum):
     """The inference engine, or with Ray another process of the trainer, ended or hung."""
     SYMPTOM = 14
     """A training showed a symptom, and `training.on_symptom` is `stop`."""
+    LIMIT = 15
+    """A training reached `training.max_hours` or `training.budget_usd`; it ended after a checkpoint."""
     FLAT = 21
     """`runs diagnose`: nothing was learned, and no symptom is of severity broken."""
     WORSE = 22

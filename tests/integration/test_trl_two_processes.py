@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.listeners import Listener, listeners, off_loopback
+from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -23,8 +24,8 @@ SMALL = (
 )
 
 
-def xp(directory: Path, *words: str) -> set[Listener]:
-    """Run a command to its end; returns every listener that its processes have had."""
+def xp(directory: Path, *words: str, code: ExitCode = ExitCode.OK) -> set[Listener]:
+    """Run a command to its end, with this exit code; returns every listener that its processes have had."""
     found: set[Listener] = set()
     with (directory / "said.txt").open("w+") as said:
         process = subprocess.Popen([sys.executable, "-m", "xp", *words], cwd=directory, stdout=said, stderr=said)
@@ -32,7 +33,7 @@ def xp(directory: Path, *words: str) -> set[Listener]:
             found |= listeners(process.pid)
             time.sleep(0.1)
         said.seek(0)
-        assert process.returncode == 0, said.read()[-3000:]
+        assert process.returncode == code, said.read()[-3000:]
     return found
 
 
@@ -42,16 +43,18 @@ def test_two_processes_train_and_resume_and_checkpoints_can_be_played(strategy: 
     assert heard, "gloo's own sockets, at the least"
     assert len({port for _, _, port in off_loopback(heard)}) <= 1, "torch's own store, at the port of the group"
     (run,) = (tmp_path / "outputs/runs").iterdir()
-    xp(tmp_path, f"resume={run.name}", "training.num_steps=3")
+    xp(tmp_path, f"resume={run.name}", "training.num_steps=3", "training.max_hours=0.0001", code=ExitCode.LIMIT)
+    assert "the training ends after step 2" in (run / "attempt_2/train/log.txt").read_text()
+    xp(tmp_path, f"resume={run.name}", "training.num_steps=3", "training.max_hours=null")
     xp(tmp_path, "evaluate", f"run={run.name}", "checkpoint=1")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [(line["attempt"], line["step"], line["episodes/num"]) for line in lines if line["stage"] == "train"]
-    assert trained == [(1, 1, 16), (1, 2, 16), (2, 3, 16)]
+    assert trained == [(1, 1, 16), (1, 2, 16), (3, 3, 16)]
     during = [(line["attempt"], line["step"]) for line in lines if line["stage"] == "evaluate_during"]
     assert during == [(1, 1), (2, 2)]
-    log = (run / "attempt_2/train/log.txt").read_text()
+    log = (run / "attempt_3/train/log.txt").read_text()
     assert "checkpoints/checkpoint-2" in log
     files = sorted(file.name for file in (run / "attempt_1/train/trajectories").glob("*.jsonl"))
     assert files == ["train.jsonl", "train.rank_1.jsonl"]
-    results = json.loads((run / "attempt_3/evaluate/evaluation.json").read_text())["results"]
+    results = json.loads((run / "attempt_4/evaluate/evaluation.json").read_text())["results"]
     assert sum(one["num_scored"] + one["num_void"] for one in results.values()) == 8

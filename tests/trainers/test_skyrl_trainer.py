@@ -184,6 +184,18 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     assert [step for _, _, step in recorded.records] == [0, 0]
 
 
+def test_skyrl_ends_in_time_after_a_step_with_a_checkpoint(tmp_path: Path) -> None:
+    log, _ = step_log(tmp_path, "training.max_hours=0.0001", "training.checkpoint_every=2", "training.num_steps=6")
+    native = {"policy/final_loss": 0.5, "policy/grad_norm": 0.1, "timing/step": 3.0}
+    log.episodes([episode(1.0), episode(0.0)], 1, 2.5)
+    log.log(native, 1)
+    log.episodes([episode(1.0), episode(0.0)], 2, 2.5)
+    with pytest.raises(XpError, match="ends after step 2") as caught:
+        log.log(native, 2)
+    assert caught.value.code is ExitCode.LIMIT
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("loaded", "step"), [((2, "c"), 2), ((3, "c", {"a", "b", "c", "d"}, set(), 0), 2), ((0, None), 0)]
 )

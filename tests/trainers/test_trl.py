@@ -7,7 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
-from xp.backends.trl.worker.checkpoints import SEAL, Seal, latest_checkpoint, seal
+from xp.backends.trl.worker.checkpoints import SEAL, EndInTime, Seal, latest_checkpoint, seal
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
@@ -107,27 +109,50 @@ class Groups:
         }
 
 
+SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8")
+
+
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[Any, Groups]:
     """One real update on two groups of four; the second episode of the first group is void."""
+    trainer, groups = made(tmp_path, grpo_config(compose([*SMALL, "training.num_steps=1"]), PLACES), save_strategy="no")
+    trainer.train()
+    return trainer, groups
+
+
+def made(path: Path, config: dict[str, Any], callbacks: Sequence[Any] = (), **changes: Any) -> tuple[Any, Groups]:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     tokenizer, model = deepcopy(tokenizer_and_model())
-    overrides = ["training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"]
-    config = grpo_config(compose([*overrides, "training.num_steps=1"]), PLACES)
     groups = Groups([1.0, None, 0.0, 0.5, 0.2, 0.2, 0.2, 0.2])
     rows = [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{index}"}]} for index in range(2)]
     trainer = GRPOTrainer(
         model=model,
-        args=GRPOConfig(**config | {"output_dir": str(tmp_path), "save_strategy": "no"}),
+        args=GRPOConfig(**config | {"output_dir": str(path), **changes}),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         rollout_func=groups,
         reward_funcs=settled_reward,
+        callbacks=[*callbacks],
     )
-    trainer.train()
     return trainer, groups
+
+
+def test_a_training_ends_in_time_with_a_sealed_checkpoint(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    config = train_config(*SMALL, "training.num_steps=4", "training.checkpoint_every=2", "training.max_hours=0.5")
+    config = replace(config, common=replace(config.common, metrics=str(metrics)))
+    MetricsFile(metrics, "train", 1).write(2, {"time/step_s": 900.0})
+    callbacks = (Seal(Ranks()), EndInTime(config, Ranks()))
+    trainer, _ = made(tmp_path, dict(config.grpo), callbacks)
+    with pytest.raises(XpError, match="ends after step 2") as caught:
+        trainer.train()
+    assert caught.value.code is ExitCode.LIMIT
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    again, _ = made(tmp_path, dict(config.grpo), callbacks)
+    with pytest.raises(XpError, match="ends after step 2"):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def test_a_tasks_id_reaches_the_rollout_function_once_per_episode(trained: tuple[Any, Groups]) -> None:

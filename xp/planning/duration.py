@@ -37,7 +37,17 @@ MEASURED: Final = 0.15
 """Share by which a run of the same shape may differ."""
 SHAPE: Final = ("env", "model", "algorithm", "training", "backend", "hardware")
 """Sections that two runs of one shape have in common."""
-NOT_SHAPE: Final = ("num_steps", "epochs", "learning_rate", "lr_schedule", "warmup_updates", "weight_decay", "kl_coef")
+NOT_SHAPE: Final = (
+    "num_steps",
+    "epochs",
+    "max_hours",
+    "budget_usd",
+    "learning_rate",
+    "lr_schedule",
+    "warmup_updates",
+    "weight_decay",
+    "kl_coef",
+)
 """Keys of `training` that do not change a step's duration; of `kl_coef`, whether it is 0 does."""
 
 
@@ -154,6 +164,7 @@ def _shape(spec: Mapping[str, Any]) -> Any:
     training = dict(sections["training"] or {})
     has_reference = (training.get("kl_coef") or 0) > 0
     sections["training"] = {key: value for key, value in training.items() if key not in NOT_SHAPE}
+    sections["hardware"] = {**(sections["hardware"] or {}), "usd_per_hour": None}
     return {**sections, "has_reference": has_reference}
 
 

@@ -200,6 +200,12 @@ def no_best(spec: RunSpec) -> str | None:
     return _without_evaluation(spec) if spec.evaluation.keep_best else None
 
 
+def no_price(spec: RunSpec) -> str | None:
+    """Refuses training.budget_usd without the machines' price."""
+    is_priced = spec.training.budget_usd is None or spec.hardware.usd_per_hour is not None
+    return None if is_priced else "the price of the machines is not known; set hardware.usd_per_hour=N"
+
+
 def no_patience(spec: RunSpec) -> str | None:
     """Returns why training cannot stop early; None if it can, or if early stopping is not asked for."""
     return None if spec.evaluation.patience is None else _without_evaluation(spec)

@@ -38,6 +38,7 @@ from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.curriculum import Refresh
 from xp.worker.stage import AFTER, BEFORE
+from xp.worker.time_limit import TimeLimit
 
 QUIET = {
     # No telemetry, no update checks, no unnecessary look-ups on the hub.
@@ -327,6 +328,21 @@ def live_rules(spec: RunSpec) -> LiveRules:
     return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
 
 
+def time_limit(spec: RunSpec) -> TimeLimit | None:
+    """The stricter of the limits of time and of money; None: there is none."""
+    training, price = spec.training, spec.hardware.usd_per_hour
+    limits = []
+    if training.max_hours is not None:
+        limits.append((training.max_hours, f"training.max_hours={training.max_hours:g}"))
+    if training.budget_usd is not None and price is not None:
+        key = f"training.budget_usd={training.budget_usd:g} at {price:g} USD an hour"
+        limits.append((training.budget_usd / price, key))
+    if not limits:
+        return None
+    hours, key = min(limits)
+    return TimeLimit(hours * 3600, key, training.checkpoint_every)
+
+
 def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
     """Fields of an xp.worker.stage.StageConfig."""
     training = spec.training
@@ -367,6 +383,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
         "symptoms": live_rules(spec),
+        "time_limit": time_limit(spec),
         "refresh": _refresh(spec),
     }
 

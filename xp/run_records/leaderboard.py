@@ -7,7 +7,6 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,21 +179,12 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         before=None if before is None else before.reward_mean,
         after=None if after is None else after.reward_mean,
         stderr=None if after is None else after.reward_stderr,
-        minutes=_minutes(record),
+        minutes=record.minutes,
         status=record.status.value,
         note=next((result.label for result in results.values() if result.label), ""),
         passes=None if after is None else after.env_pass_share,
         result=after,
     )
-
-
-def _minutes(record: RunRecord) -> float:
-    spans = [
-        datetime.fromisoformat(attempt.ended) - datetime.fromisoformat(attempt.started)
-        for attempt in record.attempts
-        if attempt.ended is not None
-    ]
-    return sum(span.total_seconds() for span in spans) / 60
 
 
 INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")

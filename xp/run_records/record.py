@@ -24,6 +24,7 @@ from xp.lib.codec import JsonFile
 from xp.lib.names import is_name, is_native_id, is_variable
 from xp.lib.reading import text_of
 from xp.lib.text import counted
+from xp.spec.place import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
 FILE = "run.json"
@@ -131,6 +132,11 @@ class RunRecord(JsonFile):
     """Absolute path of the run's directory, without links: a copy of the directory has another one."""
     format: Literal[1] = 1
     """Version of this record's form."""
+
+    @property
+    def minutes(self) -> float:
+        """Time of all attempts that have ended."""
+        return sum(_minutes(one.started, one.ended) for one in self.attempts if one.ended is not None)
 
     @property
     def num_steps(self) -> int | None:
@@ -333,7 +339,22 @@ def _length(training: SettledLength | None) -> str:
 
 
 def _seconds(started: str | None, ended: str | None) -> str:
-    if started is None:
-        return ""
+    return "" if started is None else f"{60 * _minutes(started, ended):.1f} s"
+
+
+def _minutes(started: str, ended: str | None) -> float:
     end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
-    return f"{(end - datetime.fromisoformat(started)).total_seconds():.1f} s"
+    return (end - datetime.fromisoformat(started)).total_seconds() / 60
+
+
+def took(record: RunRecord, hardware: Hardware) -> str:
+    """Time of the run with that of the last attempt's stages, GPU-hours, and the price if it is known."""
+    stages = [
+        f"{stage.name} {_minutes(stage.started, stage.ended):.1f}"
+        for stage in record.attempts[-1].stages
+        if stage.started is not None and stage.ended is not None
+    ]
+    text = f"{record.minutes:.1f} min ({', '.join(stages)})" if stages else f"{record.minutes:.1f} min"
+    hours, num_gpus = record.minutes / 60, hardware.accelerators_per_node * hardware.num_nodes
+    text += f", {hours * num_gpus:.2f} GPU-hours" if num_gpus else ""
+    return text + (f", {hours * hardware.usd_per_hour:.2f} USD" if hardware.usd_per_hour is not None else "")

@@ -80,6 +80,11 @@ class Training(Section):
     """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
     max_response_tokens: Count
     """Tokens of all turns of an episode together, tool results included."""
+    max_hours: Positive | None
+    """Largest time of the training, all attempts together; it ends after the last checkpoint before (exit code 15).
+    None: no limit."""
+    budget_usd: Positive | None
+    """The same as an amount of money, by `hardware.usd_per_hour`. None: no limit."""
     checkpoint_every: Count
     """Rollout steps between checkpoints; the last step always has one."""
     keep_checkpoints: Count

@@ -12,6 +12,7 @@ from xp.lib.codec import JsonFile
 from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.curriculum import Refresh
+from xp.worker.time_limit import TimeLimit
 from xp.worker.token_budget import TokenBudget
 
 BEFORE: Final = "before"
@@ -75,6 +76,7 @@ class TrainConfig(JsonFile):
     """True draws tasks in a random order; xp computes the order for every trainer."""
     mask_truncated: bool
     symptoms: LiveRules
+    time_limit: TimeLimit | None
     refresh: Mapping[str, Refresh]
     """Environment -> rule by which its tasks are selected during training; empty: the order of the tasks is fixed."""
 

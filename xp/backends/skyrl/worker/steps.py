@@ -43,6 +43,7 @@ class SkyRLStepLog(StepLog):
     def continue_after(self, step: int) -> None:
         """SkyRL's models and engines are there."""
         super().continue_after(step)
+        self._check_time(step)
         self._pending["time/start_s"] = self._start.total("models and engines")
 
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
@@ -95,7 +96,13 @@ class SkyRLStepLog(StepLog):
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         own |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
         self.line(step, episodes | own)
+        self._check_time(step)
         self._played, self._rollout_s, self._tokens = [], 0.0, 0
+
+    def _check_time(self, step: int) -> None:
+        common, limit = self._config.common, self._config.time_limit
+        if limit is not None and 0 < step < self._config.num_steps:
+            limit.check(step, Path(common.metrics), common.attempt)
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: does nothing, because the process that started the task reports the error."""

@@ -12,6 +12,7 @@ from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
+from xp.worker.time_limit import TimeLimit
 from xp.worker.token_budget import TokenBudget
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
@@ -174,6 +175,7 @@ class WorkerConfig(JsonFile):
     """Rollout steps between two evaluations while training."""
     symptoms: LiveRules | None = None
     """Rules of symptoms; None: nothing is trained."""
+    time_limit: TimeLimit | None = None
     estimator: str = "grpo"
     advantage_fn: str | None = None
 

@@ -44,8 +44,15 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
         sample: a fresh slime.utils.types.Sample of xp's task view, or one that was aborted before.
         sampling_params: SGLang's; the token limit of a turn is set here.
         evaluation: whether the episode is of Slime's held-out data.
+
+    Raises:
+        XpError: (LIMIT) the training's time is used.
     """
+    from slime.rollout import sample_hooks
+
     own = worker(args)
+    if not evaluation:
+        own.check_time(sample_hooks._current_rollout_id or 0)
     _forget(sample)
     async with own.slots:
         if not _is_stopping(args):

@@ -49,6 +49,7 @@ class Worker:
         self.slots = asyncio.Semaphore(mix.max_sessions())
         """Limit of episodes in flight; each holds a session."""
         self.num_steps_played = 0
+        self._rollout_in_time = 0
         self.start_s: float | None = None
         """Seconds from the beginning of the stage's program to the first episode."""
         self.evaluated: str | None = None
@@ -139,6 +140,13 @@ class Worker:
     def judged(self) -> list[Played]:
         """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
         return list(self._groups)
+
+    def check_time(self, rollout_id: int) -> None:
+        """Raise XpError(LIMIT) at the beginning of a rollout if the steps before it have used the training's time."""
+        limit, common = self.config.time_limit, self.config.common
+        if limit is not None and rollout_id > self._rollout_in_time:
+            limit.check(rollout_id, self.path(common.metrics), common.attempt)
+            self._rollout_in_time = rollout_id
 
     def check_so_far(self) -> None:
         """Raise XpError(UNHEALTHY) if this step already has more void episodes than a whole step may have."""

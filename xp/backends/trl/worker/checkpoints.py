@@ -10,7 +10,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
+from xp.errors import XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import file_digest
 from xp.lib.names import is_inner_path
@@ -84,6 +86,30 @@ def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
     if not is_whole:
         trainer._save_checkpoint(trainer.model, trial=None)
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+
+
+class EndInTime(TrainerCallback):  # type: ignore[misc]
+    """Ends the training after a checkpoint, if the time is up; after Seal. The first rank decides for all."""
+
+    def __init__(self, config: TRLTrainConfig, ranks: Ranks) -> None:
+        self._config, self._ranks = config, ranks
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.on_save(args, state, control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        config, error = self._config, None
+        if config.time_limit is None or not 0 < state.global_step < state.max_steps:
+            return
+        if self._ranks.is_main:
+            try:
+                step = state.global_step // config.updates_per_rollout
+                config.time_limit.check(step, Path(config.common.metrics), config.common.attempt)
+            except XpError as raised:
+                error = raised
+        error = self._ranks.gather([error])[0][0]
+        if error is not None:
+            raise error
 
 
 class Seal(TrainerCallback):  # type: ignore[misc]

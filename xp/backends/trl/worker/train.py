@@ -102,7 +102,7 @@ def _publish(trainer: Any, tokenizer: Any, target: Path, ranks: Ranks) -> None:
 
 def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
     """Trains from the last complete checkpoint, if there is one, to the last step or an early stop."""
-    from xp.backends.trl.worker.checkpoints import latest_checkpoint, save_checkpoint, step_of
+    from xp.backends.trl.worker.checkpoints import EndInTime, latest_checkpoint, save_checkpoint, step_of
 
     checkpoint = latest_checkpoint(checkpoints)
     if checkpoint is not None:
@@ -114,6 +114,7 @@ def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollout
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except EarlyStop as stop:
         print(stop, flush=True)
+        trainer.remove_callback(EndInTime)
         save_checkpoint(trainer, ranks)
     finally:
         if ahead is not None:
@@ -154,7 +155,7 @@ def make_trainer(
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig
 
-    from xp.backends.trl.worker.checkpoints import Seal
+    from xp.backends.trl.worker.checkpoints import EndInTime, Seal
     from xp.backends.trl.worker.guard import GuardedTrainer
     from xp.backends.trl.worker.rollout import trl_rows
 
@@ -177,7 +178,7 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log.callback(), *hooks, Seal(Ranks())],
+        callbacks=[log.callback(), *hooks, Seal(Ranks()), EndInTime(config, Ranks())],
         peft_config=None if config.lora is None else peft_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)

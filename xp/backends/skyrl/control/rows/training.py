@@ -15,6 +15,7 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
+    no_price,
     not_ahead,
     too_long,
     when,
@@ -274,6 +275,8 @@ PROGRESS = (
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
     Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
     Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps"),
+    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps"),
+    Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps", refuse=no_price),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.skyrl.worker.steps"),
     Row(
         "training.max_logprob_gap",

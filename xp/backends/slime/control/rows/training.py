@@ -22,6 +22,7 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
+    no_price,
     not_ahead,
     too_long,
     when,
@@ -243,6 +244,8 @@ PROGRESS = (
     Row("training.gradient_checkpointing", _recompute),
     Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
     Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps"),
+    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.slime.worker.rollout"),
+    Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.slime.worker.rollout", refuse=no_price),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.slime.worker.training"),
     Row(
         "training.max_logprob_gap",

@@ -13,6 +13,7 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
+    no_price,
     not_ahead,
     too_long,
     when,
@@ -118,6 +119,10 @@ TRAINING = (
     Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
     Row("training.max_void_fraction", carried_by="xp.backends.trl.worker.steps, over all ranks"),
     Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
+    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints"),
+    Row(
+        "training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints", refuse=no_price
+    ),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.trl.worker.steps"),
     Row(
         "training.max_logprob_gap",
