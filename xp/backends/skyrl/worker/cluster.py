@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,19 +57,42 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
         XpError: the task's XpError; ENGINE if an engine or another process was lost; STAGE_FAILED with SkyRL's own
             error.
     """
+    with running_ray(cfg, num_workers):
+        return run_task(cfg, task, arguments)
+
+
+@contextmanager
+def running_ray(cfg: Any, num_workers: int | None) -> Iterator[None]:
+    """Context manager of the job's Ray; arguments and errors as in `run_in_ray`."""
     import ray
 
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        _start(cfg, num_workers)
+        with _as_faults():
+            _start(cfg, num_workers)
         signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
-        with EngineWatch(Path(cfg.trainer.log_path)) as watch:
-            running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
-            return _result(running, watch)
-    except ray.exceptions.RayError as error:
-        raise _fault(error) from None
+        yield
     finally:
         ray.shutdown()
+
+
+def run_task(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Runs a task in the Ray of this process, as `run_in_ray` does."""
+    import ray
+
+    with _as_faults(), EngineWatch(Path(cfg.trainer.log_path)) as watch:
+        running = ray.remote(num_cpus=1, max_retries=0)(task).remote(cfg, *arguments)
+        return _result(running, watch)
+
+
+@contextmanager
+def _as_faults() -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise _fault(error) from None
 
 
 def _result(running: Any, watch: EngineWatch) -> Any:
