@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.envs_under_test.counter import Gathering
 from tests.launching import is_alive
 from tests.ors_server import COUNTER, rules
 from tests.reliability.test_sessions import wait_for
@@ -55,6 +54,8 @@ def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str, t
 
 def test_tools_that_block_run_in_all_sessions_concurrently() -> None:
     limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
+    from tests.envs_under_test.counter import Gathering  # imports the whole SDK
+
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
     task = provider.tasks("train", [1])[0]
     with ThreadPoolExecutor(Gathering.SIZE) as pool:

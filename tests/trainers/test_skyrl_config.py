@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.recipes import recipes_of
 from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.control.render import stages
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 from xp.tasks.training_length import Length
 
@@ -23,7 +24,7 @@ PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 ROOT = Path("/outputs")
 NUM_TASKS = 2000
 """More than a step of any recipe takes."""
-RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "skyrl"]
+RECIPES = recipes_of("skyrl")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 VARIANTS = {
     **{recipe: [f"recipes={recipe}"] for recipe in RECIPES},

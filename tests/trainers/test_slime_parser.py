@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.recipes import recipes_of
 from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.models.network import KEYS
 from xp.planning.backend import RunPaths
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
@@ -23,7 +24,7 @@ pytestmark = needs_slime
 
 NUM_TASKS = 500
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-RECIPES = [name for name in options("recipes") if "slime" in name]
+RECIPES = recipes_of("slime")
 
 
 PPO = ("algorithm=ppo", "backend.convert_model=true")

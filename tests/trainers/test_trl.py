@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.recipes import recipes_of
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
@@ -25,7 +26,7 @@ from xp.backends.trl.worker.checkpoints import SEAL, EndInTime, Seal, latest_che
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -37,16 +38,12 @@ pytestmark = pytest.mark.timeout(1500)
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
-def is_trl(recipe: str) -> bool:
-    return compose([f"recipes={recipe}"]).backend.name == "trl"
-
-
 def train_config(*overrides: str) -> TRLTrainConfig:
     train = next(stage for stage in stages(compose(overrides), PLACES) if stage.name == "train")
     return TRLTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 
-RECIPES = [name for name in options("recipes") if is_trl(name)]
+RECIPES = recipes_of("trl")
 
 
 @pytest.fixture(scope="module")

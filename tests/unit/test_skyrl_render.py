@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.recipes import recipes_of
 from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
-RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "skyrl"]
+RECIPES = recipes_of("skyrl")
 MEGATRON = ["backend.parallel.strategy=megatron", "backend.parallel.tensor=2"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from tests.recipes import recipes_of
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.slime.control.architecture import SHAPE
@@ -17,7 +18,7 @@ from xp.backends.slime.control.overrides import TAKEN
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.planning.backend import MEANT, RunPaths, Support
 from xp.planning.extent import num_steps
 from xp.planning.plan import build_plan
@@ -25,7 +26,7 @@ from xp.spec import RunSpec
 from xp.testing.jobs import PATIENCE_S
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-RECIPES = [name for name in options("recipes") if compose([f"recipes={name}"]).backend.name == "slime"]
+RECIPES = recipes_of("slime")
 MODELS = ["qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "qwen2.5-7b-instruct", "qwen3-4b", "qwen3-30b-a3b"]
 
 
