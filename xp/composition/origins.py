@@ -39,10 +39,10 @@ def last_to_say(
     paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
 ) -> tuple[str, ...]:
     """The given keys that are set by the last file, in merge order, that sets any of them."""
-    found: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
     for marks in _marks_in_order(chosen, config_dirs):
-        found = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or found
-    return found
+        last = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or last
+    return last
 
 
 def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
@@ -66,14 +66,14 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     composed = compose_groups(groups, directories)
     history = file_history(composed.chosen, directories)
     setters = [text for text in overrides if _sets(text.partition("=")[0], path)]
-    return Origin(setters[-1] if setters else None, _said_at(path, history))
+    return Origin(setters[-1] if setters else None, _marks_at(path, history))
 
 
 def _sets(key: str, path: str) -> bool:
     return key not in GROUPS and (path == key or path.startswith(f"{key}."))
 
 
-def _said_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
+def _marks_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
     """Places of the key itself, or of the nearest section above it that is one value (`chat_template: {...}`)."""
     while path:
         if path in history:
@@ -96,10 +96,10 @@ def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...],
 def give_way(container: dict[str, Any], given: Collection[str]) -> None:
     """Set to null, in place, the other key of a pair of which one is among those that were given a value."""
     for pair in ALTERNATIVES:
-        said = [path for path in pair if path in given]
-        for path in pair if len(said) == 1 else ():
+        present = [path for path in pair if path in given]
+        for path in pair if len(present) == 1 else ():
             section, _, name = path.partition(".")
-            if path not in said and isinstance(container.get(section), dict):
+            if path not in present and isinstance(container.get(section), dict):
                 container[section][name] = None
 
 
@@ -119,5 +119,5 @@ def other_of(path: str) -> str | None:
 
 def _value(container: dict[str, Any], path: str) -> Any:
     section, _, name = path.partition(".")
-    found = container.get(section)
-    return found.get(name) if isinstance(found, dict) else None
+    values = container.get(section)
+    return values.get(name) if isinstance(values, dict) else None
