@@ -8,7 +8,7 @@ from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
 from xp.lib.load import load_object
-from xp.plugins import OWN, Kind
+from xp.plugins import BUILT_IN, Kind
 
 
 def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
@@ -17,7 +17,7 @@ def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
     Raises:
         XpError: there is no such provider.
     """
-    providers = OWN[Kind.PROVIDER]
+    providers = BUILT_IN[Kind.PROVIDER]
     if ":" not in config.provider and config.provider not in providers:
         known = ", ".join(providers)
         raise XpError(
