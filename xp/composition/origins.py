@@ -60,8 +60,8 @@ def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...
 
 def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Origin:
     """Origin of the value at a key path. The overrides must be legal and of a single run."""
-    given = [text.partition("=") for text in overrides]
-    groups = tuple((key, option) for key, _, option in given if key in GROUPS)
+    pairs = [text.partition("=") for text in overrides]
+    groups = tuple((key, option) for key, _, option in pairs if key in GROUPS)
     directories = with_plugins(config_dirs)
     composed = compose_groups(groups, directories)
     history = file_history(composed.chosen, directories)
@@ -93,10 +93,10 @@ def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...],
             give_way(container, last_to_say(pair, chosen, config_dirs))
 
 
-def give_way(container: dict[str, Any], given: Collection[str]) -> None:
+def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:
     """Set to null, in place, the other key of a pair of which one is among those that were given a value."""
     for pair in ALTERNATIVES:
-        present = [path for path in pair if path in given]
+        present = [path for path in pair if path in set_paths]
         for path in pair if len(present) == 1 else ():
             section, _, name = path.partition(".")
             if path not in present and isinstance(container.get(section), dict):
@@ -105,11 +105,11 @@ def give_way(container: dict[str, Any], given: Collection[str]) -> None:
 
 def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     """Keys of assignments that give a value, a section's (`training={epochs: 3}`) spelled out."""
-    given: dict[str, bool] = {}
+    by_path: dict[str, bool] = {}
     for key, value in values:
         spelled = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
-        given |= {path: one is not None for path, one in spelled.items()}
-    return {path for path, has_value in given.items() if has_value}
+        by_path |= {path: one is not None for path, one in spelled.items()}
+    return {path for path, has_value in by_path.items() if has_value}
 
 
 def other_of(path: str) -> str | None:

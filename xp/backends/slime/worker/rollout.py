@@ -92,7 +92,7 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     num_generated = sum(sample.loss_mask or ())
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
-    ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[:num_prompt]))
+    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
     await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
     write_played(sample.metadata, ended.played())
     close_sample(sample, outcome, chat.end_id, mask_truncated=own.config.mask_truncated)
