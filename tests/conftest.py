@@ -1,11 +1,15 @@
-"""Signals as in a terminal's foreground, also under `nohup`; examples of any duration; a line on whose code ran."""
+"""Settings of all tests: one thread for torch, signals as in a terminal, examples of any duration."""
 
+import os
 import signal
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 
 from tests.real_code import real_code
+
+# Several processes test at the same time, and a waiting thread of OpenMP keeps its core busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Without it an example that takes 200 ms fails its test, on a busy machine any example.
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

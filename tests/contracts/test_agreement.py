@@ -5,6 +5,7 @@ TRL's adapter is held against the bare Episode here; a backend that is added add
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from xp.envs.config import (
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import Trajectory
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -240,9 +242,17 @@ def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200) -> Any:
     return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
 
 
+def resettled(record: Trajectory, script: Script) -> EpisodeResult:
+    """The outcome of a written record by the script's own rule."""
+    from xp.replay.rescore import outcome_by
+
+    return outcome_by(script.rules, json.loads(record.to_line()))
+
+
 def under_trl(script: Script) -> Played:
     tokenizer, _ = tokenizer_and_model()
     rollout = rollout_of(script, FakeMix(script.rules))
+    assert resettled(rollout.record.trajectory("r", "train", 0), script) == rollout.outcome
     own = [
         token
         for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)

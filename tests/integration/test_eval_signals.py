@@ -80,13 +80,12 @@ BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
     ("running", "sent", "code", "told"),
     [
         (PLAIN, signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
-        (PLAIN, signal.SIGHUP, ExitCode.TERMINATED, "xp: stopped by SIGHUP"),
         (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: stopped by SIGINT"),
         ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
         (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
     ],
     indirect=["running"],
-    ids=["TERM", "HUP", "INT-of-a-background-job", "TERM-of-a-profile", "KILL"],
+    ids=["TERM", "INT-of-a-background-job", "TERM-of-a-profile", "KILL"],
 )
 def test_a_signal_ends_an_evaluation_and_its_server(
     running: subprocess.Popen[str], sent: signal.Signals, code: int, told: str, tmp_path: Path

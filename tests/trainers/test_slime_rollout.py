@@ -22,6 +22,7 @@ from tests.contracts.test_agreement import (
     bare,
     check_drawn,
     dialogue,
+    resettled,
 )
 from tests.fake_session import call
 from tests.tiny import tokenizer_and_model
@@ -66,7 +67,8 @@ pytestmark = needs_slime
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
-    (sample,), mix, _ = play_script(args, script)
+    (sample,), mix, recorder = play_script(args, script)
+    assert resettled(recorder.records[0], script) == bare(script).outcome
     found = Played(
         read_played(sample.metadata).outcome,
         dialogue(mix.episodes[0]),

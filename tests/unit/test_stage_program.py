@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from xp.errors import ExitCode
 from xp.testing.jobs import PATIENCE_S
@@ -18,6 +21,11 @@ def term():
 
 def while_it_works(argv):
     term()
+
+def compiles(argv):
+    import torch
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    print(cache_dir(), os.environ["VLLM_CACHE_ROOT"], os.environ["TRITON_CACHE_DIR"])
 
 code = run_stage(globals()[sys.argv[1]], [])
 print(code, flush=True)
@@ -35,6 +43,15 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_term_is_told_without_a_traceback() -> None:
     done = ended("while_it_works")
     assert (done.stdout, done.stderr) == (f"{int(ExitCode.TERMINATED)}\n", "xp: stopped by SIGTERM\n")
+
+
+def test_compiled_code_is_below_the_outputs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    monkeypatch.chdir(tmp_path)
+    done = ended("compiles")
+    assert done.stdout == f"{tmp_path}/cache/inductor {tmp_path}/cache/vllm /mine\n0\n", done.stderr
 
 
 def test_a_second_term_ends_what_the_first_one_did_not() -> None:

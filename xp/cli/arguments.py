@@ -90,6 +90,15 @@ def _parity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the table as JSON")
 
 
+def _rescore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="RUN|key=value", help="one run or two, and the rule")
+    parser.add_argument("--json", action="store_true", help="all steps and the comparison as JSON")
+    parser.description = (
+        f"{parser.description} Nothing is played. A rule is env.reward_fn=my_rewards:score or env.reward.reduction=max."
+        " One run is compared with its untrained model, two runs with each other."
+    )
+
+
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -383,6 +392,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
         add_runs,
         "runs:runs_command",
         takes_overrides=False,
+    ),
+    "rescore": Command(
+        "settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore:rescore_command"
     ),
     "report": Command(
         "write one offline page of runs: curves, episodes, comparison",

@@ -15,7 +15,7 @@ from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
-from xp.episode.shaping import Shape, shaped
+from xp.episode.shaping import Shape, arguments_of, shaped
 from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
 from xp.lib.text import valid_text
 
@@ -264,16 +264,7 @@ class Episode:
             taken = [call for call in turn.calls if isinstance(call, ToolCall)]
             for call, result in zip(taken, turn.results, strict=False):  # later calls may not have been executed
                 calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
-        task = self.task
-        return {
-            "env": task.env,
-            "split": task.split,
-            "index": task.index,
-            "task": {"id": task.id, "env": task.env, "split": task.split, "index": task.index}
-            | {"metadata": dict(self._metadata)},
-            "messages": messages,
-            "tool_calls": calls,
-        }
+        return arguments_of(self.task, self._metadata, messages, calls)
 
     def _score(self) -> EpisodeResult:
         results = [result for turn in self._turns for result in turn.results]

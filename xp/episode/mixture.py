@@ -58,7 +58,7 @@ class EnvironmentMixture:
         task = Task(row.env, row.split, row.index)
         rules, shapes = self._config.members[row.env], self._shapes[row.env]
         # Not from the task set: a description may include the answer, which trainers' datasets never have.
-        describe = partial(_description, provider, task) if any(shape.wants("task") for shape in shapes) else None
+        describe = partial(description, provider, task) if any(shape.wants("task") for shape in shapes) else None
         return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe)
 
     def max_sessions(self) -> int:
@@ -85,7 +85,7 @@ class EnvironmentMixture:
         self.close()
 
 
-def _description(provider: Provider, task: Task) -> Mapping[str, Any]:
+def description(provider: Provider, task: Task) -> Mapping[str, Any]:
     """The environment's own description of a task, fetched again; raises EnvFault."""
     try:
         return provider.tasks(task.split, [task.index])[0].spec

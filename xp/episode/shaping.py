@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from xp.envs.base import Message, Task
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.lib.load import load_object
@@ -74,6 +75,22 @@ def _under(function: str, reward: float, entries: Mapping[str, float]) -> dict[s
 
 ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls")
 """Names of parameters that a function may have."""
+
+
+def arguments_of(
+    task: Task, metadata: Mapping[str, Any], messages: Sequence[Message], tool_calls: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Arguments that a reward function may have, in addition to the outcome.
+
+    Args:
+        task: the episode's task.
+        metadata: the environment's description of the task; empty if no function has a parameter `task`.
+        messages: all messages, from the first one.
+        tool_calls: name, arguments and ToolResult of each executed call.
+    """
+    named = {"env": task.env, "split": task.split, "index": task.index}
+    whole = {"id": task.id, **named, "metadata": dict(metadata)}
+    return {**named, "task": whole, "messages": messages, "tool_calls": tool_calls}
 
 
 def _parameters(name: str, function: Any) -> tuple[str, ...] | None:

@@ -25,6 +25,8 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
         The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
     """
     os.environ.setdefault(BEGAN, str(time.time()))
+    for name, place in CACHES.items():
+        os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
     try:
         with stopping():
             program(argv)
@@ -73,6 +75,9 @@ def _tell(message: str, code: ExitCode) -> int:
 
 BEGAN = "XP_STAGE_BEGAN"
 """Variable with the time at which the stage's program began, for its child processes too."""
+CACHES = {"VLLM_CACHE_ROOT": "vllm", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Variables of compiled code -> directory below `cache` of the outputs root, so that a container or a new machine does
+not compile again. Each program names its entries by its version and the shapes (docs.vllm.ai, torch.compile)."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PROBE_BYTES = 1 << 20
 """Size of a probe file, in bytes; torch's partial checkpoint leaves less than this on a full disk."""

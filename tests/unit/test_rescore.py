@@ -1,0 +1,152 @@
+"""Recorded episodes settled by another rule: what the curve and the comparison would have been."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.fake_session import RULES, FakeSession, call
+from xp.__main__ import main
+from xp.composition import compose
+from xp.composition.points import to_yaml
+from xp.envs.base import EnvUnavailable, Task, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.trajectory import TrajectoryWriter, trajectory
+from xp.errors import ExitCode, XpError
+from xp.replay.rescore import compared, rescore, steps
+
+OVERRIDES = ("env=multiply", "training.group_size=2", "training.prompts_per_step=2", "training.micro_batch_size=4")
+
+
+def answer(name: str, number: int) -> ToolResult | Exception:
+    """`move` scores 0.25, `win` ends with 1, `down` fails."""
+    known = {"move": ToolResult("moved", 0.25), "win": ToolResult("won", 1.0, finished=True)}
+    return EnvUnavailable(f"call {number} was refused") if name == "down" else known[name]
+
+
+# Words of each episode: task -> its episodes' calls.
+FIRST = {0: ("move move win", "move"), 1: ("move", "move")}
+SECOND = {0: ("win", "win"), 1: ("down", "move move")}
+
+
+def leave_run(outputs: Path, name: str, *phases: tuple[str, int, int, dict[int, Sequence[str]]]) -> Path:
+    """A run with episodes of phases: file below the attempt, step, attempt, episodes."""
+    run = outputs / "runs" / name
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text(to_yaml(compose([*OVERRIDES, f"outputs={outputs}"])))
+    (run / "run.json").write_text("{}")
+    for phase, step, attempt, tasks in phases:
+        file = (
+            run / f"attempt_{attempt}" / phase.partition("/")[0] / "trajectories" / f"{phase.rpartition('/')[2]}.jsonl"
+        )
+        with TrajectoryWriter(file) as writer:
+            for index, several in tasks.items():
+                for sample, words in enumerate(several):
+                    episode = Episode(Task("multiply", "train", index), lambda: FakeSession(answer), RULES)
+                    for word in words.split():
+                        episode.step(call(word))
+                    episode.settle()
+                    writer.write(trajectory(episode, run=name, phase=phase, step=step, sample=sample, tools="[]"))
+    return run
+
+
+def test_its_own_rule_gives_what_is_recorded(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    episodes = rescore(run, {})
+    assert [one.outcome for one in episodes] == [one.recorded for one in episodes]
+    assert [one.outcome.reward for one in episodes] == [1.5, 0.25, 0.25, 0.25, 1.0, 1.0, None, 0.5]
+
+
+def test_another_reduction_moves_means_and_groups_with_signal(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    spec = compose(OVERRIDES)
+    first, second = steps(rescore(run, {"env.reward.reduction": "min"}), spec)
+    assert (first.phase, first.step, first.episodes) == ("train", 1, 4)
+    assert (first.recorded, first.rescored) == (0.5625, 0.25)
+    assert (first.signal_recorded, first.signal_rescored) == (0.5, 0.0)
+    assert (second.step, second.rescored, second.num_void) == (2, pytest.approx(2.25 / 3), 1)
+
+
+def test_an_unfinished_episode_has_the_nonterminal_reward_and_limits(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST))
+    rule = {"env.reward.nonterminal": -3.0, "env.members.multiply.reward.minimum": -1.0}
+    assert [one.outcome.reward for one in rescore(run, rule)] == [1.5, -1.0, -1.0, -1.0]
+
+
+def test_functions_have_the_arguments_of_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rules.py").write_text(
+        "def calls(outcome, index, messages, tool_calls):\n"
+        "    assert messages[0] == {'role': 'user', 'content': 'play'}\n"
+        "    results = [one['result'].reward for one in tool_calls]\n"
+        "    assert results == list(outcome.step_rewards)\n"
+        "    return {'reward': 10 * index + len(tool_calls), 'first': 2.0}\n"
+        "def picky(outcome):\n"
+        "    return 1 / (outcome.reward - 1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    episodes = rescore(run, {"env.reward_fn": "rules:calls"})
+    assert [one.outcome.reward for one in episodes] == [3, 1, 11, 11, 1, 1, None, 12]
+    assert (episodes[0].outcome.unshaped, episodes[0].outcome.metrics) == (1.5, {"first": 2.0})
+    reasons = [one.outcome.void_reason for one in rescore(run, {"env.reward_fn": "rules:picky"})]
+    assert [reason is not None for reason in reasons] == [False, False, False, False, True, True, True, False]
+    assert reasons[4] == "reward_fn rules:picky: ZeroDivisionError: float division by zero"
+
+
+def test_a_step_that_was_played_again_counts_once(tmp_path: Path) -> None:
+    run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 0, 2, SECOND))
+    assert [one.outcome.reward for one in rescore(run, {})] == [1.0, 1.0, None, 0.5]
+
+
+def test_two_runs_are_compared_by_one_rule(tmp_path: Path) -> None:
+    sides = [
+        rescore(leave_run(tmp_path, name, ("evaluate/after", 0, 1, tasks)), {"env.reward.reduction": "max"})
+        for name, tasks in (("a", FIRST), ("b", SECOND))
+    ]
+    pair = compared(("a", "b"), sides[0], sides[1], compose(OVERRIDES), 0.03)
+    assert (pair.first, pair.second, pair.num_tasks) == ("a", "b", 2)
+    assert (pair.mean_first, pair.mean_second) == (pytest.approx((0.625 + 0.25) / 2), pytest.approx((1.0 + 0.25) / 2))
+    with pytest.raises(XpError, match="a has no episodes of evaluate/before"):
+        compared(("a", "a"), sides[0], sides[0], compose(OVERRIDES), 0.03)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("env.reward.reduktion=max",), "env.reward.reduktion is no part of the reward's rule (did you mean"),
+        (("training.seed=3",), "training.seed is no part of the reward's rule"),
+        (("env.members.other.reward_fn=null",), "env.members.other.reward_fn: a has no environment other"),
+        (("env.reward.reduction=most",), "reduction"),
+        (("env.reward_fn=no.such:thing",), "reward_fn no.such:thing cannot be loaded"),
+        ((), "rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused(
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_run(tmp_path, "a", ("train", 0, 1, FIRST))
+    assert main(["rescore", "a", f"outputs={tmp_path}", *words]) == ExitCode.CONFIG
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_steps_and_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    played = (("train", step, 1, FIRST) for step in range(1))
+    leave_run(tmp_path, "a", *played, ("evaluate/before", 0, 1, FIRST), ("evaluate/after", 0, 1, SECOND))
+    words = ["rescore", "a", f"outputs={tmp_path}", "env.reward.reduction=max"]
+    assert main(words) == ExitCode.OK
+    title, head, *lines, verdict = capsys.readouterr().out.splitlines()
+    assert title == "a  env.reward.reduction=max"
+    assert head.split("\t")[:4] == ["phase", "step", "recorded", "rescored"]
+    assert [line.split("\t")[:4] for line in lines] == [
+        ["evaluate/before", "0", "0.562", "0.438"],
+        ["train", "1", "0.562", "0.438"],
+        ["evaluate/after", "0", "0.833", "0.750"],
+    ]
+    assert "a@0" in verdict
+    assert main([*words, "--json"]) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert [line["rescored"] for line in found["steps"]["a"]] == [0.4375, 0.4375, 0.75]
+    assert found["comparison"]["num_tasks"] == 2

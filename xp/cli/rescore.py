@@ -1,0 +1,68 @@
+"""`python -m xp rescore`: the curve and the comparison that another rule of rewards would have given."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from xp.cli.table import Column, show_table, wrapped
+from xp.errors import ExitCode, XpError
+from xp.report.episodes import TRAIN
+
+COLUMNS: Final = (
+    *(Column("phase", 0), Column("step", 0), Column("recorded", 0), Column("rescored", 0)),
+    *(Column("signal", 2), Column("signal rescored", 1), Column("void", 3), Column("episodes", 4)),
+)
+MOST_ROWS: Final = 12
+"""Largest number of training steps in the table; `--json` has all."""
+
+
+def rescore_command(asked: Namespace) -> int:
+    """Settles recorded episodes of one run, or of two to compare them, by another rule."""
+    from xp.composition.points import parse_assignments, validated
+    from xp.evaluation.settings import settings
+    from xp.replay.rescore import compared, rescore, steps
+    from xp.run_records.named import named_runs
+    from xp.run_records.resume import split_off
+    from xp.spec.recorded import recorded_spec
+
+    given, words = split_off(("outputs",), asked.overrides)
+    names = [word for word in words if "=" not in word]
+    rule = parse_assignments([word for word in words if "=" in word])
+    runs = named_runs(Path(given.get("outputs", "outputs")), names)
+    if not 1 <= len(runs) <= 2 or not rule:
+        raise XpError("rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION")
+    episodes = [rescore(run, rule) for run in runs]
+    specs = [validated(recorded_spec(run / "spec.yaml"), run.name) for run in runs]
+    lines = [list(steps(one, spec)) for one, spec in zip(episodes, specs, strict=True)]
+    ends = runs[0].name, runs[-1].name
+    try:
+        pair = compared(ends, episodes[0], episodes[-1], specs[0], settings({}).eval.margin)
+    except XpError as error:
+        if error.code is not ExitCode.PLAN:
+            raise
+        pair, reason = None, str(error)
+    if asked.json:
+        found = {run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)}
+        print(json.dumps({"steps": found, "comparison": None if pair is None else asdict(pair)}, indent=2))
+        return ExitCode.OK
+    for run, each in zip(runs, lines, strict=True):
+        print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")
+        trained = [line for line in each if line.phase == TRAIN]
+        chosen = {id(trained[at * (len(trained) - 1) // (MOST_ROWS - 1)]) for at in range(MOST_ROWS) if trained}
+        rows = [
+            {
+                **asdict(line),
+                "signal": line.signal_recorded,
+                "signal rescored": line.signal_rescored,
+                "void": line.num_void,
+            }
+            for line in each
+            if line.phase != TRAIN or id(line) in chosen
+        ]
+        show_table(COLUMNS, rows)
+    print(wrapped(reason if pair is None else pair.verdict))
+    return ExitCode.OK

@@ -1,0 +1,1 @@
+"""A finished run done again: its episodes settled by another rule."""

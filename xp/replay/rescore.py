@@ -1,0 +1,224 @@
+"""Settles the recorded episodes of a run by another rule of its rewards, without playing them.
+
+The rule is `env.reward` and `env.reward_fn`: the same functions, with the same arguments, as at the end of an episode.
+Void episodes stay void, since what their environment would have scored is not known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from xp.composition.points import from_container
+from xp.envs.base import EnvFault, Task, ToolResult
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.mixture import description
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.rewards import check_bound, reduce_rewards
+from xp.episode.shaping import Shape, arguments_of, load_shape, shaped
+from xp.errors import ExitCode, XpError, nearest
+from xp.evaluation.paired import Paired, compare
+from xp.evaluation.statistics import Rewards
+from xp.planning.episode import episode_config
+from xp.report.episodes import TRAIN, EpisodeIndex, EpisodeRow
+from xp.report.selection import AFTER, BEFORE
+from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
+
+MEAN: Final = "reward/avg_raw_reward"
+FLAT: Final = "reward/groups_without_variance"
+KEYS: Final = ("reward_fn", "reward.reduction", "reward.nonterminal", "reward.minimum", "reward.maximum")
+"""Keys of an environment that make the rule."""
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """One episode: its row, its recorded outcome, and that by the other rule."""
+
+    row: EpisodeRow
+    recorded: EpisodeResult
+    outcome: EpisodeResult
+
+
+@dataclass(frozen=True)
+class RescoredStep:
+    """Means of the episodes of one phase and step, as recorded and by the other rule; None: all are void."""
+
+    phase: str
+    step: int
+    """Rollout step, from 1; 0: the evaluation before training."""
+    episodes: int
+    recorded: float | None
+    rescored: float | None
+    signal_recorded: float | None
+    """Share of groups whose rewards differ, so that they teach something; in training only."""
+    signal_rescored: float | None
+    num_void: int
+    """Void episodes by the other rule."""
+
+
+def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
+    """The episodes of the last attempt at each step, in order.
+
+    Args:
+        run: directory of the run.
+        rule: `env.reward_fn`, `env.reward.KEY`, or the same of one member (`env.members.NAME.reward_fn`) -> value;
+            empty: the rule of the run.
+
+    Raises:
+        XpError: (CONFIG) a key or value is wrong, or a function cannot be loaded; (RUN_DIR) a file cannot be read;
+            (ENVIRONMENT) a function wants a task's description and the environment does not give it.
+    """
+    spec = _with_rule(run, rule)
+    index = EpisodeIndex(run)
+    index.refresh()
+    last = index.last_attempt_of()
+    numbers = [number for number, row in enumerate(index.rows) if row.attempt == last[row.phase, row.step]]
+    with ExitStack() as stack:
+        members = {name: _member(config, stack) for name, config in episode_config(spec).members.items()}
+        records = zip(numbers, index.records(numbers), strict=True)
+        return [members[index.rows[number].env](index.rows[number], record) for number, record in records]
+
+
+def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]:
+    """Means over each phase and step, in the order of play."""
+    groups: dict[tuple[str, int], list[Rescored]] = defaultdict(list)
+    for one in episodes:
+        groups[one.row.phase, one.row.step].append(one)
+    size, threshold = spec.training.group_size, spec.evaluation.pass_threshold
+    for (phase, step), members in sorted(groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])):
+        rows = [(one.row.env, one.row.task) for one in members]
+        recorded, rescored = (
+            episode_metrics(
+                [Played(*row, outcome, 0) for row, outcome in zip(rows, outcomes, strict=True)], size, threshold
+            )
+            for outcomes in ([one.recorded for one in members], [one.outcome for one in members])
+        )
+        signal = [1 - metrics[FLAT] if phase == TRAIN and FLAT in metrics else None for metrics in (recorded, rescored)]
+        num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in members)
+        yield RescoredStep(
+            phase, step, len(members), recorded.get(MEAN), rescored.get(MEAN), signal[0], signal[1], num_void
+        )
+
+
+def compared(
+    names: tuple[str, str], first: Sequence[Rescored], second: Sequence[Rescored], spec: RunSpec, margin: float
+) -> Paired:
+    """Compares the trained models of two runs, or of one run with the untrained one, by the other rule.
+
+    Args:
+        names: of both; equal ones mean one run, before and after training.
+
+    Raises:
+        XpError: (PLAN) an evaluation is missing, or the tasks differ.
+    """
+    is_one = names[0] == names[1]
+    before = _rewards(names[0], first, BEFORE if is_one else AFTER)
+    labels = (f"{names[0]}@0" if is_one else names[0], names[1])
+    return compare(labels, before, _rewards(names[1], second, AFTER), spec.evaluation.pass_threshold, margin)
+
+
+def _rewards(name: str, episodes: Sequence[Rescored], phase: str) -> Rewards:
+    rewards: dict[str, list[float | None]] = defaultdict(list)
+    for one in episodes:
+        if one.row.phase == phase:
+            rewards[one.row.task].append(one.outcome.reward)
+    if not rewards:
+        raise XpError(f"{name} has no episodes of {phase}, so that it is not compared", ExitCode.PLAN)
+    return rewards
+
+
+def _rank(phase: str) -> int:
+    return (BEFORE, TRAIN).index(phase) if phase in (BEFORE, TRAIN) else 3 if phase == AFTER else 2
+
+
+def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
+    file = run / "spec.yaml"
+    container = recorded_spec(file)
+    members: dict[str, dict[str, Any]] = container["env"]["members"]
+    for key, value in rule.items():
+        names, path = [*members], key.removeprefix("env.")
+        if path.startswith("members."):
+            name, _, path = path.removeprefix("members.").partition(".")
+            if name not in members:
+                raise XpError(f"{key}: {run.name} has no environment {name}{nearest(name, members)}")
+            names = [name]
+        if not key.startswith("env.") or path not in KEYS:
+            known = [f"env.{one}" for one in KEYS]
+            raise XpError(f"{key} is no part of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}")
+        section, _, last = path.rpartition(".")
+        for name in names:
+            (members[name][section] if section else members[name])[last] = value
+    return from_container(container)
+
+
+def _member(config: EnvConfig, stack: ExitStack) -> Callable[[EpisodeRow, Mapping[str, Any]], Rescored]:
+    """Function that settles the episodes of one environment."""
+    shapes = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
+    provider = None
+    if any(shape.wants("task") for shape in shapes):
+        provider = load_provider(config, os.environ)
+        stack.callback(provider.close)
+    known: dict[Task, Mapping[str, Any]] = {}
+
+    def settled(row: EpisodeRow, record: Mapping[str, Any]) -> Rescored:
+        task = Task(row.env, row.split, row.task_index)
+        if provider is not None and task not in known:
+            try:
+                known[task] = description(provider, task)
+            except EnvFault as fault:
+                raise XpError(f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT) from None
+        recorded = _recorded(record["outcome"])
+        return Rescored(row, recorded, outcome_by(config, record, shapes, known.get(task, {})))
+
+    return settled
+
+
+def outcome_by(
+    config: EnvConfig,
+    record: Mapping[str, Any],
+    shapes: Sequence[Shape] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> EpisodeResult:
+    """The outcome of a recorded episode by the rule of `config.reward`, then of the functions.
+
+    Args:
+        config: the environment.
+        record: the trajectory, as JSON values.
+        shapes: the reward functions.
+        metadata: the environment's description of the task, for functions with a parameter `task`.
+    """
+    recorded = _recorded(record["outcome"])
+    if recorded.status is EpisodeStatus.VOID:
+        return recorded
+    results = [(call, ToolResult(**call["result"])) for call in record["tool_calls"] if "result" in call]
+    outcome = replace(recorded, metrics={}, unshaped=None)
+    try:
+        is_finished = any(result.finished for _, result in results)
+        outcome = replace(outcome, reward=reduce_rewards(recorded.step_rewards, is_finished, config.reward))
+        if shapes:
+            calls = [
+                {"name": call["name"], "arguments": call["arguments"], "result": result}
+                for call, result in results
+                if "name" in call
+            ]
+            task = Task(record["env"], record["split"], record["index"])
+            outcome = shaped(outcome, shapes, arguments_of(task, metadata or {}, record["messages"], calls))
+        if outcome.reward is not None:
+            check_bound(outcome.reward, "the episode", config.reward)
+    except (OverflowError, EnvFault) as fault:
+        reason = f"{type(fault).__name__}: {fault}"
+        return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
+    return outcome
+
+
+def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:
+    values = {**outcome, "status": EpisodeStatus(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
+    return EpisodeResult(**values)
