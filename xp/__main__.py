@@ -30,15 +30,15 @@ def _guarded(argv: Sequence[str] | None) -> int:
         from xp.cli.parser import is_product, parse
 
         try:
-            asked = parse(arguments)
+            parsed = parse(arguments)
         except SystemExit as end:  # --help or --version, which are printed
             raise SystemExit(_with_output(int(end.code or 0), is_product=True)) from None
         _check_directory()
         if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())  # `python -m xp` has it there; the program `xp` has not
-        module, _, name = COMMANDS[asked.command].handler.partition(":")
+        module, _, name = COMMANDS[parsed.command].handler.partition(":")
         handler = getattr(import_module(f"xp.cli.{module}"), name)
-        return _with_output(handler(asked), is_product=is_product(asked))
+        return _with_output(handler(parsed), is_product=is_product(parsed))
     except XpError as error:
         if "--debug" in arguments:
             raise

@@ -45,7 +45,7 @@ CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
     },
 }
 """Parts that nothing else of xp imports: each has options, as a plugin has, and could be a package of its own."""
-OWN: Final[Mapping[Kind, Mapping[str, str]]] = {
+BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
     Kind.BACKEND: {
         "trl": "xp.backends.trl.control.render",
         "skyrl": "xp.backends.skyrl.control.render",
@@ -94,31 +94,31 @@ def plugins(kind: Kind) -> tuple[Plugin, ...]:
 
 def names(kind: Kind) -> list[str]:
     """Every name of a kind: xp's own first, then the plugins'."""
-    own = OWN.get(kind, {})
-    return [*own, *(plugin.name for plugin in plugins(kind) if plugin.name not in own)]
+    built_in = BUILT_IN.get(kind, {})
+    return [*built_in, *(plugin.name for plugin in plugins(kind) if plugin.name not in built_in)]
 
 
-def is_own(kind: Kind, name: str) -> bool:
+def is_built_in(kind: Kind, name: str) -> bool:
     """Returns whether a name is xp's. Raises XpError if a plugin has the same name."""
-    own = name in OWN.get(kind, {})
-    if own and (takers := [plugin for plugin in plugins(kind) if plugin.name == name]):
+    is_xps = name in BUILT_IN.get(kind, {})
+    if is_xps and (takers := [plugin for plugin in plugins(kind) if plugin.name == name]):
         raise XpError(
             f"{kind.word}={name} is xp's own, and the package {takers[0].package} takes the name too (entry point"
             f" {kind}): rename it there, or uninstall the package"
         )
-    return own
+    return is_xps
 
 
 def plugin(kind: Kind, name: str) -> Plugin:
     """The plugin of a name; raises XpError where there is none, or more than one."""
-    found = [one for one in plugins(kind) if one.name == name]
-    if not found:
+    matches = [one for one in plugins(kind) if one.name == name]
+    if not matches:
         known = names(kind)
         raise XpError(f"{kind.word}={name}: no such {kind.word}{nearest(name, known)}; there are: {', '.join(known)}")
-    if len(found) > 1:
-        packages = " and ".join(one.package for one in found)
+    if len(matches) > 1:
+        packages = " and ".join(one.package for one in matches)
         raise XpError(f"{kind.word}={name} is offered twice (entry point {kind}), by {packages}: uninstall one of them")
-    return found[0]
+    return matches[0]
 
 
 def in_job(kind: Kind, name: str) -> str:
@@ -126,7 +126,7 @@ def in_job(kind: Kind, name: str) -> str:
 
     In a trainer's Python, the modules that a run ships can be imported, but their metadata cannot be read.
     """
-    return name if ":" in name or is_own(kind, name) else plugin(kind, name).reference
+    return name if ":" in name or is_built_in(kind, name) else plugin(kind, name).reference
 
 
 def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
@@ -140,19 +140,19 @@ def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
     Raises:
         XpError: the name is not defined, the plugin cannot be imported, or it lacks an attribute.
     """
-    if is_own(kind, name):
-        return load_object(OWN[kind][name])
-    found = plugin(kind, name)
+    if is_built_in(kind, name):
+        return load_object(BUILT_IN[kind][name])
+    entry = plugin(kind, name)
     try:
-        loaded = load_object(found.reference)
+        loaded = load_object(entry.reference)
     except Exception as error:  # whatever a foreign module raises, its package is named
         raise XpError(
-            f"{kind.word}={name}: the package {found.package} offers it as {found.reference}, which cannot be imported:"
+            f"{kind.word}={name}: the package {entry.package} offers it as {entry.reference}, which cannot be imported:"
             f" {type(error).__name__}: {error}"
         ) from error
     if lacking := [need for need in needs if not hasattr(loaded, need)]:
         raise XpError(
-            f"{kind.word}={name}: {found.reference} of the package {found.package} lacks {', '.join(lacking)};"
+            f"{kind.word}={name}: {entry.reference} of the package {entry.package} lacks {', '.join(lacking)};"
             " docs/extending.md says what it must have"
         )
     return loaded
@@ -160,12 +160,12 @@ def load(kind: Kind, name: str, needs: Collection[str] = ()) -> Any:
 
 def shipped(kind: Kind, name: str) -> str | None:
     """Top-level module of a plugin, which is shipped with a job; None for xp's own names."""
-    return None if ":" in name or is_own(kind, name) else plugin(kind, name).top
+    return None if ":" in name or is_built_in(kind, name) else plugin(kind, name).top
 
 
 def top_modules() -> frozenset[str]:
     """Top-level modules of all plugins."""
-    return frozenset(one.top for kind in OWN for one in plugins(kind))
+    return frozenset(one.top for kind in BUILT_IN for one in plugins(kind))
 
 
 def config_dirs() -> tuple[Path, ...]:
@@ -173,16 +173,16 @@ def config_dirs() -> tuple[Path, ...]:
     return tuple(_directory(one) for one in plugins(Kind.CONFIGS))
 
 
-def _directory(found: Plugin) -> Path:
+def _directory(entry: Plugin) -> Path:
     """Directory of a plugin's package; raises XpError where it does not exist."""
-    top, *below = found.reference.split(".")
+    top, *below = entry.reference.split(".")
     spec = find_spec(top)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     for place in places:
         if (directory := Path(place, *below)).is_dir():
             return directory
     raise XpError(
-        f"the package {found.package} offers options in {found.reference} (entry point {Kind.CONFIGS}), and there is no"
+        f"the package {entry.package} offers options in {entry.reference} (entry point {Kind.CONFIGS}), and there is no"
         " such directory: install it again"
     )
 

@@ -46,19 +46,19 @@ class RuntimeLock:
 
 def versions_in(files: Sequence[Path]) -> dict[str, str]:
     """Package (as the index spells it) -> version, of lines `name==version` and `name @ address-of-a-wheel`."""
-    found = {}
+    versions = {}
     for line in (line for file in files for line in file.read_text(encoding="utf-8").splitlines()):
         if pinned := re.match(r"([a-z0-9][a-z0-9._-]*)(?:\[[^]]*\])?==([^ ;\\]+)", line):
-            found[pinned[1]] = pinned[2]
+            versions[pinned[1]] = pinned[2]
         elif wheel := re.match(r"([a-z0-9][a-z0-9._-]*) @ \S*/[^/-]+-([^/+-]+)[^/]*\.whl", line):
-            found[wheel[1]] = wheel[2]
-    return found
+            versions[wheel[1]] = wheel[2]
+    return versions
 
 
 def locks() -> dict[str, RuntimeLock]:
     """Name -> lock, for every folder that has one."""
-    found = sorted(LOCKS.glob(f"*/{LOCK}"))
-    return {file.parent.name: RuntimeLock(file.parent.name, file.parent) for file in found}
+    files = sorted(LOCKS.glob(f"*/{LOCK}"))
+    return {file.parent.name: RuntimeLock(file.parent.name, file.parent) for file in files}
 
 
 def lock_with(key: str) -> RuntimeLock | None:
@@ -72,10 +72,10 @@ def smallest_with(modules: Sequence[str]) -> RuntimeLock | None:
 
     FlashAttention, which computes on GPUs alone, is left out where it is not among the modules.
     """
-    wanted = {module.partition(".")[0].replace("_", "-") for module in modules}
-    variants = [replace(lock, has_flash="flash-attn" in wanted) for lock in locks().values()]
-    found = [lock for lock in variants if wanted <= lock.versions().keys()]
-    return min(found, key=lambda lock: len(lock.versions()), default=None)
+    packages = {module.partition(".")[0].replace("_", "-") for module in modules}
+    variants = [replace(lock, has_flash="flash-attn" in packages) for lock in locks().values()]
+    fitting = [lock for lock in variants if packages <= lock.versions().keys()]
+    return min(fitting, key=lambda lock: len(lock.versions()), default=None)
 
 
 def added_to_image() -> list[str]:
@@ -149,9 +149,9 @@ def checkouts_of(commits: Mapping[str, str], project: str | None, strategy: str)
     for file in sorted(LOCKS.glob(f"*/{FILE}")):
         rows = tomllib.loads(file.read_text(encoding="utf-8"))["checkout"]
         if {row["variable"] for row in rows} == commits.keys():
-            found = tuple(_checkout(row, commits) for row in rows)
-            extra = next((one.extras[strategy] for one in found if strategy in one.extras), None)
-            return Checkouts(file.parent.name, found, extra, tuple(added_to_image()))
+            checkouts = tuple(_checkout(row, commits) for row in rows)
+            extra = next((one.extras[strategy] for one in checkouts if strategy in one.extras), None)
+            return Checkouts(file.parent.name, checkouts, extra, tuple(added_to_image()))
     return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.plugins import OWN, Kind
+from xp.plugins import BUILT_IN, Kind
 from xp.spec import BackendName, LauncherName
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -164,5 +164,5 @@ def metadata(directory: Path, name: str, entry_points: str) -> None:
 
 
 def test_the_table_of_own_names_is_that_of_the_schema() -> None:
-    assert list(OWN[Kind.BACKEND]) == [name.value for name in BackendName]
-    assert list(OWN[Kind.LAUNCHER]) == [name.value for name in LauncherName]
+    assert list(BUILT_IN[Kind.BACKEND]) == [name.value for name in BackendName]
+    assert list(BUILT_IN[Kind.LAUNCHER]) == [name.value for name in LauncherName]

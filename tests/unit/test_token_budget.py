@@ -88,13 +88,13 @@ def test_whatever_fits_is_given_whole_and_nothing_else(template: str) -> None:
 
 
 def test_only_short_replies_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MAX_KEPT", 3)
+    monkeypatch.setattr(tokens, "MAX_CACHED", 3)
     watched = Watched(tokenizer_with("qwen3"))
     chat = ChatTokens(watched)
-    long = tool("a " * tokens.MAX_KEPT_CHARACTERS)
+    long = tool("a " * tokens.MAX_CACHED_CHARACTERS)
     for _ in range(2):
         chat.reply(long, last_id=None)
-    assert watched.characters >= 4 * tokens.MAX_KEPT_CHARACTERS
+    assert watched.characters >= 4 * tokens.MAX_CACHED_CHARACTERS
     for number in range(10):
         chat.reply(tool(f"{number}"), last_id=None)
         assert len(chat._known) <= 3

@@ -39,8 +39,8 @@ def explain_unknown_key(
     """
     if hint:
         return f"{path}: unknown key; {hint}"
-    if node is None and (own := keys_below(parent)):
-        section = ", ".join(f"{name}: ..." for name in own)
+    if node is None and (keys := keys_below(parent)):
+        section = ", ".join(f"{name}: ..." for name in keys)
         return f"{path}: {parent} is null; set the whole section: '{parent}={{{section}}}'"
     if not isinstance(node, dict):
         return f"{path}: unknown key; {parent} is {node!r} and has no keys below it"
@@ -74,13 +74,13 @@ def same_key(path: str, everything: Iterable[str]) -> str | None:
     """The only key of this name in any section, or the only one that the name abbreviates; None: none, or several."""
     parent, _, word = path.rpartition(".")
     abbreviated = [one for one in everything if _initials(one) == word and len(word) > 1]
-    for found in (
+    for matches in (
         [one for one in everything if one.rpartition(".")[2] == word],
         [one for one in abbreviated if one.rpartition(".")[0] == parent],
         abbreviated,
     ):
-        if len(found) == 1:
-            return found[0]
+        if len(matches) == 1:
+            return matches[0]
     return None
 
 

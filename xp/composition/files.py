@@ -71,24 +71,24 @@ class UserFile:
 
 def read_file(file: Path) -> UserFile:
     """Reads a file and finds all faults that need no composition; never raises for the file's content."""
-    found = UserFile()
+    user_file = UserFile()
     try:
         text = text_of(file, ExitCode.CONFIG).removeprefix("\ufeff")
     except XpError as error:
-        found.faults.append(FileFault(str(file), str(error).removeprefix(f"{file} ")))
-        return found
-    if not _is_well_formed(file, text, found):
-        return found
+        user_file.faults.append(FileFault(str(file), str(error).removeprefix(f"{file} ")))
+        return user_file
+    if not _is_well_formed(file, text, user_file):
+        return user_file
     try:
         node = yaml.compose(text, Loader=LOADER)
     except yaml.MarkedYAMLError as error:
-        found.faults.append(_syntax_fault(file, text, error))
-        return found
+        user_file.faults.append(_syntax_fault(file, text, error))
+        return user_file
     if not isinstance(node, yaml.MappingNode):
-        found.faults.append(FileFault(str(file), "has no keys; an option is a mapping of `key: value` lines"))
+        user_file.faults.append(FileFault(str(file), "has no keys; an option is a mapping of `key: value` lines"))
     else:
-        _Walk(file, found).mapping(node, "")
-    return found
+        _Walk(file, user_file).mapping(node, "")
+    return user_file
 
 
 def interpolation_fault(text: str) -> str | None:
@@ -101,31 +101,33 @@ def interpolation_fault(text: str) -> str | None:
     return None
 
 
-def _is_well_formed(file: Path, text: str, found: UserFile) -> bool:
+def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
     """One pass over the events, before anything is built of them: syntax, tags, depth, number of documents."""
     depth = documents = 0
     try:
         for event in yaml.parse(text, Loader=LOADER):
             place = _place(file, event.start_mark)
             if (tag := getattr(event, "tag", None)) is not None:
-                found.faults.append(FileFault(place, f"the tag {tag} is not supported; write a plain value"))
+                user_file.faults.append(FileFault(place, f"the tag {tag} is not supported; write a plain value"))
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    found.faults.append(FileFault(place, "a second document begins here (`---`); a file has only one"))
+                    user_file.faults.append(
+                        FileFault(place, "a second document begins here (`---`); a file has only one")
+                    )
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
-                found.faults.append(FileFault(place, f"is nested more than {MAX_DEPTH} deep"))
+                user_file.faults.append(FileFault(place, f"is nested more than {MAX_DEPTH} deep"))
                 return False
     except yaml.MarkedYAMLError as error:
-        found.faults.append(_syntax_fault(file, text, error))
+        user_file.faults.append(_syntax_fault(file, text, error))
     except yaml.reader.ReaderError as error:
         # libyaml counts bytes.
         line = text.encode()[: error.position].count(b"\n") + 1
-        found.faults.append(
+        user_file.faults.append(
             FileFault(f"{file}:{line}", f"contains the control character 0x{error.character:02x}; remove it")
         )
-    return not found.faults
+    return not user_file.faults
 
 
 def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> FileFault:
@@ -157,7 +159,7 @@ class _Walk:
     """One pass over the nodes of a file: marks of the leaves, and what is wrong with keys and values."""
 
     file: Path
-    found: UserFile
+    user_file: UserFile
 
     def mapping(self, node: yaml.MappingNode, path: str) -> None:
         seen: dict[str, yaml.Node] = {}
@@ -187,7 +189,7 @@ class _Walk:
     def _value(self, node: yaml.Node, path: str) -> None:
         mark = node.start_mark
         raw, is_plain = (node.value, not node.style) if isinstance(node, yaml.ScalarNode) else ("", False)
-        self.found.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
+        self.user_file.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
         if path.count(".") > MAX_DEPTH:  # an alias within its own anchor
             self._fault(node, f"{short(path)}: is nested more than {MAX_DEPTH} deep")
             return
@@ -217,7 +219,7 @@ class _Walk:
             self._fault(node, f"{path}: {reason}", is_fatal=False)
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
-        self.found.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))
+        self.user_file.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))
 
 
 def short(text: str) -> str:

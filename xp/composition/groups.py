@@ -13,7 +13,7 @@ from xp import plugins
 from xp.composition.files import FileFault
 from xp.composition.known_names import option_alias
 from xp.composition.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
-from xp.composition.sources import MACHINES, OWN_FILES, USER_FILES, hide_foreign_plugins, register_sources
+from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, hide_foreign_plugins, register_sources
 from xp.composition.values import with_references
 from xp.errors import XpError, nearest
 from xp.hardware import AUTO, machine_of, this_machine
@@ -60,19 +60,19 @@ def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
 
 def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
     """The options of a group, sorted; raises XpError if a user's or a plugin's directory offers one that exists."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     twice = []
     for directory in (
         ROOT / "recipes" if group == "recipes" else ROOT / "conf" / group,
         *(d / group for d in with_plugins(config_dirs)),
     ):
         for file in sorted(directory.glob("*.yaml")):
-            if file.stem in found:
-                twice.append(f"{group}={file.stem} is defined twice: {found[file.stem]} and {file}; rename yours")
-            found[file.stem] = file
+            if file.stem in files:
+                twice.append(f"{group}={file.stem} is defined twice: {files[file.stem]} and {file}; rename yours")
+            files[file.stem] = file
     if twice:
         raise XpError("\n".join(twice))
-    return sorted(name for name in found if not name.startswith("_"))
+    return sorted(name for name in files if not name.startswith("_"))
 
 
 @cache
@@ -82,8 +82,8 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
     dropped = {group for group, _ in groups} - set(chosen)
     while True:
         has_users = any(_is_users(group, option, config_dirs) for group, option in chosen.items())
-        found, container, env_name = _merge(tuple(chosen.items()), config_dirs if has_users else ())
-        faults += [fault for fault in found if fault not in faults]
+        more, container, env_name = _merge(tuple(chosen.items()), config_dirs if has_users else ())
+        faults += [fault for fault in more if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
             return Composed(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
@@ -104,34 +104,34 @@ def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ..
     hide_foreign_plugins()
     with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("config", _lines(dict(chosen), config_dirs, []), RunMode.RUN)
-    return [(one.config_path, one.package or "") for one in found.defaults if one.config_path is not None]
+        defaults = loader.compute_defaults_list("config", _lines(dict(chosen), config_dirs, []), RunMode.RUN)
+    return [(one.config_path, one.package or "") for one in defaults.defaults if one.config_path is not None]
 
 
 def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> tuple[dict[str, str], list[str]]:
     chosen: dict[str, str] = {}
     faults: list[str] = []
-    for group, wanted in groups:
+    for group, requested in groups:
         try:
             legal = options(group, config_dirs)
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
             continue
-        names = members_of(wanted) if group == MIXED and wanted not in legal else [wanted]
-        found = [option_alias(group, name, legal) for name in names]
-        if group == "hardware" and found == [None]:
+        names = members_of(requested) if group == MIXED and requested not in legal else [requested]
+        matches = [option_alias(group, name, legal) for name in names]
+        if group == "hardware" and matches == [None]:
             try:
-                found = [machine_option(wanted, legal)]
+                matches = [machine_option(requested, legal)]
             except XpError as error:
                 faults.append(str(error))
                 continue
-        for name in (name for name, option in zip(names, found, strict=True) if option is None):
+        for name in (name for name, option in zip(names, matches, strict=True) if option is None):
             faults.append(_no_option(group, name, legal, config_dirs))
-        options_found = [option for option in found if option is not None]
-        if (twice := given_twice(options_found)) is not None:
+        legal_names = [option for option in matches if option is not None]
+        if (twice := given_twice(legal_names)) is not None:
             faults.append(twice)
-        elif len(options_found) == len(names) and wanted != "None":
-            chosen[group] = mix_name(options_found)
+        elif len(legal_names) == len(names) and requested != "None":
+            chosen[group] = mix_name(legal_names)
     return chosen, faults
 
 
@@ -155,17 +155,17 @@ def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[P
     return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
 
 
-def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
+def _stray(group: str, name: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
     """Other places where the option may have been meant to be."""
     for directory in config_dirs:
-        if (directory / group / f"{wanted}.yml").exists():
-            yield f"; {directory / group / wanted}.yml must end in .yaml"
-        for found in sorted(directory.glob(f"*/{wanted}.yaml")):
-            if found.parent.name not in (*GROUPS, group):
-                guess = nearest(found.parent.name, GROUPS)
-                yield f"; {found} is in {found.parent.name}/, which is not a group{guess}"
-        if (directory / f"{wanted}.yaml").exists():
-            yield f"; {directory / wanted}.yaml belongs into {directory / group}/"
+        if (directory / group / f"{name}.yml").exists():
+            yield f"; {directory / group / name}.yml must end in .yaml"
+        for file in sorted(directory.glob(f"*/{name}.yaml")):
+            if file.parent.name not in (*GROUPS, group):
+                guess = nearest(file.parent.name, GROUPS)
+                yield f"; {file} is in {file.parent.name}/, which is not a group{guess}"
+        if (directory / f"{name}.yaml").exists():
+            yield f"; {directory / name}.yaml belongs into {directory / group}/"
 
 
 def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
@@ -211,7 +211,7 @@ def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
 
 def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
     register_sources(reads)
-    searchpath = [f"{OWN_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
+    searchpath = [f"{XP_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
     searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")
     quoted = ",".join(f"'{place}'" for place in searchpath)
     return [f"hydra.searchpath=[{quoted}]", *(f"{group}='{option}'" for group, option in chosen.items())]
@@ -220,5 +220,5 @@ def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
 def _first_lines(error: BaseException) -> str:
     """Hydra's message, without its search path and its advice to use `+`."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kept = [line for line in lines if not line.startswith(("Search path", "Config search path", "provider=", "To "))]
-    return " ".join(kept[:2]) or type(error).__name__
+    rest = [line for line in lines if not line.startswith(("Search path", "Config search path", "provider=", "To "))]
+    return " ".join(rest[:2]) or type(error).__name__

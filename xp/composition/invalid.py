@@ -24,14 +24,14 @@ def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool = False)
         schema: the model that was validated.
         is_mix: whether there are several environments, so that members are spelled out.
     """
-    found = []
+    faults = []
     keys = [_key(error["loc"], schema) for error in errors]
     for loc, group in groupby(errors, key=lambda error: _key(error["loc"], schema)):
         same = list(group)
         if any(key[: len(loc)] == loc and key != loc for key in keys):
             continue  # Another branch of the union has the fault within the value.
-        found.append(_one(same[0], user_path(loc, is_mix=is_mix), loc, schema, [error["type"] for error in same]))
-    return found
+        faults.append(_one(same[0], user_path(loc, is_mix=is_mix), loc, schema, [error["type"] for error in same]))
+    return faults
 
 
 def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Sequence[str]) -> Fault:
@@ -48,8 +48,8 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
     if error["type"] == "value_error":
         return Fault(path, f"{path}: {error['ctx']['error']}")
     if len(types) > 1:
-        wanted = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
-        message = f"should be one of: {wanted}"
+        kinds = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
+        message = f"should be one of: {kinds}"
     else:
         form = FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
         message = f"{form or error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
@@ -62,8 +62,8 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
 
 def _native(path: str, value: Any) -> str:
     """xp's words for keys of a trainer's own configuration that were put into a file."""
-    found = [f"{key} is {word}" for key in all_paths(value, path) if (word := hint(key))]
-    return f"; {', '.join(found[:5])}" if found else ""
+    hints = [f"{key} is {word}" for key in all_paths(value, path) if (word := hint(key))]
+    return f"; {', '.join(hints[:5])}" if hints else ""
 
 
 def _way_out(error: Any, value: Any) -> str:
@@ -124,7 +124,7 @@ def _model_in(annotation: Any) -> Any:
     if hasattr(annotation, "model_fields"):
         return annotation
     for argument in reversed(getattr(annotation, "__args__", ())):
-        found = _model_in(argument)
-        if found is not None:
-            return found
+        model = _model_in(argument)
+        if model is not None:
+            return model
     return None

@@ -15,7 +15,7 @@ WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
     Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
 )
 """Their words and xp's, as the file has them."""
-RENAMED, SAID, OPTION_ALIASES = WORDS["renamed"], WORDS["said"], WORDS["options"]
+RENAMED, SENTENCES, OPTION_ALIASES = WORDS["renamed"], WORDS["sentences"], WORDS["options"]
 
 
 SCRIPT_VARIABLES = (
@@ -42,30 +42,30 @@ def foreign_hint(text: str) -> str | None:
     if word is None and key.startswith("--"):
         word = _word(key.replace("_", "-"), value.strip("'\""))
     if word is None and key.partition(".")[0] in NESTED:
-        word = SAID[key.partition(".")[0]]
+        word = SENTENCES[key.partition(".")[0]]
     return f"in xp: {word}" if word else None
 
 
 def _word(key: str, value: str) -> str | None:
-    if (found := WORDS["by_value"].get(key, {}).get(value)) is not None:
-        return str(found)
+    if (word := WORDS["by_value"].get(key, {}).get(value)) is not None:
+        return str(word)
     if (group := WORDS["chooses"].get(key)) is not None and value.lower() in OPTION_ALIASES[group]:
         return f"{group}={OPTION_ALIASES[group][value.lower()]}"
     if key in RENAMED:
         return f"{RENAMED[key]}={value}" if PLAIN.fullmatch(value) else RENAMED[key]
-    return SAID.get(key)
+    return SENTENCES.get(key)
 
 
 def unread_variables(environ: Mapping[str, str]) -> list[str]:
     """One line for each variable of the public scripts that is exported here: xp reads none of them."""
-    found = ((name, foreign_hint(f"{name}={environ[name]}")) for name in SCRIPT_VARIABLES if environ.get(name))
-    return [f"{name} is exported, but xp does not read it; {hint}" for name, hint in found]
+    hints = ((name, foreign_hint(f"{name}={environ[name]}")) for name in SCRIPT_VARIABLES if environ.get(name))
+    return [f"{name} is exported, but xp does not read it; {hint}" for name, hint in hints]
 
 
-def option_alias(group: str, wanted: str, legal: Sequence[str]) -> str | None:
-    """The legal option meant by `wanted`: itself, its other spelling, a known alias, or None."""
-    if wanted in legal or wanted == "None":
-        return wanted
-    lowered = str(wanted).lower()
+def option_alias(group: str, word: str, legal: Sequence[str]) -> str | None:
+    """The legal option meant by `word`: itself, its other spelling, a known alias, or None."""
+    if word in legal or word == "None":
+        return word
+    lowered = str(word).lower()
     matches = [name for name in legal if name.lower() == lowered]
     return matches[0] if matches else OPTION_ALIASES.get(group, {}).get(lowered)

@@ -19,9 +19,9 @@ SIGN = "+"
 """Separator of a mixture's options in one word."""
 
 
-def members_of(wanted: str) -> list[str]:
+def members_of(text: str) -> list[str]:
     """The options that a text names: a list in brackets, or words with `+` between them; a single one is a list too."""
-    return [name.strip(" '\"") for name in re.split(rf"[,{SIGN}]", wanted.strip().strip("[]"))]
+    return [name.strip(" '\"") for name in re.split(rf"[,{SIGN}]", text.strip().strip("[]"))]
 
 
 def mix_name(options: Sequence[str]) -> str:
@@ -39,8 +39,8 @@ def env_name(option: str, env: Mapping[str, Any], default: Mapping[str, Any]) ->
         default: the section before these. Another grader of its tasks leaves an option's name.
     """
     is_general = option == general_option(env)
-    given = {**env, **{key: None for key in ("provider", "grader") if ":" not in str(env.get(key))}}  # xp's own
-    values = [given.get(key) for key in NAMING if is_general or (key != "grader" and env.get(key) != default.get(key))]
+    named = {**env, **{key: None for key in ("provider", "grader") if ":" not in str(env.get(key))}}  # xp's own
+    values = [named.get(key) for key in NAMING if is_general or (key != "grader" and env.get(key) != default.get(key))]
     values = [next(iter(value.values()), None) if isinstance(value, dict) else value for value in values]
     names = (_short(value) for value in values if isinstance(value, str))
     name = next((name for name in names if is_name(name)), option)
@@ -80,8 +80,8 @@ def mix_in_mix(name: str, env: Any) -> str | None:
     members = env.get("members") if isinstance(env, dict) else None
     if not isinstance(members, dict) or SIGN not in name:
         return None
-    flat = [one for member, own in members.items() for one in (own.get("members") or {member: None})]
-    nested = [member for member, own in members.items() if own.get("members")]
+    flat = [one for member, section in members.items() for one in (section.get("members") or {member: None})]
+    nested = [member for member, section in members.items() if section.get("members")]
     if not nested:
         return None
     return f"{MIXED}=[{','.join(members)}]: {nested[0]} is a mixture; name its members: {MIXED}=[{','.join(flat)}]"

@@ -53,11 +53,11 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         or (path == option.get("path") and option.get("architecture") is not None)
     ):
         return
-    found = _resolved(path, outputs)
-    if found is None:
+    place = _resolved(path, outputs)
+    if place is None:
         yield Fault(_KEY, f"{_KEY}={path}: no such directory with a config.json; a hub's model is ORG/NAME")
         return
-    model["path"] = path = found
+    model["path"] = path = place
     config = config_of(path, outputs)
     if config is not None and (why := not_causal(config)):
         yield Fault(_KEY, f"{_KEY}={path}: not a causal language model: {why}")
@@ -80,17 +80,17 @@ def _fit_lengths(training: dict[str, Any], default: Mapping[str, Any], path: str
     prompt, response, turn = keys = ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
     if not all(isinstance(value, int) for value in (context, *map(training.get, keys))):
         return  # the schema reports it
-    own = [key for key in keys if training[key] == default.get(key)]
-    if not {prompt, response}.intersection(own) or training[prompt] + training[response] <= context:
+    unset = [key for key in keys if training[key] == default.get(key)]
+    if not {prompt, response}.intersection(unset) or training[prompt] + training[response] <= context:
         return
-    if prompt in own:
-        limit = context // 4 if response in own else context - training[response]
+    if prompt in unset:
+        limit = context // 4 if response in unset else context - training[response]
         training[prompt] = max(1, min(training[prompt], limit))
-    if response in own:
+    if response in unset:
         training[response] = max(1, min(training[response], context - training[prompt]))
-    if turn in own:
+    if turn in unset:
         training[turn] = min(training[turn], training[response])
-    lengths = " ".join(f"training.{key}={training[key]}" for key in own)
+    lengths = " ".join(f"training.{key}={training[key]}" for key in unset)
     _note(f"{path} takes {context:,} tokens, hence {lengths}; set other values to change this")
 
 
@@ -148,8 +148,8 @@ def _fill(
     if model.get("max_context_tokens") is None:
         training = container.get("training") or {}
         longest = [training.get(key) for key in ("max_prompt_tokens", "max_response_tokens")]
-        asked = sum(value for value in longest if isinstance(value, int))
-        model["max_context_tokens"] = (context_of(config) if config else None) or asked
+        total = sum(value for value in longest if isinstance(value, int))
+        model["max_context_tokens"] = (context_of(config) if config else None) or total
 
 
 def name_of(path: str) -> str:
@@ -171,22 +171,22 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     training, model = container.get("training"), container.get("model")
     if not isinstance(training, dict) or not isinstance(model, dict):
         return
-    given = training.get("initial_checkpoint")
-    if not isinstance(given, str) or ADDRESS.match(given):
+    start = training.get("initial_checkpoint")
+    if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
     outputs = Path(str(container.get("outputs", "outputs")))
-    place = next((one for one in (Path(given).expanduser(), outputs / given) if one.is_dir()), None)
+    place = next((one for one in (Path(start).expanduser(), outputs / start) if one.is_dir()), None)
     if place is None:
-        yield Fault(_START, f"{_START}={given}: no such directory; give a Hugging Face directory, as runs/ID/model")
+        yield Fault(_START, f"{_START}={start}: no such directory; give a Hugging Face directory, as runs/ID/model")
         return
     training["initial_checkpoint"] = str(place.absolute())
     config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
     if config is None:
-        yield Fault(_START, f"{_START}={given}: {_without_config(place)}")
+        yield Fault(_START, f"{_START}={start}: {_without_config(place)}")
         return
     for what in missing_parts(place):
-        yield Fault(_START, f"{_START}={given}: the directory has no {what}; give a whole Hugging Face directory")
-    yield from _network_of_start(given, config, model, outputs)
+        yield Fault(_START, f"{_START}={start}: the directory has no {what}; give a whole Hugging Face directory")
+    yield from _network_of_start(start, config, model, outputs)
 
 
 def _without_config(place: Path) -> str:
@@ -196,7 +196,7 @@ def _without_config(place: Path) -> str:
 
 
 def _network_of_start(
-    given: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path
+    start: str, config: Mapping[str, Any], model: Mapping[str, Any], outputs: Path
 ) -> Iterator[Fault]:
     """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
     network = model.get("architecture")
@@ -209,11 +209,11 @@ def _network_of_start(
     else:
         known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
         why = "cannot be read by xp" if known else "is not on this machine: download the model first"
-        yield Fault(_START, f"{_START}={given}: cannot be compared with the model, whose config.json {why}")
+        yield Fault(_START, f"{_START}={start}: cannot be compared with the model, whose config.json {why}")
         return
     if lines:
-        way_out = f"to train it alone, set model=hf model.path={given}"
-        yield _other_network(_START, given, model.get("name"), lines, way_out)
+        way_out = f"to train it alone, set model=hf model.path={start}"
+        yield _other_network(_START, start, model.get("name"), lines, way_out)
 
 
 def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:

@@ -40,38 +40,38 @@ def hint(text: str) -> str | None:
     for name in backends:
         if field := _fields(name).get(key):
             return f"in xp: {field}"
-    found = {option: _refused(option, name, key) for name in backends for option in _OPTIONS[name]}
-    taken_by = [option for option, reason in found.items() if reason is None]
+    reasons = {option: _refused(option, name, key) for name in backends for option in _OPTIONS[name]}
+    taken_by = [option for option, reason in reasons.items() if reason is None]
     if "skyrl" in taken_by and "skyrl-main" in taken_by:
         taken_by.remove("skyrl-main")
     if taken_by:
         passed = " or ".join(f"backend={option} 'backend.overrides.{key.lstrip('-')}=...'" for option in taken_by)
         return f"a key of {' and '.join(backends)} that xp passes through: {passed}"
-    return next((reason for reason in found.values()), None)
+    return next((reason for reason in reasons.values()), None)
 
 
 @cache
 def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
     """Backend -> the native keys in its committed catalogs, each with its description."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    catalogs: dict[str, dict[str, Mapping[str, Any]]] = {}
     for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
         content = json.loads(file.read_text())
-        found.setdefault(file.parents[1].name, {}).update(content.get("fields") or content.get("flags") or {})
-    return {name: dict(keys) for name, keys in found.items()}
+        catalogs.setdefault(file.parents[1].name, {}).update(content.get("fields") or content.get("flags") or {})
+    return {name: dict(keys) for name, keys in catalogs.items()}
 
 
 @cache
 def _fields(backend: str) -> dict[str, str]:
     """Native key -> field of the spec, by the rows of the backend."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for variant in _VARIANTS[backend]:
         groups = {key: value for key, value in variant.items() if "." not in key}
         values = {key: value for key, value in variant.items() if "." in key}
         spec = reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
         for key, field in backend_of(spec).owners(spec).items():
-            if key not in found or field.startswith(f"{found[key]}."):  # a later variant may name the field itself
-                found[key] = field
-    return {key: field for key, field in found.items() if field}
+            if key not in fields or field.startswith(f"{fields[key]}."):  # a later variant may name the field itself
+                fields[key] = field
+    return {key: field for key, field in fields.items() if field}
 
 
 @cache

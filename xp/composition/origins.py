@@ -39,10 +39,10 @@ def last_to_say(
     paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
 ) -> tuple[str, ...]:
     """The given keys that are set by the last file, in merge order, that sets any of them."""
-    found: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
     for marks in _marks_in_order(chosen, config_dirs):
-        found = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or found
-    return found
+        last = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or last
+    return last
 
 
 def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
@@ -60,20 +60,20 @@ def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...
 
 def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Origin:
     """Origin of the value at a key path. The overrides must be legal and of a single run."""
-    given = [text.partition("=") for text in overrides]
-    groups = tuple((key, option) for key, _, option in given if key in GROUPS)
+    pairs = [text.partition("=") for text in overrides]
+    groups = tuple((key, option) for key, _, option in pairs if key in GROUPS)
     directories = with_plugins(config_dirs)
     composed = compose_groups(groups, directories)
     history = file_history(composed.chosen, directories)
     setters = [text for text in overrides if _sets(text.partition("=")[0], path)]
-    return Origin(setters[-1] if setters else None, _said_at(path, history))
+    return Origin(setters[-1] if setters else None, _marks_at(path, history))
 
 
 def _sets(key: str, path: str) -> bool:
     return key not in GROUPS and (path == key or path.startswith(f"{key}."))
 
 
-def _said_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
+def _marks_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
     """Places of the key itself, or of the nearest section above it that is one value (`chat_template: {...}`)."""
     while path:
         if path in history:
@@ -93,23 +93,23 @@ def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...],
             give_way(container, last_to_say(pair, chosen, config_dirs))
 
 
-def give_way(container: dict[str, Any], given: Collection[str]) -> None:
+def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:
     """Set to null, in place, the other key of a pair of which one is among those that were given a value."""
     for pair in ALTERNATIVES:
-        said = [path for path in pair if path in given]
-        for path in pair if len(said) == 1 else ():
+        present = [path for path in pair if path in set_paths]
+        for path in pair if len(present) == 1 else ():
             section, _, name = path.partition(".")
-            if path not in said and isinstance(container.get(section), dict):
+            if path not in present and isinstance(container.get(section), dict):
                 container[section][name] = None
 
 
 def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     """Keys of assignments that give a value, a section's (`training={epochs: 3}`) spelled out."""
-    given: dict[str, bool] = {}
+    by_path: dict[str, bool] = {}
     for key, value in values:
         spelled = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
-        given |= {path: one is not None for path, one in spelled.items()}
-    return {path for path, has_value in given.items() if has_value}
+        by_path |= {path: one is not None for path, one in spelled.items()}
+    return {path for path, has_value in by_path.items() if has_value}
 
 
 def other_of(path: str) -> str | None:
@@ -119,5 +119,5 @@ def other_of(path: str) -> str | None:
 
 def _value(container: dict[str, Any], path: str) -> Any:
     section, _, name = path.partition(".")
-    found = container.get(section)
-    return found.get(name) if isinstance(found, dict) else None
+    values = container.get(section)
+    return values.get(name) if isinstance(values, dict) else None

@@ -82,10 +82,10 @@ def from_container(container: dict[str, Any]) -> RunSpec:
     Args:
         container: the sections as nested dicts; `env` is a mixture (`members`), or one environment, a mixture of one.
     """
-    found = _validate(container, "env")
-    if isinstance(found, list):
-        raise XpError("\n".join(str(fault) for fault in found))
-    return found
+    result = _validate(container, "env")
+    if isinstance(result, list):
+        raise XpError("\n".join(str(fault) for fault in result))
+    return result
 
 
 def validated(container: dict[str, Any], run: str) -> RunSpec:
@@ -125,11 +125,11 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
     illegal: dict[str, list[str]] = {}
     for chosen in itertools.product(*choices):
         name = " ".join(o.input_line or "" for o in chosen if o.key_or_group in swept)
-        found = _point(chosen, with_plugins(config_dirs))
-        if isinstance(found, Point):
-            points.append(replace(found, name=name))
+        result = _point(chosen, with_plugins(config_dirs))
+        if isinstance(result, Point):
+            points.append(replace(result, name=name))
         else:
-            for fault in dict.fromkeys(found):
+            for fault in dict.fromkeys(result):
                 illegal.setdefault(fault, []).append(name)
     _raise(
         [*faults, *(fault for fault in faults_of_points(illegal, math.prod(map(len, choices))) if fault not in faults)]

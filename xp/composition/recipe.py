@@ -50,14 +50,14 @@ def recipe_of(spec: RunSpec, title: str, config_dirs: Sequence[Path] = ()) -> st
         XpError: no options give this spec: an environment is of a directory that is not given.
     """
     directories = with_plugins(config_dirs)
-    wanted = _plain(spec)
-    chosen = _choose(wanted, directories)
+    expected = _plain(spec)
+    chosen = _choose(expected, directories)
     container = compose_groups(tuple(chosen.items()), directories).container
-    changes = _open_values(container, chosen, wanted)
+    changes = _open_values(container, chosen, expected)
     for _ in range(_TRIALS):
         text = _text(title, chosen, _tree(changes, is_mix="members" in container["env"]))
-        found = _composed(text, config_dirs)
-        more = dict(_differences(found, wanted))
+        composed = _composed(text, config_dirs)
+        more = dict(_differences(composed, expected))
         if not more:
             return text
         if more.keys() <= changes.keys():
@@ -69,40 +69,40 @@ def recipe_of(spec: RunSpec, title: str, config_dirs: Sequence[Path] = ()) -> st
 
 def options_of(spec: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[str, str]:
     """Group -> option with the name that a spec's section has; a group without such an option is left out."""
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for group in _GROUPS:
         legal, section = options(group, directories), spec.get(group)
         if not isinstance(section, dict):
             continue
         if group != MIXED:
             is_machine = group == "hardware" and machine_of(str(section.get("name"))) is not None
-            found |= {group: section["name"]} if is_machine or section.get("name") in legal else {}
+            chosen |= {group: section["name"]} if is_machine or section.get("name") in legal else {}
             continue
         members = section.get("members") or {}
         names = list(members)
         only = members[names[0]] if len(names) == 1 and names[0] not in legal else None
         if isinstance(only, dict) and env_name(general := general_option(only), only, {}) == names[0]:
             names = [general]
-        found |= {group: mix_name(names)} if names and all(name in legal for name in names) else {}
-    return found
+        chosen |= {group: mix_name(names)} if names and all(name in legal for name in names) else {}
+    return chosen
 
 
-def _choose(wanted: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[str, str]:
+def _choose(expected: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[str, str]:
     """Group -> option, for the groups in which the nearest option is not the default one."""
     chosen: dict[str, str] = {}
     for group in _GROUPS:
         default = _section(group, chosen, directories)
-        is_default = _name(group, default) == _name(group, wanted[group])
-        candidates = list(_candidates(group, wanted, directories))
+        is_default = _name(group, default) == _name(group, expected[group])
+        candidates = list(_candidates(group, expected, directories))
         if len(candidates) == 1:
             chosen |= {} if is_default else {group: candidates[0]}
             continue
         distances = {
-            option: _distance(_section(group, {**chosen, group: option}, directories), wanted[group])
+            option: _distance(_section(group, {**chosen, group: option}, directories), expected[group])
             for option in candidates
         }
         best = min(distances, key=lambda option: distances[option])
-        if not is_default or distances[best] < _distance(default, wanted[group]):
+        if not is_default or distances[best] < _distance(default, expected[group]):
             chosen[group] = best
     return chosen
 
@@ -120,18 +120,18 @@ def _name(group: str, section: Mapping[str, Any]) -> Any:
     return list(section["members"]) if group == "env" else section["name"]
 
 
-def _distance(section: Any, wanted: Any) -> int:
+def _distance(section: Any, expected: Any) -> int:
     """Number of keys that have another value."""
-    return len(list(_differences(section, wanted)))
+    return len(list(_differences(section, expected)))
 
 
-def _candidates(group: str, wanted: Mapping[str, Any], directories: tuple[Path, ...]) -> Iterator[str]:
+def _candidates(group: str, expected: Mapping[str, Any], directories: tuple[Path, ...]) -> Iterator[str]:
     """Options that may be the one that a spec was made of."""
     legal = options(group, directories)
     if group == "env":
-        yield from _mixes_or_one(wanted["env"]["members"], legal, directories)
+        yield from _mixes_or_one(expected["env"]["members"], legal, directories)
         return
-    name = wanted[group]["name"]
+    name = expected[group]["name"]
     of_name = [option for option in legal if option.startswith(name)]
     if group == "hardware" and not of_name and machine_of(name) is not None:
         of_name = [name]
@@ -147,27 +147,27 @@ def _mixes_or_one(members: Mapping[str, Any], legal: Sequence[str], directories:
     places = [ROOT / "conf/env", *(directory / "env" for directory in directories)]
     for option in legal if len(members) > 1 else ():
         if any((file := place / f"{option}.yaml").is_file() and "members" in file.read_text() for place in places):
-            own = compose_groups((("env", option),), directories).container["env"].get("members", {})
-            if list(own) == names:
+            mix = compose_groups((("env", option),), directories).container["env"].get("members", {})
+            if list(mix) == names:
                 yield option
     yield mix_name(names)
 
 
-def _open_values(container: Mapping[str, Any], chosen: Mapping[str, str], wanted: Mapping[str, Any]) -> Changes:
+def _open_values(container: Mapping[str, Any], chosen: Mapping[str, str], expected: Mapping[str, Any]) -> Changes:
     """Values that the options leave to the user: `???`, the path of a model without an option, and what an environment
     is made of, without which no trial composes."""
-    changes: Changes = {("name",): (container["name"], wanted["name"])}
+    changes: Changes = {("name",): (container["name"], expected["name"])}
     if chosen.get("model") == GENERAL:
-        changes["model", "path"] = (None, wanted["model"]["path"])
-    for name, member in wanted["env"]["members"].items():
-        own = container["env"].get("members", {name: container["env"]}).get(name, {})
+        changes["model", "path"] = (None, expected["model"]["path"])
+    for name, member in expected["env"]["members"].items():
+        section = container["env"].get("members", {name: container["env"]}).get(name, {})
         for key in ("provider", *dict.fromkeys(key for keys in PROVIDER_FIELDS.values() for key in keys)):
-            if own.get(key) != member[key]:
-                changes["env", "members", name, key] = (own.get(key), member[key])
+            if section.get(key) != member[key]:
+                changes["env", "members", name, key] = (section.get(key), member[key])
     for path in _missing(container):
         is_of_one = path[0] == "env" and "members" not in path
-        place = ("env", "members", *wanted["env"]["members"], *path[1:]) if is_of_one else path
-        value: Any = wanted
+        place = ("env", "members", *expected["env"]["members"], *path[1:]) if is_of_one else path
+        value: Any = expected
         for part in place:
             value = value.get(part, _NONE) if isinstance(value, dict) else _NONE
         if value is not _NONE and path != ("model", "name"):
@@ -197,13 +197,13 @@ def _plain(spec: RunSpec) -> dict[str, Any]:
     return plain
 
 
-def _differences(ours: Any, wanted: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Key path -> (our value, the wanted one), for each leaf that differs; a section that one side lacks is a leaf."""
-    if isinstance(ours, dict) and isinstance(wanted, dict) and (wanted or not ours):
-        for key in {**wanted, **ours}:
-            yield from _differences(ours.get(key, _NONE), wanted.get(key, _NONE), (*path, key))
-    elif ours != wanted and [ours] != wanted:  # one name stands for a list of one
-        yield path, (None if ours is _NONE else ours, None if wanted is _NONE else wanted)
+def _differences(ours: Any, expected: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Key path -> (our value, the expected one), for each leaf that differs; a section that one lacks is a leaf."""
+    if isinstance(ours, dict) and isinstance(expected, dict) and (expected or not ours):
+        for key in {**expected, **ours}:
+            yield from _differences(ours.get(key, _NONE), expected.get(key, _NONE), (*path, key))
+    elif ours != expected and [ours] != expected:  # one name stands for a list of one
+        yield path, (None if ours is _NONE else ours, None if expected is _NONE else expected)
 
 
 def _tree(changes: Changes, *, is_mix: bool) -> dict[str, Any]:
@@ -231,9 +231,9 @@ def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield from ("", f"{key}:") if not indent else (f"{indent}{key}:",)
             yield from _lines(value, f"{indent}  ")
         else:
-            default, wanted = value
+            default, changed = value
             yield f"{indent}# Default: {_flow(default)}."
-            yield f"{indent}{key}: {_flow(wanted)}"
+            yield f"{indent}{key}: {_flow(changed)}"
 
 
 def _flow(value: Any) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
-from xp.composition.values import KEPT_MISSING, KEPT_REFERENCE, MISSING
+from xp.composition.values import ESCAPED_MISSING, ESCAPED_REFERENCE, MISSING
 from xp.hardware import AUTO, machine_of, this_machine
 
-OWN_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
+XP_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
 """Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
 
 
@@ -25,10 +25,10 @@ def register_sources(reads: list[FileFault]) -> None:
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    class OwnFiles(FileConfigSource):
+    class XpFiles(FileConfigSource):
         @staticmethod
         def scheme() -> str:
-            return OWN_FILES
+            return XP_FILES
 
         def is_config(self, config_path: str) -> bool:
             return _is_mix(config_path) or super().is_config(config_path)
@@ -37,7 +37,7 @@ def register_sources(reads: list[FileFault]) -> None:
             if _is_mix(config_path):
                 mix = {"defaults": defaults_of(Path(config_path).name.removesuffix(".yaml"))}
                 return ConfigResult(
-                    self.provider, f"{OWN_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
+                    self.provider, f"{XP_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
                 )
             loaded = super().load_config(config_path)
             _name_mixes(loaded)
@@ -56,20 +56,20 @@ def register_sources(reads: list[FileFault]) -> None:
 
         def load_config(self, config_path: str) -> ConfigResult:
             file = Path(self.path) / self._normalize_file_name(config_path)
-            found = read_file(file)
-            type(self).into.extend(fault for fault in found.faults if fault not in type(self).into)
-            if any(fault.is_fatal for fault in found.faults):
+            user_file = read_file(file)
+            type(self).into.extend(fault for fault in user_file.faults if fault not in type(self).into)
+            if any(fault.is_fatal for fault in user_file.faults):
                 # An empty file instead, so that the other files are read too.
                 place = f"{self.scheme()}://{self.path}"
                 return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
             loaded = super().load_config(config_path)
             plain: Any = OmegaConf.to_container(loaded.config)
-            kept = {key: child if key == "defaults" else _kept(child) for key, child in plain.items()}
-            loaded.config = OmegaConf.create(kept)
+            escaped = {key: child if key == "defaults" else _escaped(child) for key, child in plain.items()}
+            loaded.config = OmegaConf.create(escaped)
             _name_mixes(loaded)
             return loaded
 
-    SourcesRegistry.instance().types |= {OWN_FILES: OwnFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+    SourcesRegistry.instance().types |= {XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
 
 
 def _machines() -> Any:
@@ -118,17 +118,17 @@ def _name_mixes(loaded: Any) -> None:
         loaded.config["defaults"] = with_mixes_named(plain["defaults"])
 
 
-def _kept(node: Any) -> Any:
+def _escaped(node: Any) -> Any:
     """Replaces `???` and `${` by markers, which Hydra leaves alone.
 
     Hydra would keep the earlier file's value although one is required, and would expand references while it merges.
     """
     if isinstance(node, dict):
-        return {key: _kept(child) for key, child in node.items()}
+        return {key: _escaped(child) for key, child in node.items()}
     if isinstance(node, list):
-        return [_kept(child) for child in node]
+        return [_escaped(child) for child in node]
     if isinstance(node, str):
-        return KEPT_MISSING if node == MISSING else node.replace("${", KEPT_REFERENCE)
+        return ESCAPED_MISSING if node == MISSING else node.replace("${", ESCAPED_REFERENCE)
     return node
 
 

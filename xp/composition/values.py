@@ -10,9 +10,9 @@ from xp.composition.files import INTERPOLATION, PLAIN_INTERPOLATION, interpolati
 from xp.errors import nearest
 
 MISSING = "???"
-KEPT_MISSING = "????"
+ESCAPED_MISSING = "????"
 """Marker for `???`, which Hydra would drop."""
-KEPT_REFERENCE = "$\0{"
+ESCAPED_REFERENCE = "$\0{"
 """Marker for `${`, which Hydra would expand where one file replaces another one's value."""
 
 
@@ -31,7 +31,7 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
     for path, holder, key in open_values:
         text = holder[key]
         holder[key] = None
-        if text in (MISSING, KEPT_MISSING):
+        if text in (MISSING, ESCAPED_MISSING):
             faults.append(Fault(path, f"{path}: has no value (???); set it"))
         elif reason := interpolation_fault(text):
             faults.append(Fault(path, f"{path}: {reason}"))
@@ -48,11 +48,11 @@ def with_references(node: Any) -> Any:
         return {key: with_references(child) for key, child in node.items()}
     if isinstance(node, list):
         return [with_references(child) for child in node]
-    return node.replace(KEPT_REFERENCE, "${") if isinstance(node, str) else node
+    return node.replace(ESCAPED_REFERENCE, "${") if isinstance(node, str) else node
 
 
 def _is_open(text: str) -> bool:
-    return text in (MISSING, KEPT_MISSING) or "${" in text
+    return text in (MISSING, ESCAPED_MISSING) or "${" in text
 
 
 def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -83,7 +83,7 @@ def _resolved(config: Any, raw: dict[str, Any], path: str) -> tuple[Any, str]:
         for part in parents:
             node = node[int(part) if OmegaConf.is_list(node) else part]
         value = node[int(last) if OmegaConf.is_list(node) else last]
-        if value in (MISSING, KEPT_MISSING):
+        if value in (MISSING, ESCAPED_MISSING):
             return None, "refers to a key that has no value"
         return (OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value), ""
     except RecursionError:
@@ -91,12 +91,12 @@ def _resolved(config: Any, raw: dict[str, Any], path: str) -> tuple[Any, str]:
     except (OmegaConfBaseException, KeyError) as error:
         if "recursion" in str(error).lower():
             return None, "is a circular reference"
-        wanted = _target(path, raw)
+        target = _target(path, raw)
         paths = all_paths(raw)
-        if wanted in paths:
+        if target in paths:
             return None, "is a circular reference, or refers to a key that does not resolve"
-        guess = nearest(wanted, paths) if wanted else ""
-        return None, f"points at nothing{guess}" if wanted else f"does not resolve: {str(error).splitlines()[0]}"
+        guess = nearest(target, paths) if target else ""
+        return None, f"points at nothing{guess}" if target else f"does not resolve: {str(error).splitlines()[0]}"
 
 
 def _target(path: str, raw: dict[str, Any]) -> str:
@@ -105,5 +105,5 @@ def _target(path: str, raw: dict[str, Any]) -> str:
     for part in path.split("."):
         node = node[int(part) if isinstance(node, list) else part]
     match = INTERPOLATION.search(str(node))
-    found = PLAIN_INTERPOLATION.match(str(node), match.end() - 2) if match else None
-    return found.group()[2:-1].lstrip(".") if found else ""
+    reference = PLAIN_INTERPOLATION.match(str(node), match.end() - 2) if match else None
+    return reference.group()[2:-1].lstrip(".") if reference else ""

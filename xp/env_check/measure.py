@@ -22,7 +22,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
 from xp.errors import XpError
 from xp.lib.text import valid_value
-from xp.plugins import OWN, Kind
+from xp.plugins import BUILT_IN, Kind
 
 T = TypeVar("T")
 
@@ -157,11 +157,11 @@ def measure(
 class _Player:
     """Plays groups of episodes, a few at a time."""
 
-    def __init__(self, provider: Provider, rules: EnvConfig, found: Measured, watch: Watch) -> None:
-        self._provider, self._rules, self._found, self._watch = provider, rules, found, watch
+    def __init__(self, provider: Provider, rules: EnvConfig, measured: Measured, watch: Watch) -> None:
+        self._provider, self._rules, self._measured, self._watch = provider, rules, measured, watch
 
     def __call__(self, policy: str, groups: Sequence[Sequence[tuple[Task, Policy]]]) -> None:
-        """Plays all groups on daemon threads; the measurements so far are in `found` at any time.
+        """Plays all groups on daemon threads; the measurements so far are in `measured` at any time.
 
         Raises:
             Exception: the first exception that is not a fault of an environment.
@@ -185,7 +185,7 @@ class _Player:
                     return
                 with lock:
                     done[number].append(outcome)
-                    setattr(self._found, policy, Plays(tuple(map(tuple, filter(None, done))), sum(errors)))
+                    setattr(self._measured, policy, Plays(tuple(map(tuple, filter(None, done))), sum(errors)))
                     self._watch.doing(f"playing {policy} episodes", f"({len(errors)} of {total} done)")
 
         self._watch.doing(f"playing {policy} episodes", f"(0 of {total} done)")
@@ -205,11 +205,11 @@ class _Player:
             pass
         outcome = episode.settle()
         errors.append(sum(result.is_call_error for turn in episode.turns for result in turn.results))
-        self._found.seconds.setdefault("turn", []).extend(turn.elapsed_s for turn in episode.turns)
+        self._measured.seconds.setdefault("turn", []).extend(turn.elapsed_s for turn in episode.turns)
         return outcome
 
 
-def _visit(provider: Provider, task: Task, rules: EnvConfig, found: Measured, watch: Watch) -> None:
+def _visit(provider: Provider, task: Task, rules: EnvConfig, measured: Measured, watch: Watch) -> None:
     """Opens two sessions on a task, as preparation and as an episode: measures times, and compares their prompts."""
     seen: list[list[Message]] = []
     for one in (task, Task(task.env, task.split, task.index)):
@@ -217,24 +217,24 @@ def _visit(provider: Provider, task: Task, rules: EnvConfig, found: Measured, wa
             return
         try:
             # The first session may start a server.
-            session = _timed(found, "open" if found.seconds else "first open", partial(provider.open, one))
+            session = _timed(measured, "open" if measured.seconds else "first open", partial(provider.open, one))
         except EnvFault as fault:
-            found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
+            measured.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
             continue
-        found.num_opened += 1
+        measured.num_opened += 1
         try:
-            seen.append(_first_look(session, rules, found))
+            seen.append(_first_look(session, rules, measured))
         except EnvFault as fault:
-            found.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
+            measured.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
         finally:
-            _timed(found, "close", session.close)
-    found.prompts.append(seen[0] if seen else [])
+            _timed(measured, "close", session.close)
+    measured.prompts.append(seen[0] if seen else [])
     if rules.prompt is PromptSource.PREPARED and (difference := first_difference(seen[0], seen[-1]) if seen else None):
-        found.prompt_faults.append(f"{task.id} in a second session: {difference}")
+        measured.prompt_faults.append(f"{task.id} in a second session: {difference}")
 
 
 def _start_again(
-    rules: EnvConfig, tasks: Sequence[Task], environ: Mapping[str, str], found: Measured, watch: Watch
+    rules: EnvConfig, tasks: Sequence[Task], environ: Mapping[str, str], measured: Measured, watch: Watch
 ) -> None:
     """Compares the prompts with those of a second process, which has its own server, hash seed and import-time state.
 
@@ -244,48 +244,48 @@ def _start_again(
     limit_s, process = rules.limits.create_timeout_s, ChildProcess(PROGRAM, rules, environ)
     try:
         child = process.child()
-        child.ask("start", 0, OWN[Kind.PROVIDER].get(rules.provider, rules.provider), limit_s, "the second start")
-        for number, (task, prompt) in enumerate(zip(tasks, found.prompts, strict=False)):
+        child.ask("start", 0, BUILT_IN[Kind.PROVIDER].get(rules.provider, rules.provider), limit_s, "the second start")
+        for number, (task, prompt) in enumerate(zip(tasks, measured.prompts, strict=False)):
             if watch.is_over:
                 return
             opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
             session = HostedSession(child, number, opened, rules.limits)
             if prompt and (difference := first_difference(prompt, session_messages(rules.system_prompt, session))):
-                found.prompt_faults.append(f"{task.id} in another process: {difference}")
+                measured.prompt_faults.append(f"{task.id} in another process: {difference}")
             session.close()
     except (EnvFault, XpError) as fault:
-        found.faults.append(f"in a second process: {type(fault).__name__}: {fault}")
+        measured.faults.append(f"in a second process: {type(fault).__name__}: {fault}")
     finally:
         process.close(now=False)
 
 
-def _first_look(session: Session, rules: EnvConfig, found: Measured) -> list[Message]:
-    tools = _timed(found, "tools", session.tools)
-    if found.tools and tools != found.tools:
-        found.tool_faults = ("tools differ from one task to another",)
-    found.tools = found.tools or tools
-    found.takes_answer = session.takes_answer
+def _first_look(session: Session, rules: EnvConfig, measured: Measured) -> list[Message]:
+    tools = _timed(measured, "tools", session.tools)
+    if measured.tools and tools != measured.tools:
+        measured.tool_faults = ("tools differ from one task to another",)
+    measured.tools = measured.tools or tools
+    measured.takes_answer = session.takes_answer
     return session_messages(rules.system_prompt, session)
 
 
-def _timed(found: Measured, question: str, ask: Callable[[], T]) -> T:
+def _timed(measured: Measured, question: str, ask: Callable[[], T]) -> T:
     began = time.monotonic()
     try:
         return ask()
     finally:
-        found.seconds.setdefault(question, []).append(time.monotonic() - began)
+        measured.seconds.setdefault(question, []).append(time.monotonic() - began)
 
 
-def _spread(size: int, wanted: int) -> list[int]:
+def _spread(size: int, most: int) -> list[int]:
     """Positions spread evenly over the whole split, from the first on."""
-    count = min(size, wanted)
+    count = min(size, most)
     return [number * size // count for number in range(count)]
 
 
 def _words(prompt: Sequence[Message]) -> list[str]:
     """Distinct words of a prompt, in their order; they are often legal arguments of tools."""
-    found = re.findall(r"\w+", " ".join(message["content"] for message in prompt))
-    return list(dict.fromkeys(found))[:MAX_WORDS]
+    words = re.findall(r"\w+", " ".join(message["content"] for message in prompt))
+    return list(dict.fromkeys(words))[:MAX_WORDS]
 
 
 def _are_alike(plays: Plays) -> bool | None:

@@ -46,7 +46,7 @@ class ConversationSession(ABC):
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._asked: ModelRequest | None = None
+        self._request: ModelRequest | None = None
         self._num_calls = 0
         self._episode: asyncio.Future[Any] | None = None
 
@@ -69,9 +69,9 @@ class ConversationSession(ABC):
             if episode is not None:
                 self._end(episode)
                 raise ProtocolError("the episode was over before it asked the model anything")
-            assert self._asked is not None
-            self._opening = messages_of(self._asked.messages)
-            self._tools = tuple(_tool(schema) for schema in self._asked.tools)
+            assert self._request is not None
+            self._opening = messages_of(self._request.messages)
+            self._tools = tuple(_tool(schema) for schema in self._request.tools)
         except BaseException:
             self.close()  # No caller has the session yet.
             raise
@@ -113,34 +113,34 @@ class ConversationSession(ABC):
         return await self._next()
 
     async def _turn(self, message: dict[str, Any]) -> ToolResult:
-        if self._asked is None:
+        if self._request is None:
             raise SessionLost("the episode is over")
-        before, self._asked = self._asked, None
+        before, self._request = self._request, None
         before.reply.set_result(message)
         episode = await self._next()
         if episode is not None:
             return self._end(episode)
-        asked = self._asked
-        assert asked is not None
-        return self._observed(before, asked)
+        request = self._request
+        assert request is not None
+        return self._observed(before, request)
 
-    def _observed(self, before: ModelRequest, asked: ModelRequest) -> ToolResult:
+    def _observed(self, before: ModelRequest, request: ModelRequest) -> ToolResult:
         """Messages after the model's own, in the model's format."""
-        if asked.trace != before.trace:
+        if request.trace != before.trace:
             raise ProtocolError("a second seat asks for the trained model: give it an endpoint by options.seats")
-        said = asked.messages[len(before.messages) + 1 :]
-        if not said or any(one["role"] == "assistant" for one in said):
+        messages = request.messages[len(before.messages) + 1 :]
+        if not messages or any(one["role"] == "assistant" for one in messages):
             raise ProtocolError("the environment rewrote the conversation, which no trainer's tokens can follow")
-        text = "\n\n".join(one["content"] for one in messages_of(said))
-        return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in said))
+        text = "\n\n".join(one["content"] for one in messages_of(messages))
+        return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in messages))
 
     async def _next(self) -> Any:
-        """Waits for the finished episode; returns None if there is a new request, which is then in `_asked`."""
+        """Waits for the finished episode; returns None if there is a new request, which is then in `_request`."""
         assert self._episode is not None
         question = asyncio.ensure_future(self._questions.get())
         await asyncio.wait({question, self._episode}, return_when=asyncio.FIRST_COMPLETED)
         if question.done():
-            self._asked = question.result()
+            self._request = question.result()
             return None
         question.cancel()
         return self._episode.result()

@@ -57,8 +57,8 @@ def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = Fa
     except subprocess.TimeoutExpired:
         raise XpError(f"docker {arguments[0]} did not end in {limit_s:g} s", ExitCode.ENVIRONMENT) from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
-        raise _failure(needs, way_out, arguments[0], said) from None
+        output = (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
+        raise _failure(needs, way_out, arguments[0], output) from None
     return done.stdout.strip()
 
 
@@ -99,15 +99,15 @@ class DockerContainer:
             self._remover.wait(REMOVE_S)
 
 
-def _failure(needs: str, way_out: str, what: str, said: str) -> XpError:
+def _failure(needs: str, way_out: str, what: str, output: str) -> XpError:
     """The error of a failed command; `docker version` shows whether the daemon is missing."""
     if subprocess.run(("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
         return XpError(
-            f"{needs} needs a Docker daemon, and this machine's does not answer: {said[:500]}\n"
+            f"{needs} needs a Docker daemon, and this machine's does not answer: {output[:500]}\n"
             f"start it, set DOCKER_HOST to another one's socket, or {way_out}",
             ExitCode.RUNTIME,
         )
-    return XpError(f"docker {what} failed: {said[:500]}", ExitCode.ENVIRONMENT)
+    return XpError(f"docker {what} failed: {output[:500]}", ExitCode.ENVIRONMENT)
 
 
 PORT: Final = 8000
@@ -200,8 +200,8 @@ class ImageServer:
     def _log(self) -> str:
         """The last lines of the container's log."""
         with suppress(XpError):
-            said = _docker("logs", "--tail", str(LOG_LINES), self._name(), with_errors=True)
-            return f"; it said\n{said}" if said else "; it said nothing"
+            output = _docker("logs", "--tail", str(LOG_LINES), self._name(), with_errors=True)
+            return f"; it said\n{output}" if output else "; it said nothing"
         return ""
 
 

@@ -83,8 +83,8 @@ class GradedProvider(IndexedProvider):
             name, (rows, columns) = name_of(self._config.rows), load_rows(self._config.rows, self._config.columns)
             if is_set(name):  # The plan reads files, and has shown this line for them.
                 print(line_of(self._config.name, rows, columns), file=sys.stderr, flush=True)
-        elif (own := rows_of(self._grader, self._config)) is not None:
-            name, rows = f"of {self._config.grader}", checked(own(), f"of {self._config.grader}")
+        elif (make_rows := rows_of(self._grader, self._config)) is not None:
+            name, rows = f"of {self._config.grader}", checked(make_rows(), f"of {self._config.grader}")
         else:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"

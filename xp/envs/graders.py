@@ -130,12 +130,12 @@ def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
     """Conversations with one answer and one reward."""
 
     def take(row: Row, answer: str) -> ToolResult:
-        given = grade(answer, row)
-        if inspect.isawaitable(given):
-            given = run(_awaited(given), config.limits.call_timeout_s)
+        result = grade(answer, row)
+        if inspect.isawaitable(result):
+            result = run(_awaited(result), config.limits.call_timeout_s)
         if config.grader_form is GraderForm.TRL:
-            (given,) = given
-        return _verdict(given)
+            (result,) = result
+        return _verdict(result)
 
     def begin(row: Row) -> GraderConversation:
         return GraderConversation(messages_of(row), partial(take, row), lambda: None)
@@ -143,8 +143,8 @@ def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
     return begin
 
 
-async def _awaited(given: Awaitable[Any]) -> Any:
-    return await given
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
 
 
 def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row) -> Any:
@@ -164,17 +164,17 @@ def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row)
     return grade(**{name: named[name] for name in named if has_any or name in parameters}, **config.grader_args)
 
 
-def _verdict(given: Any) -> ToolResult:
+def _verdict(result: Any) -> ToolResult:
     """The result of a reward, of a mapping with `score` or `reward`, or of a pair of a reward and a mapping."""
     entries: dict[Any, Any] = {}
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
-        given, entries = given[0], dict(given[1])
-    elif isinstance(given, Mapping):
-        entries = dict(given)
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+        result, entries = result[0], dict(result[1])
+    elif isinstance(result, Mapping):
+        entries = dict(result)
         if not (keys := [key for key in ("score", "reward") if key in entries]):
             raise ProtocolError(f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}")
-        given = entries.pop(keys[0])
-    number = _number(given)
+        result = entries.pop(keys[0])
+    number = _number(result)
     if number is None:
         raise ProtocolError(NO_REWARD)
     # verl's functions give texts as well.

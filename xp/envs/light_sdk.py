@@ -86,12 +86,12 @@ class _VendorName:
         self._finder, self._module, self._path = finder, module, path
 
     def _real(self) -> Any:
-        found: Any = importlib.import_module(self._module)
+        target: Any = importlib.import_module(self._module)
         at = self._module
         for name in self._path:
             at = f"{at}.{name}"
-            found = getattr(found, name) if hasattr(found, name) else importlib.import_module(at)
-        return found
+            target = getattr(target, name) if hasattr(target, name) else importlib.import_module(at)
+        return target
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -8,7 +8,7 @@ from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
 from xp.lib.load import load_object
-from xp.plugins import OWN, Kind
+from xp.plugins import BUILT_IN, Kind
 
 
 def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
@@ -17,13 +17,14 @@ def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
     Raises:
         XpError: there is no such provider.
     """
-    own = OWN[Kind.PROVIDER]
-    if ":" not in config.provider and config.provider not in own:
+    providers = BUILT_IN[Kind.PROVIDER]
+    if ":" not in config.provider and config.provider not in providers:
+        known = ", ".join(providers)
         raise XpError(
-            f"environment {config.name}: provider {config.provider!r} is none of {', '.join(own)}, and no module:Class"
+            f"environment {config.name}: provider {config.provider!r} is none of {known}, and no module:Class"
         )
     try:
-        factory = load_object(own.get(config.provider, config.provider))
+        factory = load_object(providers.get(config.provider, config.provider))
     except (ImportError, AttributeError) as error:
         raise XpError(f"environment {config.name}: provider {config.provider} cannot be loaded: {error}") from error
     provider: Provider = factory(config, environ)

@@ -14,19 +14,19 @@ def call_id(number: int) -> str:
     return f"call{number:05}"
 
 
-def chat_messages(given: Any) -> list[Message]:
+def chat_messages(value: Any) -> list[Message]:
     """The messages with plain values alone; a result without name or id gets those of the call that it answers.
 
     Raises:
         ProtocolError: with the number of the message, what is expected and what it has.
     """
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ProtocolError(f"expected a list of {{role, content}}, got {given!r:.80}")
-    found: list[Message] = []
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise ProtocolError(f"expected a list of {{role, content}}, got {value!r:.80}")
+    messages: list[Message] = []
     unanswered: dict[str, str] = {}
     """Id of each call without a result -> name of its tool."""
     num_calls = 0
-    for number, one in enumerate(given):
+    for number, one in enumerate(value):
         if not isinstance(one, Mapping) or not isinstance(one.get("role"), str):
             raise ProtocolError(f"message {number}: expected {{role, content}}, got {one!r:.80}")
         calls = [_call(call, number, num_calls + place) for place, call in enumerate(one.get("tool_calls") or ())]
@@ -44,21 +44,21 @@ def chat_messages(given: Any) -> list[Message]:
         if answered:
             message["tool_call_id"] = answered
             unanswered.pop(answered, None)
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages with the arguments of calls as JSON text, as chat completions and some chat templates have them."""
-    found = [dict(message) for message in messages]
-    for message in found:
+    copies = [dict(message) for message in messages]
+    for message in copies:
         if "tool_calls" in message:
             message["tool_calls"] = [
                 {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
                 for call in message["tool_calls"]
                 for function in [call["function"]]
             ]
-    return found
+    return copies
 
 
 def _text(content: Any, number: int, has_calls: bool) -> str:
@@ -80,11 +80,11 @@ def _call(call: Any, number: int, place: int) -> dict[str, Any]:
         name, arguments = function["name"], function.get("arguments")
         value = json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}") or {}
         # Parquet gives each call the arguments of all calls, the others as nulls.
-        own = {key: one for key, one in value.items() if one is not None}
+        non_null = {key: one for key, one in value.items() if one is not None}
         if not isinstance(name, str) or not name:
             raise TypeError
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         expected = "a tool call with a name and arguments as an object"
         raise ProtocolError(f"message {number}: expected {expected}, got {call!r:.80}") from None
     known = str(call.get("id") or call_id(place))
-    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": own}}
+    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": non_null}}

@@ -179,12 +179,12 @@ class Catalog:
         outside = [index for index in indices if not 0 <= index < total]
         if outside:
             raise ValueError(f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them")
-        wanted = sorted(set(indices))
-        if wanted[-1] - wanted[0] < MAX_SPREAD * len(wanted):
-            found = await self._range(split, wanted[0], wanted[-1] + 1)
+        unique = sorted(set(indices))
+        if unique[-1] - unique[0] < MAX_SPREAD * len(unique):
+            by_index = await self._range(split, unique[0], unique[-1] + 1)
         else:
-            found = await self._each(split, wanted)
-        return [found[index] for index in indices]
+            by_index = await self._each(split, unique)
+        return [by_index[index] for index in indices]
 
     async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
         """The specs of all tasks of a split; None if the environment only counts them."""
@@ -200,15 +200,15 @@ class Catalog:
 
     async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
         path = f"/{await self.env()}/task_range"
-        found: dict[int, Mapping[str, Any]] = {}
+        by_index: dict[int, Mapping[str, Any]] = {}
         for first in range(start, stop, PAGE):
             last = min(first + PAGE, stop)
             reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
             specs = reply.get("tasks") if isinstance(reply, dict) else None
             if not isinstance(specs, list) or len(specs) != last - first:
                 raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
-            found.update({first + offset: _spec(spec, path) for offset, spec in enumerate(specs)})
-        return found
+            by_index.update({first + offset: _spec(spec, path) for offset, spec in enumerate(specs)})
+        return by_index
 
     async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         path = f"/{await self.env()}/task"

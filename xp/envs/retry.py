@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 BASE_S: Final = 0.25
 CAP_S: Final = 8.0
-MOST_ASKED_S: Final = 60.0
+MAX_RETRY_AFTER_S: Final = 60.0
 """Largest Retry-After, in seconds, that is respected in an outage; gateways often send an hour."""
 
 
@@ -71,10 +71,10 @@ class RetryRule:
             return None
         if attempt >= self.max_attempts and not self.goes_on(fault):
             return None
-        backoff, asked = backoff_s(attempt, jitter, self.base_s), fault.retry_after_s
-        if asked is not None and isinstance(fault, self.waited_out):
-            asked = min(asked, MOST_ASKED_S)
-        wait = backoff if asked is None else asked + min(backoff, 0.1 * asked + 0.05)
+        backoff, requested_s = backoff_s(attempt, jitter, self.base_s), fault.retry_after_s
+        if requested_s is not None and isinstance(fault, self.waited_out):
+            requested_s = min(requested_s, MAX_RETRY_AFTER_S)
+        wait = backoff if requested_s is None else requested_s + min(backoff, 0.1 * requested_s + 0.05)
         return wait if wait < left_s else None
 
     def goes_on(self, fault: EnvFault) -> bool:

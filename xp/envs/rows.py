@@ -64,7 +64,7 @@ def load_rows(source: str | Mapping[str, str], columns: Mapping[str, str]) -> tu
     return checked(splits, name), chosen
 
 
-def columns_for(splits: Rows, given: Mapping[str, str], name: str) -> dict[str, str]:
+def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str, str]:
     """`prompt`, `answer` and `split` -> the column that has it: the given one, that of this name, or the usual one.
 
     Raises:
@@ -73,12 +73,12 @@ def columns_for(splits: Rows, given: Mapping[str, str], name: str) -> dict[str, 
     some = [row for rows in splits.values() for row in islice(rows, MOST_READ) if isinstance(row, Mapping)]
     chosen = {}
     for column, usual in USUAL.items():
-        names = (given[column],) if column in given else (column, *usual)
+        names = (columns[column],) if column in columns else (column, *usual)
         present = [one for one in names if any(value_at(row, one) is not None for row in some)]
         if column in present or len(present) == 1:
             chosen[column] = present[0]
-        elif some and column in given:
-            raise XpError(f"rows {name}: there is no column {given[column]}; the columns are {named_columns(some)}")
+        elif some and column in columns:
+            raise XpError(f"rows {name}: there is no column {columns[column]}; the columns are {named_columns(some)}")
         elif some and column == PROMPT:
             which = f"{' and '.join(present)} may both be the prompt" if present else "none is called prompt"
             raise XpError(

@@ -24,10 +24,10 @@ def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         XpError: (SECRET) the file is missing, readable by others, or not a JSON object of texts. The message has no
             value.
     """
-    held = dict(os.environ if environ is None else environ)
-    if not held.get(VARIABLE):
-        return held
-    path = Path(held[VARIABLE])
+    variables = dict(os.environ if environ is None else environ)
+    if not variables.get(VARIABLE):
+        return variables
+    path = Path(variables[VARIABLE])
     try:
         if path.stat().st_mode & 0o077:
             raise XpError(f"{VARIABLE}={path} can be read by others; chmod 600 {path}", ExitCode.SECRET)
@@ -38,4 +38,4 @@ def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         raise XpError(f"{VARIABLE}={path} is not JSON", ExitCode.SECRET) from None
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         raise XpError(f"{VARIABLE}={path} is no JSON object of texts", ExitCode.SECRET)
-    return {**held, **values}
+    return {**variables, **values}

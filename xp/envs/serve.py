@@ -97,7 +97,7 @@ def spell_out(answer: Any, key: str) -> None:
     answer.model_dump_json = model_dump_json
 
 
-def ors_app(found: Any) -> Any:
+def ors_app(target: Any) -> Any:
     """The ASGI app of `module:name`: an app unchanged, or made from a class by the server of its SDK.
 
     Raises:
@@ -106,18 +106,18 @@ def ors_app(found: Any) -> Any:
     for name in SDKS:
         if name in sys.modules:
             spell_out(sys.modules[name].RunToolOutput, "output")
-    if not inspect.isclass(found):
-        if not callable(found):
-            raise TypeError(f"{found!r} is neither an app nor a class of an environment")
-        return found
-    roots = {base.__module__.partition(".")[0] for base in found.__mro__ if base.__name__ == "Environment"}
+    if not inspect.isclass(target):
+        if not callable(target):
+            raise TypeError(f"{target!r} is neither an app nor a class of an environment")
+        return target
+    roots = {base.__module__.partition(".")[0] for base in target.__mro__ if base.__name__ == "Environment"}
     for name in SDKS:
         if name.partition(".")[0] in roots:
-            return importlib.import_module(name).Server([found]).app
-    raise TypeError(f"{found.__name__} derives from no Environment of {' or '.join(SDKS)}")
+            return importlib.import_module(name).Server([target]).app
+    raise TypeError(f"{target.__name__} derives from no Environment of {' or '.join(SDKS)}")
 
 
-def openenv_app(found: Any) -> Any:
+def openenv_app(target: Any) -> Any:
     """The ASGI app of `module:name`: an app unchanged, or made from a class of `openenv.core.env_server.Environment`.
 
     Raises:
@@ -129,11 +129,11 @@ def openenv_app(found: Any) -> Any:
     from starlette.applications import Starlette
 
     spell_out(WSObservationResponse, "data")
-    if isinstance(found, Starlette):
-        return found
-    if not inspect.isclass(found) or not issubclass(found, Environment):
-        raise TypeError(f"{found!r} is neither an app nor a class of openenv's Environment")
-    environment: Any = found
+    if isinstance(target, Starlette):
+        return target
+    if not inspect.isclass(target) or not issubclass(target, Environment):
+        raise TypeError(f"{target!r} is neither an app nor a class of openenv's Environment")
+    environment: Any = target
     action, observation = _models(environment)
     sessions = MAX_SESSIONS if environment.SUPPORTS_CONCURRENT_SESSIONS else 1
     return create_fastapi_app(environment, action, observation, max_concurrent_envs=sessions)
@@ -146,9 +146,9 @@ def _models(environment: type) -> tuple[type, type]:
 
     for base in environment.__mro__:
         for origin in getattr(base, "__orig_bases__", ()):
-            given = [each for each in typing.get_args(origin) if inspect.isclass(each)]
-            if len(given) >= 2:
-                return given[0], given[1]
+            models = [each for each in typing.get_args(origin) if inspect.isclass(each)]
+            if len(models) >= 2:
+                return models[0], models[1]
     if issubclass(environment, MCPEnvironment):
         return CallToolAction, CallToolObservation
     hints = typing.get_type_hints(environment.step)  # type: ignore[attr-defined]

@@ -63,7 +63,7 @@ def messages(value: Any, what: str) -> list[Message]:
     """Parses the answer of `/messages`; calls and results are blocks of the assistant's and the user's messages."""
     if not isinstance(value, list) or not value:
         raise ProtocolError(f"{what}: not a list of messages")
-    found: list[dict[str, Any]] = []
+    parsed: list[dict[str, Any]] = []
     for item in value:
         message = mapping(item, what)
         role, blocks = message.get("role"), message.get("blocks")
@@ -82,10 +82,10 @@ def messages(value: Any, what: str) -> list[Message]:
                     results.append({"role": "tool", "content": text, "tool_call_id": block.get("tool_call_id")})
                 case _:
                     rest.append(block)
-        found += results
+        parsed += results
         if rest or not results:
-            found.append({"role": role, "content": block_text(rest, what), "tool_calls": calls})
-    return chat_messages(found)
+            parsed.append({"role": role, "content": block_text(rest, what), "tool_calls": calls})
+    return chat_messages(parsed)
 
 
 def block_text(blocks: Any, what: str) -> str:
@@ -132,7 +132,7 @@ def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[Too
     specs = []
     for item in items:
         tool = mapping(item, what)
-        schema: Any = next((found for key in schema_keys if (found := tool.get(key))), {})
+        schema: Any = next((value for key in schema_keys if (value := tool.get(key))), {})
         specs.append(
             ToolSpec(string(tool.get("name"), what), str(tool.get("description") or ""), mapping(schema, what))
         )

@@ -51,19 +51,19 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
 def load_advantage_fn(name: str) -> AdvantageFn:
     """Loads the function `package.module:function`, with checks of its results; raises XpError if it does not exist."""
     try:
-        found = load_object(name)
+        function = load_object(name)
     except (ImportError, AttributeError) as error:
         raise XpError(f"advantage_fn {name} cannot be loaded: {error}") from error
     except Exception as error:
         raise XpError(f"advantage_fn {name} cannot be loaded: {_fault(error)}") from error
-    if not callable(found):
-        raise XpError(f"advantage_fn {name} cannot be loaded: it is not a function but {found!r:.100}")
+    if not callable(function):
+        raise XpError(f"advantage_fn {name} cannot be loaded: it is not a function but {function!r:.100}")
 
     def checked(episodes: Sequence[Valid]) -> list[float]:
         """Calls the user's function; raises XpError, which stops the run, unless it gives one finite number per
         episode."""
         try:
-            advantages = list(found(episodes))
+            advantages = list(function(episodes))
         except Exception as error:
             raise XpError(f"advantage_fn {name} raised {_fault(error)}", ExitCode.STAGE_FAILED) from error
         if len(advantages) != len(episodes) or not all(map(_is_number, advantages)):

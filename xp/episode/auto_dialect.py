@@ -41,26 +41,26 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
         XpError: no dialect, or more than one, parses the template's own call.
     """
     turn = _rendered_call(tokenizer, arguments)
-    wanted = (ToolCall(TOOL.name, ARGUMENTS),)
-    found = [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == wanted]
-    if len(found) > 1 and Dialect.LLAMA_JSON in found:
-        found.remove(Dialect.LLAMA_JSON)  # its parser also finds an object within another dialect's tags
-    if len(found) != 1:
+    expected = (ToolCall(TOOL.name, ARGUMENTS),)
+    dialects = [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == expected]
+    if len(dialects) > 1 and Dialect.LLAMA_JSON in dialects:
+        dialects.remove(Dialect.LLAMA_JSON)  # its parser also finds an object within another dialect's tags
+    if len(dialects) != 1:
         names = ", ".join(SYNTAX)
         raise XpError(
             "model.dialect=auto: the model's chat template writes no tool call that xp can read; give the dialect in"
             f" which the model writes them: model.dialect={{{names}}}"
         )
-    return found[0]
+    return dialects[0]
 
 
 def resolve(stage: Path, chat: ChatTokens) -> None:
     """Writes a stage's `dialect.json` if a member of its mixture has `auto`; raises XpError as `detect` does."""
     config = config_of(stage / "episode.json", EpisodeConfig.from_json)
     if any(member.dialect is Dialect.AUTO for member in config.members.values()):
-        found = detect(chat.tokenizer, chat.chat.arguments)
-        write_atomically(stage / FILE, json.dumps({"dialect": found.value, "found_by": "chat template"}) + "\n")
-        print(f"dialect: {found.value}, by the chat template", flush=True)
+        dialect = detect(chat.tokenizer, chat.chat.arguments)
+        write_atomically(stage / FILE, json.dumps({"dialect": dialect.value, "found_by": "chat template"}) + "\n")
+        print(f"dialect: {dialect.value}, by the chat template", flush=True)
 
 
 def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
@@ -68,11 +68,11 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
     if all(member.dialect is not Dialect.AUTO for member in config.members.values()):
         return config
     try:
-        found = Dialect(json.loads((stage / FILE).read_text())["dialect"])
+        dialect = Dialect(json.loads((stage / FILE).read_text())["dialect"])
     except FileNotFoundError:
         raise XpError(f"{stage / FILE} does not exist: no tokenizer was asked which dialect `auto` is") from None
     members = {
-        name: replace(member, dialect=found) if member.dialect is Dialect.AUTO else member
+        name: replace(member, dialect=dialect) if member.dialect is Dialect.AUTO else member
         for name, member in config.members.items()
     }
     return replace(config, members=members)
@@ -80,7 +80,7 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
 
 def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
     """The assistant's turn as the template renders it; empty if the template does not support calls."""
-    asked = {"role": "user", "content": "Where is the key?"}
+    question = {"role": "user", "content": "Where is the key?"}
     called = {
         "role": "assistant",
         "content": "",
@@ -90,8 +90,8 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
     }
     options = {"tools": [tool_schema(TOOL)], "tokenize": False, **arguments}
     try:
-        before = tokenizer.apply_chat_template([asked], **options)
-        after = tokenizer.apply_chat_template([asked, called], **options)
+        before = tokenizer.apply_chat_template([question], **options)
+        after = tokenizer.apply_chat_template([question, called], **options)
     except Exception:  # a template without support of tool calls may raise anything
         return ""
     return str(after[len(before) :]) if after.startswith(before) else ""

@@ -41,12 +41,12 @@ class Tags:
 
     def after(self, position: int) -> re.Match[str] | None:
         """The next tag from a position on."""
-        while (found := self._pattern.search(self._text, position)) is not None:
-            if self._data is None or found.lastgroup != "data":
-                return found
-            end = self._data.end(self._text, found) if self._num_failed < MAX_FAILED else None
+        while (tag := self._pattern.search(self._text, position)) is not None:
+            if self._data is None or tag.lastgroup != "data":
+                return tag
+            end = self._data.end(self._text, tag) if self._num_failed < MAX_FAILED else None
             self._num_failed += end is None
-            position = found.end() if end is None else end
+            position = tag.end() if end is None else end
         return None
 
 
@@ -59,8 +59,8 @@ def up_to(opening: str, closing: re.Pattern[str]) -> Data:
     """Text between two tags; `opening` is a regular expression."""
 
     def end(text: str, begin: re.Match[str]) -> int | None:
-        found = closing.search(text, begin.end())
-        return None if found is None else found.end()
+        close = closing.search(text, begin.end())
+        return None if close is None else close.end()
 
     return Data(opening, end)
 
@@ -75,21 +75,21 @@ def without_thinking(text: str, data: Data | None = None) -> str:
     if THINK_OPEN not in text and THINK_CLOSE not in text:
         return text
     tags = Tags(text, f"{THINK_OPEN}|{THINK_CLOSE}", data)
-    kept: list[str] = []
+    outside: list[str] = []
     start = position = 0
     may_be_opened_in_prompt = True
     while (tag := tags.after(position)) is not None:
         position = tag.end()
         if tag.group() == THINK_OPEN:
-            kept.append(text[start : tag.start()])
+            outside.append(text[start : tag.start()])
             close = text.find(THINK_CLOSE, position)
             if close < 0:
-                return "".join(kept)
+                return "".join(outside)
             start = position = close + len(THINK_CLOSE)
         elif may_be_opened_in_prompt:
             start = position
         may_be_opened_in_prompt = False
-    return "".join([*kept, text[start:]])
+    return "".join([*outside, text[start:]])
 
 
 def _object_end(text: str, begin: re.Match[str]) -> int | None:

@@ -151,17 +151,17 @@ class Episode:
                 self._void(fault)
             self.open_s = time.monotonic() - began
 
-    def _take(self, text: str, given: tuple[ParsedCall, ...] | None, is_cut: bool) -> Turn:
+    def _take(self, text: str, parsed: tuple[ParsedCall, ...] | None, is_cut: bool) -> Turn:
         calls: tuple[ParsedCall, ...] = ()
         results: list[ToolResult] = []
         messages: list[Message] = []
         try:
             syntax = syntax_of(self._rules.dialect)
-            calls = syntax.read(text, self._attempt.tools) if given is None else given
-            if calls and given is None and self._attempt.takes_answer() and not self._attempt.tools():
+            calls = syntax.read(text, self._attempt.tools) if parsed is None else parsed
+            if calls and parsed is None and self._attempt.takes_answer() and not self._attempt.tools():
                 calls = ()  # The whole text is the answer: a task may ask for the text of a call.
             # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
-            complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut and given is None else calls
+            complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut and parsed is None else calls
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
             if taken:
                 self._take_calls(taken, results, messages)

@@ -28,7 +28,7 @@ def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[s
     if not scored:
         raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
     rewards = [reward for reward, _ in scored]
-    unshaped = [reward if own is None else own for reward, own in scored]
+    unshaped = [reward if env_reward is None else env_reward for reward, env_reward in scored]
     statuses = [one.outcome.status.value for one in played]
     return {
         "reward_mean": fmean(rewards),

@@ -28,8 +28,8 @@ def plain_harmony(text: str) -> str:
     """Text of the turn for the user: the channel `final`, or the whole text if there are no channels."""
     if MESSAGE not in text:
         return text
-    said = [body for header, body in _messages(text) if _channel(header) == "final"]
-    return "\n".join(body.partition(MESSAGE)[2] for body in said)
+    finals = [body for header, body in _messages(text) if _channel(header) == "final"]
+    return "\n".join(body.partition(MESSAGE)[2] for body in finals)
 
 
 def write_harmony(name: str, arguments: Mapping[str, Any]) -> str:
@@ -62,10 +62,10 @@ def _call(piece: str) -> ParsedCall:
 
 
 def _recipient(header: str) -> str:
-    found = _RECIPIENT.search(header)
-    return "" if found is None or found.group(1) in ("assistant", "user") else found.group(1)
+    match = _RECIPIENT.search(header)
+    return "" if match is None or match.group(1) in ("assistant", "user") else match.group(1)
 
 
 def _channel(header: str) -> str:
-    found = _CHANNEL.search(header)
-    return "" if found is None else found.group(1)
+    match = _CHANNEL.search(header)
+    return "" if match is None else match.group(1)

@@ -80,8 +80,8 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
     for key in ("anyOf", "oneOf"):
         if alternatives := _listed(schema.get(key)):
             parts.append([branch for part in alternatives for branch in _branches(part, root, budget)])
-    own = {key: value for key, value in schema.items() if key not in _COMBINED}
-    result: list[Schema] = [own]
+    plain = {key: value for key, value in schema.items() if key not in _COMBINED}
+    result: list[Schema] = [plain]
     for part in parts:
         if len(result) * len(part) > MAX_PARTS:
             return [{}]
@@ -89,19 +89,19 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
     return [*result, {"type": "null"}] if schema.get("nullable") is True else result
 
 
-def _merged(own: Schema, other: Schema) -> Schema | None:
-    """A branch that satisfies both; None: no value does. An annotation such as `default` is `own`'s if it has one."""
-    both = {**other, **own}
-    if "properties" in own and "properties" in other:
-        one, further = _mapping(own["properties"]), _mapping(other["properties"])
+def _merged(first: Schema, other: Schema) -> Schema | None:
+    """A branch that satisfies both; None: no value does. An annotation such as `default` is `first`'s if it has one."""
+    both = {**other, **first}
+    if "properties" in first and "properties" in other:
+        one, further = _mapping(first["properties"]), _mapping(other["properties"])
         shared = {name: {"allOf": [one[name], further[name]]} for name in one.keys() & further.keys()}
         both["properties"] = {**further, **one, **shared}
-    if "required" in own and "required" in other:
-        both["required"] = [*_listed(own["required"]), *_listed(other["required"])]
-    if "type" in own and "type" in other:
-        kinds, others = (allowed_types({"type": branch["type"]}) for branch in (own, other))
+    if "required" in first and "required" in other:
+        both["required"] = [*_listed(first["required"]), *_listed(other["required"])]
+    if "type" in first and "type" in other:
+        kinds, others = (allowed_types({"type": branch["type"]}) for branch in (first, other))
         both["type"] = sorted(kind for kind in kinds | others if _is_of(kind, kinds) and _is_of(kind, others))
-    values = allowed_values(own)
+    values = allowed_values(first)
     if values is not None and allowed_values(other) is not None:
         both["enum"] = [value for value in values if allows(other, value)]
         both.pop("const", None)

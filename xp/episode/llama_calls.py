@@ -58,15 +58,15 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
         text: one turn.
         tools: called only if the turn has a list that begins with a call.
     """
-    said = without_thinking(text, _LISTS)
-    begin = _LIST.search(said)
+    plain = without_thinking(text, _LISTS)
+    begin = _LIST.search(plain)
     names = set() if begin is None else {tool.name for tool in tools()}
     calls: list[ParsedCall] = []
     called: set[str] = set()
     num_failed = 0
     while begin is not None and num_failed < MAX_FAILED and len(calls) <= MAX_CALLS:
         try:
-            pairs, position = read_calls(said, begin.start())
+            pairs, position = read_calls(plain, begin.start())
             calls += [checked_call(name, arguments) for name, arguments in pairs]
             called.update(name for name, _ in pairs)
         except NotPythonic as error:
@@ -74,7 +74,7 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
             called.add(name := begin.group().strip("[(").strip())
             # The lists after the beginning of a call may be a part of it.
             position, num_failed = begin.end(), MAX_FAILED if name in names else num_failed + 1
-        begin = _LIST.search(said, position)
+        begin = _LIST.search(plain, position)
     return () if called.isdisjoint(names) else limited(calls)
 
 
@@ -88,22 +88,22 @@ def write_pythonic(name: str, arguments: Mapping[str, Any]) -> str:
     return f"[{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})]"
 
 
-def _objects(said: str) -> Iterator[tuple[str, str, bool]]:
+def _objects(text: str) -> Iterator[tuple[str, str, bool]]:
     """The JSON objects with a name: text, name, and whether it has arguments. One that does not end is the last."""
     position = num_failed = 0
-    while (begin := _OBJECT.search(said, position)) is not None:
+    while (begin := _OBJECT.search(text, position)) is not None:
         try:
-            value, position = _DECODER.raw_decode(said, begin.start())
+            value, position = _DECODER.raw_decode(text, begin.start())
         except (ValueError, RecursionError):
             position, num_failed = begin.end(), num_failed + 1
-            named = _NAMED.match(said, begin.start())
+            named = _NAMED.match(text, begin.start())
             if named is not None or num_failed == MAX_FAILED:
-                yield said[begin.start() :], "" if named is None else named[1], True
+                yield text[begin.start() :], "" if named is None else named[1], True
                 return
             continue
-        own = unwrapped(value)
-        if isinstance(own, dict) and isinstance(own.get("name"), str):
-            yield said[begin.start() : position], own["name"], not own.keys().isdisjoint(ARGUMENT_KEYS)
+        content = unwrapped(value)
+        if isinstance(content, dict) and isinstance(content.get("name"), str):
+            yield text[begin.start() : position], content["name"], not content.keys().isdisjoint(ARGUMENT_KEYS)
 
 
 MAX_DEPTH: Final = 32

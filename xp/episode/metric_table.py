@@ -46,8 +46,8 @@ def find(name: str) -> Metric | None:
     """The row of a metric's name as it is in metrics.jsonl, or of a family's own (`reward/avg_pass_at_<n>`)."""
     if name.startswith("evaluation/"):
         name = name.split("/", 2)[-1]
-    own = _of_run(name)
-    return own if own is not None or "/" not in name else _of_run(name.split("/", 1)[1])
+    metric = _of_run(name)
+    return metric if metric is not None or "/" not in name else _of_run(name.split("/", 1)[1])
 
 
 def check_names(names: Iterable[str]) -> None:

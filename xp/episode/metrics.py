@@ -37,8 +37,8 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
     names = sorted({one.env for one in played})
     if len(names) > 1:
         for name in names:
-            own = _metrics([one for one in played if one.env == name], group_size, pass_threshold)
-            metrics |= {f"{name}/{key}": value for key, value in own.items()}
+            of_env = _metrics([one for one in played if one.env == name], group_size, pass_threshold)
+            metrics |= {f"{name}/{key}": value for key, value in of_env.items()}
     return metrics
 
 
@@ -95,11 +95,11 @@ def pass_name(group_size: int, pass_threshold: float) -> str:
 
 def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean of each further metric of reward functions or graders, over the episodes that have it."""
-    given: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for one in entries:
         for name, value in one.items():
-            given.setdefault(f"{source}/{name}", []).append(value)
-    return {name: fmean(values) for name, values in sorted(given.items())}
+            by_name.setdefault(f"{source}/{name}", []).append(value)
+    return {name: fmean(values) for name, values in sorted(by_name.items())}
 
 
 def _of_judges(scored: Sequence[Played]) -> dict[str, float]:
@@ -114,7 +114,9 @@ def _groups(played: Sequence[Played], group_size: int) -> list[list[float]]:
     of_task: dict[str, list[Played]] = {}
     for one in played:
         of_task.setdefault(one.task_id, []).append(one)
-    groups = [own[at : at + group_size] for own in of_task.values() for at in range(0, len(own), group_size)]
+    groups = [
+        episodes[at : at + group_size] for episodes in of_task.values() for at in range(0, len(episodes), group_size)
+    ]
     rewards = [[_reward(one) for one in group if one.outcome.reward is not None] for group in groups]
     return [group for group in rewards if group]
 

@@ -56,8 +56,8 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
 
 def _clean(message: Message) -> Message:
     """A message with valid texts, without empty keys and others, which a provider of the user's own may give it."""
-    own = {key: value for key, value in message.items() if key in Message.__annotations__ and value is not None}
-    clean: Message = valid_value(own)
+    present = {key: value for key, value in message.items() if key in Message.__annotations__ and value is not None}
+    clean: Message = valid_value(present)
     return clean
 
 
@@ -144,14 +144,14 @@ def as_user(messages: Sequence[Message]) -> list[Message]:
 
 def _without_calls(messages: Sequence[Message], dialect: Dialect | str) -> list[Message]:
     """The messages with calls as text in the dialect, and results as a user's text."""
-    found: list[Message] = []
+    result: list[Message] = []
     for is_environments, group in groupby(messages, lambda message: message["role"] in ("tool", "user")):
-        said = list(group)
-        if is_environments and any(message["role"] == "tool" for message in said):
-            said = as_user(said)
-        for message in said:
+        part = list(group)
+        if is_environments and any(message["role"] == "tool" for message in part):
+            part = as_user(part)
+        for message in part:
             calls = [call["function"] for call in message.get("tool_calls", ())]
             written = [syntax_of(dialect).write(call["name"], call["arguments"]) for call in calls]
             content = "\n".join([*filter(None, [message["content"]]), *written])
-            found.append(Message(role=message["role"], content=content) if calls else message)
-    return found
+            result.append(Message(role=message["role"], content=content) if calls else message)
+    return result

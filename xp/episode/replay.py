@@ -122,8 +122,8 @@ class Attempt:
                 raise Diverged(f"a fresh session has another prompt than the one that was lost: {difference}")
             raise PromptDiffers(f"the environment's prompt is not the prepared one: {difference}; {WAY_OUT}")
         for call, expected in self._done:
-            found = _perform(session, call)
-            if found != expected:
+            result = _perform(session, call)
+            if result != expected:
                 raise Diverged(f"a fresh session answered {call_name(call)} differently from the one that was lost")
         return session
 

@@ -27,23 +27,23 @@ class Shape:
     name: str
     """`package.module:function`, for records and messages."""
     call: Callable[..., Any]
-    wanted: tuple[str, ...] | None
+    parameters: tuple[str, ...] | None
     """Names of its keyword arguments; None: its only argument is the EpisodeResult, by position."""
     weight: float = 1.0
     """Factor of its value in the episode's reward."""
 
     def wants(self, name: str) -> bool:
         """Returns whether the function has a parameter of this name, one of ABOUT."""
-        return self.wanted is not None and name in self.wanted
+        return self.parameters is not None and name in self.parameters
 
 
 def load_shape(name: str, weight: float = 1.0) -> Shape:
     """Loads the function `package.module:function`; raises XpError if it does not exist."""
     try:
-        found = load_object(name)
+        function = load_object(name)
     except (ImportError, AttributeError) as error:
         raise XpError(f"reward_fn {name} cannot be loaded: {error}") from error
-    return Shape(name, found, _wanted(name, found), weight)
+    return Shape(name, function, _parameters(name, function), weight)
 
 
 def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, Any]) -> EpisodeResult:
@@ -60,17 +60,17 @@ def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, 
     metrics: dict[str, float] = {}
     for shape in shapes:
         try:
-            given, entries = _numbers(_called(shape, {"outcome": outcome, **about}))
+            value, entries = _numbers(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
             reason = valid_text(f"reward_fn {shape.name}: {type(error).__name__}: {error}")
             return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
-        reward += shape.weight * given
-        metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], given, entries)
+        reward += shape.weight * value
+        metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], value, entries)
     return replace(outcome, reward=reward, metrics=metrics, unshaped=outcome.reward)
 
 
-def _under(function: str, given: float, entries: Mapping[str, float]) -> dict[str, float]:
-    return {function: given} | {f"{function}/{name}": value for name, value in entries.items()}
+def _under(function: str, reward: float, entries: Mapping[str, float]) -> dict[str, float]:
+    return {function: reward} | {f"{function}/{name}": value for name, value in entries.items()}
 
 
 ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls")
@@ -93,7 +93,7 @@ def arguments_of(
     return {**named, "task": whole, "messages": messages, "tool_calls": tool_calls}
 
 
-def _wanted(name: str, function: Any) -> tuple[str, ...] | None:
+def _parameters(name: str, function: Any) -> tuple[str, ...] | None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -111,23 +111,23 @@ def _wanted(name: str, function: Any) -> tuple[str, ...] | None:
 
 
 def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
-    if shape.wanted is None:
-        given = shape.call(about["outcome"])
+    if shape.parameters is None:
+        result = shape.call(about["outcome"])
     else:
-        given = shape.call(**{name: about[name] for name in shape.wanted})
-    if not inspect.isawaitable(given):
-        return given
+        result = shape.call(**{name: about[name] for name in shape.parameters})
+    if not inspect.isawaitable(result):
+        return result
 
     async def awaited() -> Any:
-        return await given
+        return await result
 
     # A trainer may settle within its own event loop, in which no second loop can run.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, awaited()).result()
 
 
-def _numbers(given: Any) -> tuple[float, dict[str, float]]:
-    entries = given if isinstance(given, Mapping) else {REWARD: given}
+def _numbers(result: Any) -> tuple[float, dict[str, float]]:
+    entries = result if isinstance(result, Mapping) else {REWARD: result}
     if REWARD not in entries:
         raise ValueError(f"it gave no {REWARD!r} among {sorted(map(str, entries))[:5]}")
     for name, value in entries.items():

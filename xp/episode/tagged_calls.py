@@ -73,16 +73,16 @@ def parse_glm(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
 
 def write_xml(name: str, arguments: Mapping[str, Any]) -> str:
     """A call as Qwen3.5 writes it."""
-    given = "".join(f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
+    parameters = "".join(f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
 
 def write_glm(name: str, arguments: Mapping[str, Any]) -> str:
     """A call as GLM writes it."""
-    given = "".join(
+    parameters = "".join(
         f"<arg_key>{key}</arg_key>\n<arg_value>{_text(value)}</arg_value>\n" for key, value in arguments.items()
     )
-    return f"<tool_call>{name}\n{given}</tool_call>"
+    return f"<tool_call>{name}\n{parameters}</tool_call>"
 
 
 def value_of(text: str, options: Sequence[Schema]) -> Any:

@@ -34,9 +34,9 @@ def parse_action(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     return (_call_of(body.strip(), tools()),)
 
 
-def _last_body(said: str) -> str | None:
+def _last_body(text: str) -> str | None:
     """Text of the last action, whose closing tag may be missing; None: there is no action."""
-    tags = Tags(said, f"{_OPEN}|{_CLOSE}", _DATA)
+    tags = Tags(text, f"{_OPEN}|{_CLOSE}", _DATA)
     body: str | None = None
     start: int | None = None
     position = 0
@@ -45,14 +45,14 @@ def _last_body(said: str) -> str | None:
         if start is None and tag.group() == _OPEN:
             start = position
         elif start is not None and tag.group() == _CLOSE:
-            body, start = said[start : tag.start()], None
-    return body if start is None else said[start:]
+            body, start = text[start : tag.start()], None
+    return body if start is None else text[start:]
 
 
 def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if len(tools) != 1:
-        given = ", ".join(tool.name for tool in tools) or "none"
-        return Malformed(f"an action needs an environment with exactly one tool; this one has: {given}")
+        present = ", ".join(tool.name for tool in tools) or "none"
+        return Malformed(f"an action needs an environment with exactly one tool; this one has: {present}")
     tool, root = tools[0], tools[0].parameters
     declared, needed = properties(root), required(root)
     if body.startswith("{"):

@@ -20,9 +20,9 @@ from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 
-MAX_KEPT_CHARACTERS: Final = 65_536
+MAX_CACHED_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
-MAX_KEPT: Final = 4_096
+MAX_CACHED: Final = 4_096
 """Largest number of cached replies."""
 
 
@@ -120,11 +120,11 @@ class ChatTokens:
     def _render(self, dialogue: Dialogue, **how: Any) -> Any:
         """The rendered dialogue; a template that refuses objects gets the arguments of calls as JSON text."""
         faults = []
-        given = [dict(message) for message in dialogue]
-        names = [call["function"]["name"] for message in given for call in message.get("tool_calls", ())]
+        plain = [dict(message) for message in dialogue]
+        names = [call["function"]["name"] for message in plain for call in message.get("tool_calls", ())]
         if names:  # Some models have another template for dialogues with tools.
             how.setdefault("tools", tool_schemas([ToolSpec(name, "", {}) for name in names]))
-        for messages in (given, with_text_arguments(given)) if names else (given,):
+        for messages in (plain, with_text_arguments(plain)) if names else (plain,):
             try:
                 return self._tokenizer.apply_chat_template(messages, **how, **self._arguments)
             except MemoryError:
@@ -135,8 +135,8 @@ class ChatTokens:
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of the policy's turn, without the token that ends the turn."""
-        own = ids[:-1] if ids and ids[-1] in self.end_ids else ids
-        text: str = self._tokenizer.decode(own, skip_special_tokens=False)
+        ids_of_text = ids[:-1] if ids and ids[-1] in self.end_ids else ids
+        text: str = self._tokenizer.decode(ids_of_text, skip_special_tokens=False)
         return text
 
     def reply(self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
@@ -151,13 +151,13 @@ class ChatTokens:
         Raises:
             TemplateFault: the template does not render it.
         """
-        if num_characters(messages) > MAX_KEPT_CHARACTERS:
+        if num_characters(messages) > MAX_CACHED_CHARACTERS:
             return self._reply(messages, last_id, tools)
         key = json.dumps([last_id if last_id in self.end_ids else None, [*tools], *messages])
         ids = self._known.get(key)
         if ids is None:
             ids = self._reply(messages, last_id, tools)
-            if len(self._known) >= MAX_KEPT:
+            if len(self._known) >= MAX_CACHED:
                 self._known.clear()
             self._known[key] = ids
         return list(ids)
@@ -189,7 +189,7 @@ class ChatTokens:
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def said(self, messages: Sequence[Message]) -> list[Message]:
+    def env_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The environment's messages, in roles that the model's template supports."""
         return as_user(messages) if self._is_ours else list(messages)
 
@@ -214,21 +214,21 @@ class ChatTokens:
         Results of tools answer calls, since gpt-oss' template needs a call before a result, and others its name or id.
         A template without calls may render them after a plain turn.
         """
-        said, names = self.said(messages), iter(tools)
-        for number, one in enumerate(said):
+        reply, names = self.env_messages(messages), iter(tools)
+        for number, one in enumerate(reply):
             if one["role"] == "tool":
-                said[number] = {"name": next(names, "tool"), "tool_call_id": call_id(number), **one}
-        results = [one for one in said if one["role"] == "tool"]
+                reply[number] = {"name": next(names, "tool"), "tool_call_id": call_id(number), **one}
+        results = [one for one in reply if one["role"] == "tool"]
         if results:
             with suppress(TemplateFault):
-                if len(results) == 1 or len(results) < len(said) or self._joins_results:
-                    return self._after(_calls_of(results), said)
+                if len(results) == 1 or len(results) < len(reply) or self._joins_results:
+                    return self._after(_calls_of(results), reply)
                 return self._joined(results)
-        return self._after(plain_turn(), said)
+        return self._after(plain_turn(), reply)
 
-    def _after(self, turn: Dialogue, said: Sequence[Message], *, is_last: bool = True) -> tuple[str, str]:
+    def _after(self, turn: Dialogue, messages: Sequence[Message], *, is_last: bool = True) -> tuple[str, str]:
         """Text after the turn, from the token that ends it, and this token."""
-        rendered = str(self._render([*turn, *said], tokenize=False, add_generation_prompt=is_last))
+        rendered = str(self._render([*turn, *messages], tokenize=False, add_generation_prompt=is_last))
         tail = rendered.partition(TURN)[2]
         if not tail:
             raise TemplateFault("it does not render what an assistant wrote")
@@ -299,8 +299,8 @@ def num_characters(messages: Sequence[Message]) -> int:
 
 def cut(messages: Sequence[Message], size: int) -> list[Message]:
     """The messages with the first `size` characters of all contents; later messages are kept, but empty."""
-    found: list[Message] = []
+    result: list[Message] = []
     for message in messages:
-        found.append({**message, "content": message["content"][: max(0, size)]})
+        result.append({**message, "content": message["content"][: max(0, size)]})
         size -= len(message["content"])
-    return found
+    return result

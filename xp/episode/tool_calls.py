@@ -66,14 +66,14 @@ def bodies(text: str, data: Data, opening: str = OPEN, closing: str = CLOSE) -> 
         opening: regular expression of the tag that opens a call.
         closing: regular expression of the tag that closes it.
     """
-    said = without_thinking(text, data)
-    tags, closes = Tags(said, f"{opening}|{closing}", data), re.compile(closing)
+    plain = without_thinking(text, data)
+    tags, closes = Tags(plain, f"{opening}|{closing}", data), re.compile(closing)
     spans: list[tuple[int, int]] = []
     is_open = False
     start = position = 0
     while (tag := tags.after(position)) is not None:
         is_closing = closes.fullmatch(tag.group()) is not None
-        has_text = bool(said[position : tag.start()].strip())
+        has_text = bool(plain[position : tag.start()].strip())
         if is_open and (is_closing or has_text):  # a doubled opening tag opens a single call
             spans.append((start, tag.start()))
         elif is_closing and has_text:
@@ -81,13 +81,13 @@ def bodies(text: str, data: Data, opening: str = OPEN, closing: str = CLOSE) -> 
             spans.append((begin, tag.start()))
         is_open, start, position = not is_closing, tag.start(), tag.end()
     if is_open:
-        spans.append((start, len(said)))
-    return [said[begin:end] for begin, end in spans]
+        spans.append((start, len(plain)))
+    return [plain[begin:end] for begin, end in spans]
 
 
-def with_calls(found: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple[ParsedCall, ...]:
+def with_calls(texts: Iterable[str], read: Callable[[str], ParsedCall]) -> tuple[ParsedCall, ...]:
     """Parses each body as a call, within the limits of length and number."""
-    return limited(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG for body in found)
+    return limited(read(body) if len(body) <= MAX_CALL_CHARS else TOO_LONG for body in texts)
 
 
 def limited(calls: Iterable[ParsedCall]) -> tuple[ParsedCall, ...]:

@@ -79,9 +79,9 @@ class Trajectory:
 
     def to_line(self) -> bytes:
         digests = {TOOLS: tools_digest(self.tools), PROMPT: None if self.prompt is None else text_digest(self.prompt)}
-        own = {"outcome": vars(self.outcome), "tokens": None if self.tokens is None else vars(self.tokens)}
+        nested = {"outcome": vars(self.outcome), "tokens": None if self.tokens is None else vars(self.tokens)}
         # `asdict` copies every message and takes five times as long.
-        value = {"schema_version": SCHEMA_VERSION, **vars(self), **own, **digests}
+        value = {"schema_version": SCHEMA_VERSION, **vars(self), **nested, **digests}
         # A lone surrogate from a model is written as its JSON escape.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
@@ -233,19 +233,19 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
         start: index of the turn's first message; the messages answer its calls in order.
     """
     results = iter(turn.results)
-    found: list[Mapping[str, Any]] = []
+    entries: list[Mapping[str, Any]] = []
     for position, call in enumerate(turn.calls):
         entry: dict[str, Any] = {"turn": number}
         if position < len(turn.messages):
             entry["message"] = start + position
         if isinstance(call, Malformed):
-            found.append({**entry, "malformed": call.fault})
+            entries.append({**entry, "malformed": call.fault})
         else:
             result = _result(next(results, None))
-            found.append({**entry, "name": call.name, "arguments": call.arguments, **result})
+            entries.append({**entry, "name": call.name, "arguments": call.arguments, **result})
     if not turn.calls:
-        found += [{"turn": number, "message": start, "answer": True, **_result(result)} for result in results]
-    return found
+        entries += [{"turn": number, "message": start, "answer": True, **_result(result)} for result in results]
+    return entries
 
 
 def _result(result: ToolResult | None) -> Mapping[str, Any]:

@@ -52,8 +52,8 @@ class TurnEnds:
 
     def split(self, tail: str, *, is_call: bool) -> tuple[str, str]:
         """The text after a turn from the token that ends it, and this token; two empty texts if there is none."""
-        found = next(islice(self.special.finditer(tail), self.places[is_call], None), None)
-        return (tail[found.start() :], found.group()) if found else ("", "")
+        token = next(islice(self.special.finditer(tail), self.places[is_call], None), None)
+        return (tail[token.start() :], token.group()) if token else ("", "")
 
     def text_of(self, token_id: int | None) -> str:
         """Text of an id; empty if it ends no turn."""
@@ -135,8 +135,8 @@ def _named_ids(tokenizer: Any) -> list[int]:
     with suppress(OSError, ValueError, XpError):
         file = cached_file(tokenizer.name_or_path, "generation_config.json")
         config = json_of(Path(file), ExitCode.RUNTIME)
-        found = config.get("eos_token_id") if isinstance(config, dict) else None
-        named += found if isinstance(found, list) else [found]
+        ids = config.get("eos_token_id") if isinstance(config, dict) else None
+        named += ids if isinstance(ids, list) else [ids]
     return [one for one in named if type(one) is int and 0 <= one <= MAX_ID]
 
 

@@ -133,10 +133,11 @@ def rollout_events(record: Trajectory, run_name: str, environment: str | None) -
     if record.outcome.reward is not None:
         started["metadata"]["reward"] = record.outcome.reward
     frame = {"eventType": "message", "rolloutEventId": rollout_id, "timestamp": at}
-    said = [
-        {**frame, "eventId": str(uuid.uuid4()), "index": index, **event} for index, event in enumerate(_said(record))
+    messages = [
+        {**frame, "eventId": str(uuid.uuid4()), "index": index, **event}
+        for index, event in enumerate(_message_events(record))
     ]
-    return [started, *said]
+    return [started, *messages]
 
 
 def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
@@ -154,7 +155,7 @@ def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
         yield batch
 
 
-def _said(record: Trajectory) -> Iterator[Event]:
+def _message_events(record: Trajectory) -> Iterator[Event]:
     """Events of the messages, in order; a tool's message has the reward of its call."""
     answered = {call["message"]: call["result"] for call in record.tool_calls if "result" in call and "message" in call}
     for index, message in enumerate(record.messages):

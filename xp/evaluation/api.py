@@ -113,12 +113,17 @@ class Api:
             Unavailable: all attempts failed.
             XpError: the API refuses all such requests; `model.max_tokens` (CONFIG) alone exceeds the model's context.
         """
-        own = self._endpoint
-        body = {"model": self.name, "messages": messages, "temperature": temperature, own.limit_name: own.max_tokens}
+        endpoint = self._endpoint
+        body = {
+            "model": self.name,
+            "messages": messages,
+            "temperature": temperature,
+            endpoint.limit_name: endpoint.max_tokens,
+        }
         if tools:
             body["tools"] = tools
-        if own.seed is not None:
-            body["seed"] = own.seed
+        if endpoint.seed is not None:
+            body["seed"] = endpoint.seed
         # The same tools and settings, so that settings which the API refuses still stop the evaluation.
         hello = json.dumps({**body, "messages": HELLO}).encode()
         try:
@@ -126,7 +131,7 @@ class Api:
         except TooLong as fault:
             if not self._has_answered and not self._says_hello(hello):
                 raise XpError(
-                    f"model.max_tokens={own.max_tokens}: {self.url} refuses every dialogue with it: {fault}"
+                    f"model.max_tokens={endpoint.max_tokens}: {self.url} refuses every dialogue with it: {fault}"
                     "\nthe prompt and max_tokens must fit the model's context: lower model.max_tokens"
                 ) from None
             raise
@@ -151,20 +156,20 @@ class Api:
                 has_failed = status == 200 and is_failure(reply)
                 if status == 200 and not has_failed:
                     return reply
-                fault, is_busy = f"HTTP {status}: {self._told(reply)}", status == 429
+                fault, is_busy = f"HTTP {status}: {self._message(reply)}", status == 429
                 if status != 429 and status < 500 and not has_failed:
                     self._refuse(status, reply)
-                asked = retry_after_s(headers.get("Retry-After"), time.time())
-                wait = backoff_s(attempt) if asked is None else asked + backoff_s(1) * 0.2
+                requested_s = retry_after_s(headers.get("Retry-After"), time.time())
+                wait = backoff_s(attempt) if requested_s is None else requested_s + backoff_s(1) * 0.2
                 if wait > MOST_WAIT_S:
                     raise Unavailable(f"{self.url} asks for a pause of {wait:.0f} s ({fault})", ExitCode.ENVIRONMENT)
             if attempt < self._endpoint.max_attempts:
                 self._sleep(wait)
         tries = counted(self._endpoint.max_attempts, "try", "tries")
-        told = f"did not answer in {tries}; the last one: {fault}"
+        problem = f"did not answer in {tries}; the last one: {fault}"
         if not is_busy and self._answers_another():
-            raise DialogueFails(f"the endpoint {told}; it answers other dialogues")
-        raise Unavailable(f"{self.url} {told}", ExitCode.ENVIRONMENT)
+            raise DialogueFails(f"the endpoint {problem}; it answers other dialogues")
+        raise Unavailable(f"{self.url} {problem}", ExitCode.ENVIRONMENT)
 
     def _answers_another(self) -> bool:
         """Returns whether the API is running: it answers a dialogue of one word, or refuses its content."""
@@ -221,23 +226,23 @@ class Api:
             self._local.connection = None
 
     def _refuse(self, status: int, reply: bytes) -> None:
-        told = self._told(reply)
+        text = self._message(reply)
         if status == 400 and is_too_long(reply):
-            raise TooLong(told)
+            raise TooLong(text)
         if status in (401, 403):
             key = self._endpoint.key
             source = f"it is read from {key}" if key else "give model.key=VARIABLE, the variable that holds one"
             raise XpError(
-                f"{self.url} refuses the key ({status}): {told}\n{source}",
+                f"{self.url} refuses the key ({status}): {text}\n{source}",
                 ExitCode.SECRET,
             )
         way_out = {404: "; is model.url right up to /v1, and does it serve model.name?"}.get(status, "")
         if status < 400:
             way_out = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError
-        raise kind(f"{self.url}, model {self.name}: HTTP {status}: {told}{way_out}", ExitCode.ENVIRONMENT)
+        raise kind(f"{self.url}, model {self.name}: HTTP {status}: {text}{way_out}", ExitCode.ENVIRONMENT)
 
-    def _told(self, reply: bytes) -> str:
+    def _message(self, reply: bytes) -> str:
         """The API's own message, with the key removed."""
         try:
             value = json.loads(reply)
@@ -255,14 +260,14 @@ class Api:
             message = choice["message"]
             if not isinstance(message, dict):
                 raise TypeError("a message that is no object")
-            message = {**message, "content": said_text(message.get("content"))}
-            if choice.get("finish_reason") == "content_filter" and not is_said(message):
+            message = {**message, "content": answer_text(message.get("content"))}
+            if choice.get("finish_reason") == "content_filter" and not has_answer(message):
                 raise ValueError("the answer was filtered")
             message = valid_value(message)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _NoMessage(
                 f"{self.url} does not speak the chat-completions protocol: {type(error).__name__} {error}"
-                f" in {self._told(reply)!r}",
+                f" in {self._message(reply)!r}",
                 ExitCode.ENVIRONMENT,
             ) from None
         usage = value.get("usage")
@@ -297,12 +302,12 @@ def is_failure(reply: bytes) -> bool:
     return False
 
 
-def is_said(message: Mapping[str, Any]) -> bool:
+def has_answer(message: Mapping[str, Any]) -> bool:
     """Returns whether a message has any text or tool call."""
     return any(message.get(name) for name in ("content", "tool_calls", "refusal"))
 
 
-def said_text(content: Any) -> str | None:
+def answer_text(content: Any) -> str | None:
     """The text of a message's `content`: a string, null, or a list of parts whose texts are joined.
 
     Parts of other types (reasoning, thinking, an image) are left out.

@@ -70,12 +70,12 @@ class Health:
 
     Args:
         most: largest share of all its episodes.
-        num_asked: number of all its episodes.
+        num_episodes: number of all its episodes.
         num_void: number of void episodes so far.
     """
 
     most: float
-    num_asked: int
+    num_episodes: int
     num_void: int = 0
 
     def ended(self, outcome: EpisodeResult) -> str | None:
@@ -85,7 +85,7 @@ class Health:
 
     def passed(self) -> str | None:
         """Description of the limit if it is exceeded for any result of the remaining episodes; else None."""
-        if self.num_void <= self.most * self.num_asked:
+        if self.num_void <= self.most * self.num_episodes:
             return None
         return f"{self.num_void} episodes are void, more than training.max_void_fraction={self.most:g} of all"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.composition import compose, from_container, give_way, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
-from xp.evaluation.words import ENDPOINT, Asked, is_option
+from xp.evaluation.words import ENDPOINT, EvalRequest, is_option
 from xp.planning.stages import start_place
 from xp.run_records.named import run_directory
 from xp.spec import RunSpec
@@ -48,43 +48,43 @@ class Entry:
     run: str | None = None
 
 
-def entries(asked: Asked) -> list[Entry]:
+def entries(request: EvalRequest) -> list[Entry]:
     """Every model on every environment; raises XpError for a name that does not exist."""
-    found = [entry for env in asked.envs or (None,) for entry in _models(asked, env)]
-    return found + [_of_run(asked, name, env) for env in asked.envs or (None,) for name in asked.runs]
+    of_models = [entry for env in request.envs or (None,) for entry in _models(request, env)]
+    return of_models + [_of_run(request, name, env) for env in request.envs or (None,) for name in request.runs]
 
 
-def _models(asked: Asked, env: str | None) -> Iterator[Entry]:
+def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
     of_env = env_words(env) if env else []
-    words = [*of_env, *asked.overrides]
-    for model in asked.models:
+    words = [*of_env, *request.overrides]
+    for model in request.models:
         if model == ENDPOINT:
-            spec = compose(words, asked.config_dirs)
+            spec = compose(words, request.config_dirs)
             if spec.training.initial_checkpoint is not None:
                 raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
-            url = asked.settings.model.url
-            for name in asked.endpoint_names:
+            url = request.settings.model.url
+            for name in request.endpoint_names:
                 yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})
             continue
-        is_own = is_option(model, asked.config_dirs)
-        chosen = [f"model={model}"] if is_own else _hugging_face(model, asked.config_dirs)
-        spec = compose([*of_env, *chosen, *asked.overrides], asked.config_dirs)
+        is_known = is_option(model, request.config_dirs)
+        chosen = [f"model={model}"] if is_known else _hugging_face(model, request.config_dirs)
+        spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
         yield Entry(name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory)
 
 
-def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
+def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     from xp.planning.backend import RunPaths, backend_of
     from xp.planning.stages import task_set_place
     from xp.run_records.record import check_ours
 
     run, _, step = name.partition("@")
-    given = next((word.partition("=")[2] for word in asked.overrides if word.startswith("outputs=")), "outputs")
-    directory = run_directory(Path(given), run)
+    root = next((word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")), "outputs")
+    directory = run_directory(Path(root), run)
     check_ours(directory)
-    spec = _spec_of_run(directory, asked, env)
+    spec = _spec_of_run(directory, request, env)
     outputs = directory.parent.parent
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
@@ -102,7 +102,7 @@ def _of_run(asked: Asked, name: str, env: str | None) -> Entry:
     return Entry(label, "+".join(spec.env.members), spec, _identity(label, where, place), place, directory.name)
 
 
-def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
+def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunSpec:
     """The run's spec, with another environment and the keys that an evaluation may set."""
     from xp.composition.points import validated
     from xp.spec.recorded import recorded_spec
@@ -110,11 +110,11 @@ def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
     container = recorded_spec(directory / "spec.yaml")
     validated(container, directory.name)
     container["outputs"] = str(directory.parent.parent)
-    words = [word for word in asked.overrides if not word.startswith("outputs=")]
+    words = [word for word in request.overrides if not word.startswith("outputs=")]
     if env is not None:
-        own = [word for word in words if word.startswith("env.")]
-        container["env"] = compose([*env_words(env), *own], asked.config_dirs).env.model_dump(mode="json")
-        words = [word for word in words if word not in own]
+        of_env = [word for word in words if word.startswith("env.")]
+        container["env"] = compose([*env_words(env), *of_env], request.config_dirs).env.model_dump(mode="json")
+        words = [word for word in words if word not in of_env]
     values = {_in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()}
     faults = [fault for key, value in values.items() if (fault := _set(container, key, value))]
     if faults:
@@ -125,8 +125,8 @@ def _spec_of_run(directory: Path, asked: Asked, env: str | None) -> RunSpec:
 
 def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not key.startswith(_OF_A_RUN):
-        own = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
-        return f"{key}: the run's own; an evaluation of a run sets {own}"
+        settable = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
+        return f"{key}: the run's own; an evaluation of a run sets {settable}"
     node: Any = container
     *parents, last = key.split(".")
     for part in parents:
@@ -148,8 +148,8 @@ def _in_mix(key: str, env: Mapping[str, Any]) -> str:
 def _steps(directory: Path) -> str:
     """Existing checkpoints, for a message."""
     names = [path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()]
-    found = sorted(names, key=lambda name: (len(name), name))  # checkpoint-9 is before checkpoint-13
-    return f"; its checkpoints: {', '.join(found)}" if found else "; did the run get that far?"
+    ordered = sorted(names, key=lambda name: (len(name), name))  # checkpoint-9 is before checkpoint-13
+    return f"; its checkpoints: {', '.join(ordered)}" if ordered else "; did the run get that far?"
 
 
 def env_words(env: str) -> list[str]:
@@ -187,5 +187,5 @@ def _identity(name: str, where: str, directory: str) -> dict[str, Any]:
     is_made = where.startswith("models/") or not place.is_dir()
     files = [] if is_made else sorted(file for pattern in WEIGHTS for file in place.glob(pattern))
     states = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-    told = {"files": states} if states else {"id": where}
-    return {"kind": "transformers", "name": name, **told}
+    content = {"files": states} if states else {"id": where}
+    return {"kind": "transformers", "name": name, **content}

@@ -81,7 +81,7 @@ STATUS: Final = {"finished": "success", "stopped": "cancelled"}
 
 def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
     """The log as JSON, for `inspect view` and `inspect_ai.log.read_eval_log`."""
-    found, model = result["summary"], result["model"]["name"]
+    summary, model = result["summary"], result["model"]["name"]
     tasks = sorted({_task(record) for record in records})
     log = {
         "version": VERSION,
@@ -94,7 +94,7 @@ def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
             "task": result["env"],
             "dataset": {"name": result["env"], "samples": len(tasks), "sample_ids": tasks},
             "model": f"xp/{model}",
-            "config": {"epochs": found["num_episodes"] // max(1, found["num_tasks"])},
+            "config": {"epochs": summary["num_episodes"] // max(1, summary["num_tasks"])},
             "packages": {"xp": result["xp"]},
             "metadata": {"task_set": result["task_set"], "playing": result["playing"]},
         },
@@ -106,9 +106,9 @@ def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
                 {
                     "name": SCORER,
                     "scorer": SCORER,
-                    "scored_samples": found["num_episodes"] - found["num_void"],
-                    "unscored_samples": found["num_void"],
-                    "metrics": {name: {"name": name, "value": value} for name, value in _metrics(found)},
+                    "scored_samples": summary["num_episodes"] - summary["num_void"],
+                    "unscored_samples": summary["num_void"],
+                    "metrics": {name: {"name": name, "value": value} for name, value in _metrics(summary)},
                 }
             ],
         },
@@ -118,26 +118,26 @@ def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(log, ensure_ascii=True) + "\n"
 
 
-def _metrics(found: Mapping[str, Any]) -> list[tuple[str, float]]:
-    values = {"void": found["num_void"]}
+def _metrics(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
+    values = {"void": summary["num_void"]}
     for name in ("reward", "passes"):
-        if found[name] is not None:
+        if summary[name] is not None:
             figures = {"mean": "value", "stderr": "stderr", "low": "low", "high": "high"}
-            values |= {f"{name}_{ours}": found[name][key] for ours, key in figures.items()}
+            values |= {f"{name}_{ours}": summary[name][key] for ours, key in figures.items()}
     return [(name, value) for name, value in values.items() if value is not None]
 
 
 def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
     outcome, messages = record["outcome"], [_message(one) for one in record["messages"]]
     turns = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
-    own = turns[len(turns) - outcome["num_turns"] :]  # The prompt may have earlier turns.
+    played = turns[len(turns) - outcome["num_turns"] :]  # The prompt may have earlier turns.
     sample: dict[str, Any] = {
         "id": _task(record),
         "epoch": record["sample"] + 1,
-        "input": messages[: own[0] if own else len(messages)],
+        "input": messages[: played[0] if played else len(messages)],
         "target": "",
         "messages": messages,
-        "output": {"model": f"xp/{model}", "choices": [{"message": messages[one]} for one in own[-1:]]},
+        "output": {"model": f"xp/{model}", "choices": [{"message": messages[one]} for one in played[-1:]]},
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),
         "completed_at": _time(record["started_at"] + record["elapsed_s"]),
@@ -152,13 +152,13 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"role": message["role"], "content": message["content"]}
+    entry = {"role": message["role"], "content": message["content"]}
     if "tool_calls" in message:
         calls = [{"id": call["id"], "type": "function", **call["function"]} for call in message["tool_calls"]]
-        found["tool_calls"] = [{"function": call.pop("name"), **call} for call in calls]
+        entry["tool_calls"] = [{"function": call.pop("name"), **call} for call in calls]
     if message["role"] == "tool":
-        found |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}
-    return found
+        entry |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}
+    return entry
 
 
 def _task(record: Mapping[str, Any]) -> str:

@@ -93,13 +93,13 @@ class EvaluationRun:
             print(line, file=sys.stderr, flush=True)
         self._task_set = prepare(prepare_config(self.entry.spec), self._environ, self._outputs)
         self._rows = _rows(self._task_set, self._settings.eval.tasks)
-        with records.held(place, self.requested), self._model(place) as model:
+        with records.locked(place, self.requested), self._model(place) as model:
             todo, rules = self._todo(model), self._rules(model)
             stopped = self._play(place, model, rules, todo)
-            found = records.played(place)
+            episodes = records.played(place)
             prices = (self._settings.model.price_in, self._settings.model.price_out) if model is None else (None, None)
-            result = summary_of(self.requested, self.entry.spec, todo, found, stopped, prices) | {"id": place.name}
-            write_files(place, result, [found[one] for one in sorted(found)])
+            result = summary_of(self.requested, self.entry.spec, todo, episodes, stopped, prices) | {"id": place.name}
+            write_files(place, result, [episodes[one] for one in sorted(episodes)])
             write_atomically(place / records.SUMMARY, json.dumps(result, indent=2) + "\n")
             track(place, result, self.entry.spec, self._tracker_keys)
         return result
@@ -118,9 +118,9 @@ class EvaluationRun:
         rows = self._rows
         if model is not None:
             rows = within_limit(self._task_set.path, rows, model.chat, model.max_prompt_tokens)
-        wanted = rounds(self.entry.spec)
-        chosen = wanted.tasks(rows)
-        return [(row, sample) for sample in range(wanted.samples_per_task) for row in chosen]
+        rule = rounds(self.entry.spec)
+        chosen = rule.tasks(rows)
+        return [(row, sample) for sample in range(rule.samples_per_task) for row in chosen]
 
     def _rules(self, model: LocalModel | None) -> EpisodeConfig:
         """The episodes' rules, with the model's dialect; for an endpoint, xp writes the calls."""
@@ -136,25 +136,25 @@ class EvaluationRun:
 
     def _play(self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo) -> str | None:
         """Plays missing episodes; returns the reason of an early stop, else None."""
-        found = records.played(place)
-        for record in found.values():
+        episodes = records.played(place)
+        for record in episodes.values():
             self._spend(records.recorded_usage(record))
-        missing = [one for one in todo if (one[0].task_id, one[1]) not in found]
+        missing = [one for one in todo if (one[0].task_id, one[1]) not in episodes]
         if not missing:
             return None
         rows = {row.task_id: row for row, _ in missing}
         check_unchanged(self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ)
-        num_void = sum(record["outcome"]["reward"] is None for record in found.values())
+        num_void = sum(record["outcome"]["reward"] is None for record in episodes.values())
         health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
-        board = Board(self.title, len(todo), found.values(), self._cost)
+        board = Board(self.title, len(todo), episodes.values(), self._cost)
         with (
             EnvironmentMixture(rules, self._environ) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):
-            stage = EvaluationStage(place.name, mix, rules, writer, board, health, frozenset(found))
+            stage = EvaluationStage(place.name, mix, rules, writer, board, health, frozenset(episodes))
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
                 return play_local(stage, model, todo, concurrency, self._spend)
@@ -177,7 +177,7 @@ class EvaluationRun:
         return f"${self._allowance.cost_usd:.3f}" if is_known else ""
 
     def _requested(self, task_set: str) -> Requested:
-        spec, own = self.entry.spec, self._settings.model
+        spec, model = self.entry.spec, self._settings.model
         training, evaluation = spec.training, spec.evaluation
         playing: dict[str, Any] = {
             "tasks": self._settings.eval.tasks.value,
@@ -187,7 +187,7 @@ class EvaluationRun:
             "pass_threshold": evaluation.pass_threshold,
         }
         if self.entry.directory is None:
-            playing |= {"tools": own.tools.value, "max_tokens": own.max_tokens, "seed": own.seed}
+            playing |= {"tools": model.tools.value, "max_tokens": model.max_tokens, "seed": model.seed}
         else:
             limits = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop")
             playing |= {name: getattr(training, name) for name in limits} | {"seed": spec.seed}
@@ -209,8 +209,8 @@ def _finished(place: Path) -> dict[str, Any] | None:
 
 
 def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
-    found = list(task_set.rows(None if tasks is Tasks.ALL else tasks.value))
-    if not found:
+    rows = list(task_set.rows(None if tasks is Tasks.ALL else tasks.value))
+    if not rows:
         others = ", ".join(one.value for one in Tasks if one is not tasks)
         raise XpError(f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}")
-    return found
+    return rows

@@ -97,7 +97,7 @@ def compare(
     if low is not None and high is not None and smallest is not None and largest is not None:
         low, high = max(low, smallest - largest), min(high, largest - smallest)
     spread = stdev(differences) if len(differences) > 1 else 0.0
-    found = Paired(
+    result = Paired(
         first=names[0],
         second=names[1],
         num_tasks=len(pairs),
@@ -118,7 +118,7 @@ def compare(
         verdict="",
         unit=unit,
     )
-    return replace(found, verdict=verdict(found))
+    return replace(result, verdict=verdict(result))
 
 
 def holm(comparisons: Sequence[Paired]) -> list[Paired]:
@@ -129,52 +129,52 @@ def holm(comparisons: Sequence[Paired]) -> list[Paired]:
     from statsmodels.stats.multitest import multipletests
 
     adjusted = iter(multipletests(tested, method="holm")[1])
-    found = [replace(one, p_holm=None if one.p_value is None else float(next(adjusted))) for one in comparisons]
-    return [replace(one, verdict=verdict(one)) for one in found]
+    results = [replace(one, p_holm=None if one.p_value is None else float(next(adjusted))) for one in comparisons]
+    return [replace(one, verdict=verdict(one)) for one in results]
 
 
-def verdict(found: Paired) -> str:
+def verdict(result: Paired) -> str:
     """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
-    size = f"by {abs(found.difference):.3f} (p {p_text(found.p_holm)})"
-    if found.low is not None and found.high is not None:
-        size = f"by {abs(found.difference):.3f} (95 % interval {found.low:+.3f} to {found.high:+.3f}"
+    size = f"by {abs(result.difference):.3f} (p {p_text(result.p_holm)})"
+    if result.low is not None and result.high is not None:
+        size = f"by {abs(result.difference):.3f} (95 % interval {result.low:+.3f} to {result.high:+.3f}"
         size += (
-            f", p {p_text(found.p_holm)} after Holm)"
-            if found.p_holm != found.p_value
-            else f", p {p_text(found.p_value)})"
+            f", p {p_text(result.p_holm)} after Holm)"
+            if result.p_holm != result.p_value
+            else f", p {p_text(result.p_value)})"
         )
-    samples = counted(found.num_tasks, found.unit)
-    is_equivalent = found.p_equivalent is not None and found.p_equivalent < 1 - CONFIDENCE
-    if found.p_holm is not None and found.p_holm < 1 - CONFIDENCE:
-        word = "better" if found.difference > 0 else "worse"
-        but = f", which is within {found.margin:g} all the same: equivalent" if is_equivalent else ""
-        return f"{found.second} is {word} than {found.first} {size} on {samples}{but}."
+    samples = counted(result.num_tasks, result.unit)
+    is_equivalent = result.p_equivalent is not None and result.p_equivalent < 1 - CONFIDENCE
+    if result.p_holm is not None and result.p_holm < 1 - CONFIDENCE:
+        word = "better" if result.difference > 0 else "worse"
+        but = f", which is within {result.margin:g} all the same: equivalent" if is_equivalent else ""
+        return f"{result.second} is {word} than {result.first} {size} on {samples}{but}."
     if is_equivalent:
         return (
-            f"{found.second} and {found.first} are equivalent within {found.margin:g} on {samples}"
-            f" (two one-sided tests, p {p_text(found.p_equivalent)})."
+            f"{result.second} and {result.first} are equivalent within {result.margin:g} on {samples}"
+            f" (two one-sided tests, p {p_text(result.p_equivalent)})."
         )
-    return f"No difference between {found.second} and {found.first} was shown: {_missing(found)}."
+    return f"No difference between {result.second} and {result.first} was shown: {_missing(result)}."
 
 
-def _missing(found: Paired) -> str:
-    samples = counted(found.num_tasks, found.unit)
-    if found.num_tasks < 2:
+def _missing(result: Paired) -> str:
+    samples = counted(result.num_tasks, result.unit)
+    if result.num_tasks < 2:
         return f"{samples} says nothing about others"
-    if found.smallest is None:
-        alike = "have the same reward in both" if found.difference == 0 else "differ alike"
-        shows = f"equivalence within {found.margin:g}" if found.difference == 0 else "it"
-        return f"all {samples} {alike}, and {found.enough_tasks} such {found.unit}s would show {shows}"
-    text = f"{samples} show differences from {found.smallest:.3f} on"
-    assert found.enough_tasks is not None  # the differences vary
-    more = counted(max(found.enough_tasks, found.num_tasks + 1), found.unit)
-    return f"{text}; about {more} would show one of {found.margin:g}"
+    if result.smallest is None:
+        alike = "have the same reward in both" if result.difference == 0 else "differ alike"
+        shows = f"equivalence within {result.margin:g}" if result.difference == 0 else "it"
+        return f"all {samples} {alike}, and {result.enough_tasks} such {result.unit}s would show {shows}"
+    text = f"{samples} show differences from {result.smallest:.3f} on"
+    assert result.enough_tasks is not None  # the differences vary
+    more = counted(max(result.enough_tasks, result.num_tasks + 1), result.unit)
+    return f"{text}; about {more} would show one of {result.margin:g}"
 
 
 def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None:
     lines = []
-    for name, own, other in ((names[0], first, second), (names[1], second, first)):
-        if only := sorted(set(own) - set(other)):
+    for name, rewards, other in ((names[0], first, second), (names[1], second, first)):
+        if only := sorted(set(rewards) - set(other)):
             more = f" and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
             lines.append(f"  only in {name}: {', '.join(only[:SHOWN])}{more}")
     if lines:

@@ -110,31 +110,31 @@ class Dialogue:
         answers = [one for one in reply.messages if one["role"] == "tool"]
         taken = calls[: len(answers)]
         text = message.get("content")
-        said: dict[str, Any] = {"role": "assistant", "content": valid_text(text) if isinstance(text, str) else ""}
+        turn: dict[str, Any] = {"role": "assistant", "content": valid_text(text) if isinstance(text, str) else ""}
         if self.is_native and taken and len(taken) == len(answers):
-            said["tool_calls"] = taken
+            turn["tool_calls"] = taken
             results = [{**answer, "tool_call_id": call["id"]} for call, answer in zip(taken, answers, strict=True)]
             others = [one for one in reply.messages if one["role"] != "tool"]
-            self.messages += [said, *results, *map(dict, others)]
+            self.messages += [turn, *results, *map(dict, others)]
             return
         if calls:
-            said["content"] = self.written(message)
-        self.messages += [said, *map(dict, as_user(list(reply.messages)))]
+            turn["content"] = self.written(message)
+        self.messages += [turn, *map(dict, as_user(list(reply.messages)))]
 
     def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The native calls that have a name, each with an id; only the first if the rules allow one per turn.
 
         Some servers (transformers serve) parse calls from the text although the request has no tools.
         """
-        found = message.get("tool_calls")
+        listed = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
-        for number, call in enumerate(found if isinstance(found, list) else ()):
+        for number, call in enumerate(listed if isinstance(listed, list) else ()):
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("name"), str):
-                own = {"name": function["name"], "arguments": _text(function.get("arguments"))}
+                content = {"name": function["name"], "arguments": _text(function.get("arguments"))}
                 name = call.get("id")
                 known = name if isinstance(name, str) and name else f"call_{len(self.messages)}_{number}"
-                calls.append({"id": known, "type": "function", "function": own})
+                calls.append({"id": known, "type": "function", "function": content})
         return calls[:1] if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
 
 

@@ -57,14 +57,14 @@ def settings_of(rows: Sequence[RunRow]) -> list[Setting]:
     groups: dict[str, list[RunRow]] = {}
     for row in scored:
         groups.setdefault(words_of({**{name: getattr(row, name) for name in varied}, **row.differs}), []).append(row)
-    found = []
-    for words, own in groups.items():
+    ranked = []
+    for words, runs in groups.items():
         rewards: dict[int, list[float]] = {}
-        for row in own:
+        for row in runs:
             change = fmean(before) - (row.before or 0.0) if is_adjusted else 0.0
             rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
-        found.append(Setting(brief(words) or own[0].run, tuple(own), rewards))
-    return sorted(found, key=lambda one: -one.mean)
+        ranked.append(Setting(brief(words) or runs[0].run, tuple(runs), rewards))
+    return sorted(ranked, key=lambda one: -one.mean)
 
 
 def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
@@ -84,13 +84,13 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     if not others:
         limits = scored[0].result.limits if scored[0].result else (None, None)
         return f"{len(scored)} seeds of one spec: mean held-out reward {best.mean:.3f}, {_over_seeds(best, limits)}"
-    told = f"{best.label} is highest with {best.mean:.3f}"
+    text = f"{best.label} is highest with {best.mean:.3f}"
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
     except XpError as error:
-        return f"{told}, without further statistics: {str(error).splitlines()[0]}"
+        return f"{text}, without further statistics: {str(error).splitlines()[0]}"
     is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
-    return f"{told}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
+    return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
 def _over_seeds(one: Setting, limits: Limits) -> str:
@@ -114,6 +114,6 @@ def _paired(outputs: Path, other: Setting, best: Setting) -> Paired:
     if not common:
         raise XpError(f"no seed of {best.label} was run with {other.label} too")
     runs = [next(row.run for row in one.runs if row.seed in (common[0], None)) for one in (other, best)]
-    (found,) = compare_all(outputs, runs, margin)
-    found = replace(found, first=other.label, second=best.label)
-    return replace(found, verdict=verdict(found))
+    (paired,) = compare_all(outputs, runs, margin)
+    paired = replace(paired, first=other.label, second=best.label)
+    return replace(paired, verdict=verdict(paired))

@@ -73,7 +73,7 @@ def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
 
 
 @contextmanager
-def held(place: Path, requested: Requested) -> Iterator[None]:
+def locked(place: Path, requested: Requested) -> Iterator[None]:
     """Makes the directory if necessary, and locks it; the lock ends with its process.
 
     Raises:
@@ -124,14 +124,14 @@ def played(place: Path) -> dict[Number, Mapping[str, Any]]:
     file = place / EPISODES
     if not file.exists():
         return {}
-    found: dict[Number, Mapping[str, Any]] = {}
+    records: dict[Number, Mapping[str, Any]] = {}
     try:
         for record in read_trajectories(file).records:
             task = f"{record['env']}/{record['split']}/{record['index']}"
-            found.setdefault((task, int(record["sample"])), record)
+            records.setdefault((task, int(record["sample"])), record)
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{file} is not a record of episodes: {error}", ExitCode.RUN_DIR) from None
-    return found
+    return records
 
 
 def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -142,13 +142,13 @@ def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"prompt_tokens": counts["prompt"] + counts["observed"], "completion_tokens": counts["generated"], **judges}
 
 
-def rewards_of(records: Mapping[Number, Mapping[str, Any]], asked: Sequence[Number]) -> dict[str, list[float | None]]:
+def rewards_of(records: Mapping[Number, Mapping[str, Any]], numbers: Sequence[Number]) -> dict[str, list[float | None]]:
     """Task -> rewards of its played episodes, in the order of samples."""
-    found: dict[str, list[float | None]] = {}
-    for number in sorted(asked):
+    rewards: dict[str, list[float | None]] = {}
+    for number in sorted(numbers):
         if number in records:
-            found.setdefault(number[0], []).append(records[number]["outcome"]["reward"])
-    return found
+            rewards.setdefault(number[0], []).append(records[number]["outcome"]["reward"])
+    return rewards
 
 
 def evaluation_place(outputs: Path, name: str) -> Path | None:

@@ -40,12 +40,12 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     Raises:
         XpError: RUN_DIR for a name that does not exist, PLAN if the tasks differ.
     """
-    wanted = whole_names(outputs, names)
-    if len(wanted) == 1:
-        if evaluation_place(outputs, wanted[0]) is not None:
-            raise XpError(f"compare --paired: {wanted[0]} is one evaluation; name another one, or a run, beside it")
-        wanted = [f"{wanted[0]}@0", wanted[0]]
-    first, *others = [named(outputs, name) for name in wanted]
+    full_names = whole_names(outputs, names)
+    if len(full_names) == 1:
+        if evaluation_place(outputs, full_names[0]) is not None:
+            raise XpError(f"compare --paired: {full_names[0]} is one evaluation; name another one, or a run, beside it")
+        full_names = [f"{full_names[0]}@0", full_names[0]]
+    first, *others = [named(outputs, name) for name in full_names]
     return holm([compare_named(first, other, margin) for other in others])
 
 
@@ -71,12 +71,12 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     """
     rooms = (RUNS, EVALUATIONS)
     known = known_names(outputs, rooms)
-    found: list[str] = []
+    full_names: list[str] = []
     for word in words:
-        own, at, step = word.partition("@")
-        is_place = "/" in own and evaluation_place(outputs, word) is not None
-        found += [word] if is_place else [f"{name}{at}{step}" for name in chosen(outputs, own, known, rooms)]
-    return list(dict.fromkeys(found))
+        base, at, step = word.partition("@")
+        is_place = "/" in base and evaluation_place(outputs, word) is not None
+        full_names += [word] if is_place else [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
+    return list(dict.fromkeys(full_names))
 
 
 def named(outputs: Path, name: str) -> NamedResult:
@@ -99,9 +99,9 @@ def named(outputs: Path, name: str) -> NamedResult:
 def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     """The newest result of the run's own evaluations with each task's rewards."""
     for file in reversed(evaluation_files(directory)):
-        found = read_rewards(file, which)
-        if found is not None:
-            return NamedResult(name, found.rewards, found.hashes, found.pass_threshold, found.scoring, file)
+        result = read_rewards(file, which)
+        if result is not None:
+            return NamedResult(name, result.rewards, result.hashes, result.pass_threshold, result.scoring, file)
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 

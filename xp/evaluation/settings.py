@@ -116,14 +116,14 @@ def defaults() -> dict[str, Any]:
     return content
 
 
-def settings(given: Mapping[str, Any]) -> Settings:
+def settings(values: Mapping[str, Any]) -> Settings:
     """The defaults with these values; raises XpError that names every illegal value.
 
     Args:
-        given: path (`model.url`) -> value.
+        values: path (`model.url`) -> value.
     """
     content = defaults()
-    for path, value in given.items():
+    for path, value in values.items():
         section, _, key = path.partition(".")
         if path != "model.key" and (fault := secret_below(value)) is not None:
             raise XpError(f"{path}: {fault}")

@@ -120,11 +120,11 @@ def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Es
     return Estimate(value, stderr, low, high, STUDENT, num_tasks)
 
 
-def bounded(found: Estimate | None, limits: Limits) -> Estimate | None:
+def bounded(estimate: Estimate | None, limits: Limits) -> Estimate | None:
     """The estimate with its interval within the limits of the values."""
-    if found is None or found.low is None or found.high is None:
-        return found
-    return replace(found, low=within(found.low, limits), high=within(found.high, limits))
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=within(estimate.low, limits), high=within(estimate.high, limits))
 
 
 def interval(value: float, stderr: float, num_tasks: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -138,18 +138,18 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
 
     The exact interval counts each task as one episode, which makes it wider.
     """
-    found = mean(tasks, confidence)
-    if found is None or found.num_tasks < 2:
-        return found
-    if found.stderr == 0 and found.value in (0.0, 1.0):
+    estimate = mean(tasks, confidence)
+    if estimate is None or estimate.num_tasks < 2:
+        return estimate
+    if estimate.stderr == 0 and estimate.value in (0.0, 1.0):
         from scipy.special import betaincinv
 
         # Clopper and Pearson's interval for none or all: the other bound is the value itself.
-        tail, number = (1 - confidence) / 2, found.num_tasks
-        if found.value == 0.0:
+        tail, number = (1 - confidence) / 2, estimate.num_tasks
+        if estimate.value == 0.0:
             return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
         return Estimate(1.0, 0.0, float(betaincinv(number, 1, tail)), 1.0, EXACT, number)
-    return bounded(found, (0.0, 1.0))
+    return bounded(estimate, (0.0, 1.0))
 
 
 def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
@@ -161,7 +161,7 @@ def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) 
     from scipy.stats import bootstrap as resample  # the import takes over a second
 
     sums, counts = np.array([sum(task) for task in filled]), np.array([float(len(task)) for task in filled])
-    found = resample(
+    interval = resample(
         (sums, counts),
         lambda sums, counts, axis: sums.sum(axis) / counts.sum(axis),
         paired=True,
@@ -170,7 +170,7 @@ def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) 
         confidence_level=confidence,
         rng=np.random.default_rng(0),
     ).confidence_interval
-    low, high = float(found.low), float(found.high)
+    low, high = float(interval.low), float(interval.high)
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
@@ -209,13 +209,13 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: floa
 def _over_k(passed: Sequence[Sequence[float]], estimator: Callable[[int, int, int], float]) -> dict[int, Estimate]:
     most = max(map(len, passed), default=0)
     sizes = [2**power for power in range(most.bit_length()) if 2**power < most] + ([most] if most else [])
-    found: dict[int, Estimate] = {}
+    estimates: dict[int, Estimate] = {}
     for k in sizes:
         enough = [[estimator(len(task), round(sum(task)), k)] for task in passed if len(task) >= k]
         estimate = share(enough)
         assert estimate is not None  # the task with the most episodes has k
-        found[k] = estimate
-    return found
+        estimates[k] = estimate
+    return estimates
 
 
 def _void_bounds(rewards: Rewards, limits: tuple[float | None, float | None]) -> Bounds | None:

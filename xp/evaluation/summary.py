@@ -22,7 +22,7 @@ from xp.tasks.row import TaskRow
 def summary_of(
     requested: Requested,
     spec: RunSpec,
-    asked: Sequence[tuple[TaskRow, int]],
+    episodes: Sequence[tuple[TaskRow, int]],
     records: Mapping[Number, Mapping[str, Any]],
     stopped: str | None,
     prices: tuple[float | None, float | None],
@@ -30,15 +30,15 @@ def summary_of(
     """The content of eval.json.
 
     Args:
-        asked: all episodes of the evaluation.
+        episodes: all episodes of the evaluation.
         records: records of the played episodes.
         stopped: reason of an early stop; None: all episodes were played.
         prices: US dollars per million input tokens, and per million output tokens.
     """
-    numbers = [(row.task_id, sample) for row, sample in asked]
+    numbers = [(row.task_id, sample) for row, sample in episodes]
     played = {number: records[number] for number in numbers if number in records}
     rewards = rewards_of(records, numbers)
-    hashes = {row.task_id: row.task_hash for row, _ in asked}
+    hashes = {row.task_id: row.task_hash for row, _ in episodes}
     threshold = spec.evaluation.pass_threshold
     envs = {
         name: _figures(
@@ -87,7 +87,7 @@ def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, floa
 
 def judges_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Usage of judge models over all episodes that they scored; without the cost if one episode's is unknown."""
-    used = [own for record in records if (own := record["outcome"].get("judges"))]
+    used = [judges for record in records if (judges := record["outcome"].get("judges"))]
     return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
 
 
@@ -98,8 +98,8 @@ def _figures(
     limits: tuple[float | None, float | None],
 ) -> dict[str, Any]:
     """A Summary as JSON values, with statistics of the episodes."""
-    found = summarize(rewards, threshold, limits)
-    return {**_as_json(found), "bootstrap_differs": found.bootstrap_differs, **_episodes(records)}
+    summary = summarize(rewards, threshold, limits)
+    return {**_as_json(summary), "bootstrap_differs": summary.bootstrap_differs, **_episodes(records)}
 
 
 def _mix(
@@ -109,7 +109,7 @@ def _mix(
     envs: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Statistics over all environments as strata, weighted by their numbers of scored episodes."""
-    found = _as_json(summarize(rewards, threshold))
+    summary = _as_json(summarize(rewards, threshold))
     limits = reward_limits(one for task in rewards.values() for one in task)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
@@ -117,14 +117,14 @@ def _mix(
             estimates = [Estimate(**part) for part, _ in parts]
             weights = [part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts]
             mixed = bounded(mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits)
-            found[figure] = mixed and asdict(mixed)
-    found |= {"bootstrap": None, "bootstrap_differs": False}
+            summary[figure] = mixed and asdict(mixed)
+    summary |= {"bootstrap": None, "bootstrap_differs": False}
     bounds = [one["void_bounds"] for one in envs.values()]
-    return {**found, "void_bounds": found["void_bounds"] if any(bounds) else None, **_episodes(records)}
+    return {**summary, "void_bounds": summary["void_bounds"] if any(bounds) else None, **_episodes(records)}
 
 
-def _as_json(found: Summary) -> dict[str, Any]:
-    value = asdict(found)
+def _as_json(summary: Summary) -> dict[str, Any]:
+    value = asdict(summary)
     for name in ("pass_at_k", "pass_hat_k"):
         value[name] = {str(k): one for k, one in value[name].items()}
     return value

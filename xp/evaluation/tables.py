@@ -42,9 +42,9 @@ def notes(result: Result) -> Iterator[str]:
     name = f"{result['env']} / {result['model']['name']}"
     if result["status"] != "finished":
         yield f"{name}: {result['num_played']} of {result['num_asked']} episodes: {result['stopped']}"
-    for env, found in result["environments"].items():
+    for env, figures in result["environments"].items():
         yield from (
-            f"{name}: {line}" if len(result["environments"]) == 1 else f"{env}: {line}" for line in _notes(found)
+            f"{name}: {line}" if len(result["environments"]) == 1 else f"{env}: {line}" for line in _notes(figures)
         )
     cost = result["usage"]["cost_usd"]
     if cost is not None:
@@ -55,45 +55,45 @@ def notes(result: Result) -> Iterator[str]:
         yield f"{name}: judges: {read:,.0f} tokens read and {written:,.0f} written{price}"
 
 
-def _notes(found: Mapping[str, Any]) -> Iterator[str]:
-    if len(found["pass_at_k"]) > 1:
-        chances = [f"{k}: {one['value']:.0%}" for k, one in found["pass_at_k"].items()]
-        always = [f"{k}: {one['value']:.0%}" for k, one in found["pass_hat_k"].items()]
+def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
+    if len(figures["pass_at_k"]) > 1:
+        chances = [f"{k}: {one['value']:.0%}" for k, one in figures["pass_at_k"].items()]
+        always = [f"{k}: {one['value']:.0%}" for k, one in figures["pass_hat_k"].items()]
         yield f"one of k passes (pass@k)  {', '.join(chances)}"
         yield f"all of k pass (pass^k)    {', '.join(always)}"
-    if found["bootstrap_differs"]:
-        low, high = found["bootstrap"]
+    if figures["bootstrap_differs"]:
+        low, high = figures["bootstrap"]
         yield f"resampling tasks gives another interval of the reward: {low:.3f} to {high:.3f}"
-    if found["reward"] is None:
+    if figures["reward"] is None:
         yield "every episode is void: nothing is known of the reward"
-    elif found["reward"]["low"] is None:
-        reason = "one task says nothing about others" if found["num_tasks"] == 1 else "all tasks have the same reward"
+    elif figures["reward"]["low"] is None:
+        reason = "one task says nothing about others" if figures["num_tasks"] == 1 else "all tasks have the same reward"
         yield f"no interval of the reward: {reason}"
-    if (bounds := found["void_bounds"]) is not None:
+    if (bounds := figures["void_bounds"]) is not None:
         of = "the reward rule's limits" if bounds["of"] == "rule" else "the rewards that were seen"
         low, high = bounds["low"], bounds["high"]
-        yield f"{found['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
+        yield f"{figures['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
 
 
 def _rows(result: Result) -> Iterator[tuple[str, ...]]:
     envs = result["environments"]
-    for env, found in envs.items():
-        yield _row(env if len(envs) > 1 else result["env"], result["model"]["name"], found)
+    for env, figures in envs.items():
+        yield _row(env if len(envs) > 1 else result["env"], result["model"]["name"], figures)
     if len(envs) > 1:
         yield _row(f"{result['env']} (all)", result["model"]["name"], result["summary"])
 
 
-def _row(env: str, model: str, found: Mapping[str, Any]) -> tuple[str, ...]:
-    reward, passes = found["reward"], found["passes"]
+def _row(env: str, model: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
+    reward, passes = figures["reward"], figures["passes"]
     interval = f"{reward['low']:.3f} to {reward['high']:.3f}" if reward and reward["low"] is not None else "-"
     return (
         env,
         model,
-        f"{found['num_episodes']}",
+        f"{figures['num_episodes']}",
         "-" if reward is None else f"{reward['value']:.3f}",
         interval,
         "-" if passes is None else f"{passes['value']:.1%}",
-        str(found["num_void"]),
+        str(figures["num_void"]),
     )
 
 

@@ -51,16 +51,16 @@ def track(place: Path, result: Mapping[str, Any], spec: RunSpec, keys: Mapping[s
 
 def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
     """The numeric results, as `eval/ENVIRONMENT/...`, and those over all environments, as `eval/all/...`."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for env, figures in {**result["environments"], WHOLE: result["summary"]}.items():
         for name in ESTIMATES:
             estimate = figures[name] or {}
             for part, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
                 if estimate.get(part) is not None:
-                    found[f"eval/{env}/{name}{suffix}"] = float(estimate[part])
-        found |= {f"eval/{env}/{name}": float(figures[name]) for name in PLAIN if figures[name] is not None}
+                    metrics[f"eval/{env}/{name}{suffix}"] = float(estimate[part])
+        metrics |= {f"eval/{env}/{name}": float(figures[name]) for name in PLAIN if figures[name] is not None}
         for kind in ("pass_at_k", "pass_hat_k"):
-            found |= {f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()}
+            metrics |= {f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()}
     judges = {f"judges/{name}": value for name, value in result["usage"].get("judges", {}).items()}
     used = {name: value for name, value in (result["usage"] | judges).items() if isinstance(value, int | float)}
-    return {**found, **{f"eval/{WHOLE}/{name}": float(value) for name, value in used.items()}}
+    return {**metrics, **{f"eval/{WHOLE}/{name}": float(value) for name, value in used.items()}}

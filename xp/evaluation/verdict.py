@@ -66,12 +66,12 @@ def diagnose(outputs: Path, run: Path, record: RunRecord, tools: ToolUse | None 
         tools: use of tools, if the trajectories were read already; None: they are read.
     """
     history = history_of(run, record, tools)
-    found = symptoms(history)
-    return Diagnosis(run.name, *_verdict(outputs, run, record, history, found), found)
+    observed = symptoms(history)
+    return Diagnosis(run.name, *_verdict(outputs, run, record, history, observed), observed)
 
 
 def _verdict(
-    outputs: Path, run: Path, record: RunRecord, history: History, found: Sequence[Symptom]
+    outputs: Path, run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]
 ) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
         codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
@@ -85,24 +85,24 @@ def _verdict(
         (paired,) = compare_all(outputs, [run.name], settings({}).eval.margin)
     except XpError as error:
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
-    told = (
+    text = (
         f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {counted(paired.num_tasks, 'task')}"
     )
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
-        return _by_reward(paired, found, told)
-    broken = next((one for one in found if one.severity is Severity.BROKEN), None)
+        return _by_reward(paired, observed, text)
+    broken = next((one for one in observed if one.severity is Severity.BROKEN), None)
     if broken is not None:
-        return RunVerdict.BROKEN, f"{told}; {broken.rule}"
-    return RunVerdict.FLAT, f"{told}: no difference was shown"
+        return RunVerdict.BROKEN, f"{text}; {broken.rule}"
+    return RunVerdict.FLAT, f"{text}: no difference was shown"
 
 
-def _by_reward(paired: Paired, found: Sequence[Symptom], told: str) -> tuple[RunVerdict, str]:
+def _by_reward(paired: Paired, observed: Sequence[Symptom], text: str) -> tuple[RunVerdict, str]:
     """The verdict by the held-out rewards; a rise without more passed tasks does not count as learning."""
     if paired.difference < 0:
-        return RunVerdict.WORSE, told
+        return RunVerdict.WORSE, text
     passes = paired.passes
-    is_hacked = any(one.rule == HACKED for one in found) and passes.only_second <= passes.only_first
+    is_hacked = any(one.rule == HACKED for one in observed) and passes.only_second <= passes.only_first
     if not is_hacked:
-        return RunVerdict.LEARNED, told
+        return RunVerdict.LEARNED, text
     before, after = passes.both + passes.only_first, passes.both + passes.only_second
-    return RunVerdict.BROKEN, f"{told}, of which {before} passed before and {after} after; {HACKED}"
+    return RunVerdict.BROKEN, f"{text}, of which {before} passed before and {after} after; {HACKED}"

@@ -15,7 +15,7 @@ ENDPOINT: Final = "endpoint"
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvalRequest:
     """A parsed command line."""
 
     models: tuple[str, ...]
@@ -31,7 +31,7 @@ class Asked:
     config_dirs: tuple[Path, ...]
 
 
-def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
+def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
     """Parses the words; raises XpError for an unknown word, or without a model."""
     picked: dict[str, list[str]] = {"model": [], "run": [], "env": []}
     rest: list[str] = []
@@ -44,31 +44,31 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> Asked:
         else:
             raise XpError(f"{word}: not understood; see python -m xp eval --help")
     is_endpoint = ENDPOINT in picked["model"]
-    own, overrides = _own_settings(rest, is_endpoint)
-    found = settings(own)
-    names = tuple(one for one in (found.model.name or "").split(",") if one)
-    if is_endpoint and (found.model.url is None or not names):
+    values, overrides = _eval_settings(rest, is_endpoint)
+    parsed = settings(values)
+    names = tuple(one for one in (parsed.model.name or "").split(",") if one)
+    if is_endpoint and (parsed.model.url is None or not names):
         raise XpError(
             "model=endpoint needs model.url=URL and model.name=NAME, as in\n"
             "  python -m xp eval env=gsm8k model=endpoint model.url=http://127.0.0.1:8000/v1 model.name=my-model"
         )
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
-    if found.eval.engine is not Engine.TRANSFORMERS and not picked["run"] and set(picked["model"]) == {ENDPOINT}:
+    if parsed.eval.engine is not Engine.TRANSFORMERS and not picked["run"] and set(picked["model"]) == {ENDPOINT}:
         raise XpError(
-            f"eval.engine={found.eval.engine} plays models of this machine; "
+            f"eval.engine={parsed.eval.engine} plays models of this machine; "
             "an endpoint has an engine of its own: leave it out"
         )
     if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
         raise XpError(
             f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine=transformers, vllm or sglang"
         )
-    return Asked(
+    return EvalRequest(
         models=tuple(dict.fromkeys(picked["model"])),
         runs=tuple(dict.fromkeys(picked["run"])),
         envs=tuple(dict.fromkeys(picked["env"])),
         overrides=tuple(overrides),
-        settings=found,
+        settings=parsed,
         endpoint_names=names if is_endpoint else (),
         config_dirs=tuple(config_dirs),
     )
@@ -79,17 +79,17 @@ def is_option(model: str, config_dirs: Sequence[Path]) -> bool:
     return model in options("model", config_dirs)
 
 
-def _own_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, Any], list[str]]:
+def _eval_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, Any], list[str]]:
     """Path -> value for the settings of eval.yaml, and the words that belong to the spec."""
     paths = {f"{section}.{key}" for section, keys in defaults().items() for key in keys}
     if not is_endpoint:
         paths = {path for path in paths if not path.startswith("model.")}
-    own = [word for word in words if word.partition("=")[0] in paths]
+    chosen = [word for word in words if word.partition("=")[0] in paths]
     texts = ("model.url", "model.name", "model.key", "eval.python")
     # A URL or a name is not parsed as a value of an override; it stays as typed.
-    typed = {word.partition("=")[0]: word.partition("=")[2] for word in own if word.startswith(texts)}
-    parsed = parse_assignments([word for word in own if word.partition("=")[0] not in typed])
-    left = [word for word in words if word not in own]
+    typed = {word.partition("=")[0]: word.partition("=")[2] for word in chosen if word.startswith(texts)}
+    parsed = parse_assignments([word for word in chosen if word.partition("=")[0] not in typed])
+    left = [word for word in words if word not in chosen]
     if not is_endpoint and (strange := [word for word in left if word.startswith(("model.url=", "model.key="))]):
         raise XpError(f"{strange[0].partition('=')[0]} belongs to model=endpoint: add it")
     return {**parsed, **typed}, left

@@ -248,24 +248,24 @@ WHOLE_UPDATES = (Tier.BATCH, "training.updates_per_step")
 
 
 def with_shared(
-    own: tuple[Constraint, ...], spec: RunSpec, otherwise: tuple[Constraint, ...] = ()
+    constraints: tuple[Constraint, ...], spec: RunSpec, otherwise: tuple[Constraint, ...] = ()
 ) -> tuple[Constraint, ...]:
     """A trainer's own constraints, with those of the engine, which splits attention by heads, and of Megatron.
 
     Args:
-        own: constraints of the trainer.
+        constraints: constraints of the trainer.
         spec: the spec, which determines the other constraints.
         otherwise: constraints instead of Megatron's, if the policy uses another strategy.
     """
     is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
     has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
-    return (*own, *(HEADS if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
+    return (*constraints, *(HEADS if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
 
 
 def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Constraint]:
     """The violated constraints of the first tier that has any."""
-    found = [constraint for constraint in constraints if not constraint.holds(batch)]
-    return [constraint for constraint in found if constraint.tier == min(one.tier for one in found)]
+    violated = [constraint for constraint in constraints if not constraint.holds(batch)]
+    return [constraint for constraint in violated if constraint.tier == min(one.tier for one in violated)]
 
 
 MOST = 3
@@ -308,20 +308,20 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> lis
 
     The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
     """
-    found: dict[tuple[tuple[str, int], ...], Proposal] = {}
+    proposals: dict[tuple[tuple[str, int], ...], Proposal] = {}
     is_misplaced = any(constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints))
     for changes in islice(_placements(batch) if is_misplaced else _schedules(batch), MOST_TRIED):
         if _is_legal(batch, changes, constraints):
             cost = sum(WEIGHTS[name] * (0.25 + abs(math.log2(new / old))) for name, old, new in _steps(batch, changes))
             proposal = Proposal({FIELDS[name]: value for name, value in changes.items()}, cost)
-            found[tuple(sorted(changes.items()))] = proposal
-    kept: list[Proposal] = []
-    for proposal in sorted(found.values(), key=lambda one: (one.cost, len(one.changes), str(one))):
-        if not any(one.changes.items() <= proposal.changes.items() for one in kept):
-            kept.append(proposal)
-        if len(kept) == MOST:
+            proposals[tuple(sorted(changes.items()))] = proposal
+    nearest: list[Proposal] = []
+    for proposal in sorted(proposals.values(), key=lambda one: (one.cost, len(one.changes), str(one))):
+        if not any(one.changes.items() <= proposal.changes.items() for one in nearest):
+            nearest.append(proposal)
+        if len(nearest) == MOST:
             break
-    return kept
+    return nearest
 
 
 def _changed(batch: BatchShape, name: str, value: Any) -> BatchShape:
@@ -391,12 +391,12 @@ def spec_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
 def batch_refusals(spec: RunSpec) -> list[Refusal]:
     """Every violated constraint, with its formula, the numbers, the source, and the nearest legal batch shapes."""
     constraints, batch = spec_constraints(spec), batch_shape(spec)
-    found = broken(batch, constraints)
-    if not found:
+    violated = broken(batch, constraints)
+    if not violated:
         return []
     near = nearest_legal(batch, constraints)
     way_out = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
-    by_field = {constraint.field: constraint for constraint in reversed(found)}
+    by_field = {constraint.field: constraint for constraint in reversed(violated)}
     return [Refusal(constraint.field, f"{_what(constraint, batch)}; {way_out}") for constraint in by_field.values()]
 
 

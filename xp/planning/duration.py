@@ -135,11 +135,11 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> Duration | None:
     """The median step of the newest run of this shape; the first step of an attempt, with its start, is left out."""
-    wanted = _shape(spec.model_dump(mode="json"))
+    expected = _shape(spec.model_dump(mode="json"))
     files = sorted((outputs / "runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files:
         try:
-            if _recorded_shape(file, file.stat().st_mtime_ns) != wanted:
+            if _recorded_shape(file, file.stat().st_mtime_ns) != expected:
                 continue
             lines = read_metrics(file.with_name("metrics.jsonl"), "train")
         except XpError:

@@ -52,19 +52,19 @@ def chat_of(spec: RunSpec) -> Chat:
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:
     """Variable in the job -> variable at launch, over all members; raises XpError if two members differ."""
-    found: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
+    variables: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
     for member_name, member in spec.env.members.items():
-        wanted = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        of_member = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
         if needs_catalog_key(member):
-            wanted.setdefault(CATALOG_KEY, CATALOG_KEY)
-        for name, variable in wanted.items():
-            if found.setdefault(name, variable) != variable:
+            of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
+        for name, variable in of_member.items():
+            if variables.setdefault(name, variable) != variable:
                 raise XpError(
-                    f"env.members.{member_name}.secrets.{name}: another member reads it from {found[name]}, this one"
-                    f" from {variable}; use one variable",
+                    f"env.members.{member_name}.secrets.{name}: another member reads it from {variables[name]}, this"
+                    f" one from {variable}; use one variable",
                     ExitCode.CONFIG,
                 )
-    return found
+    return variables
 
 
 def user_modules(spec: RunSpec) -> tuple[str, ...]:

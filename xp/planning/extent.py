@@ -45,8 +45,8 @@ def num_tasks(spec: RunSpec) -> NumTasks:
         counts = read_manifest(Path(spec.outputs, task_set_place(spec))).counts
     except (OSError, ValueError):
         return named_tasks(spec)
-    found = {purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of) for purpose in Purpose}
-    return NumTasks(found[Purpose.TRAIN], found[Purpose.HELD_OUT])
+    sums = {purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of) for purpose in Purpose}
+    return NumTasks(sums[Purpose.TRAIN], sums[Purpose.HELD_OUT])
 
 
 def named_tasks(spec: RunSpec) -> NumTasks:
@@ -126,10 +126,10 @@ def _when(spec: RunSpec, during: int | None) -> str:
 
 def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
     """Refusals that are the same on every backend; `trains` False: no tasks are needed for steps."""
-    wanted, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
-    if wanted is not None and known.held_out is not None and wanted > known.held_out:
+    requested, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
+    if requested is not None and known.held_out is not None and requested > known.held_out:
         way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
-        yield Refusal("evaluation.num_tasks", f"{wanted} of {known.held_out} held-out tasks; {way_out}")
+        yield Refusal("evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {way_out}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal("evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them")
     if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
@@ -142,11 +142,11 @@ def _named(selection: Selection | HeldOutSpec) -> int | None:
 
 def _held_out(member: EnvMember) -> int | None:
     """Number of a member's held-out tasks; None for a share, whose num_tasks is only a bound."""
-    wanted = member.held_out
-    if wanted is None:
+    rule = member.held_out
+    if rule is None:
         return 0
-    is_in_train = wanted.split in member.train.split and wanted.indices is None and wanted.overlap is Overlap.FORBIDDEN
-    return None if wanted.split is None or is_in_train else _named(wanted)
+    is_in_train = rule.split in member.train.split and rule.indices is None and rule.overlap is Overlap.FORBIDDEN
+    return None if rule.split is None or is_in_train else _named(rule)
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
@@ -207,37 +207,37 @@ def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
     requests = canonical_request(prepare_config(spec))["members"]
     records = {name: _record_of(Path(spec.outputs), requests[name]) for name in spec.env.members}
     if all(_trains_nothing(member, records[name]) for name, member in spec.env.members.items()):
-        yield from (Refusal("env.train.split", evaluation_only(record)) for record in records.values())
+        yield from (Refusal("env.train.split", evaluation_only(one)) for one in records.values())
         return
     for name, member in spec.env.members.items():
-        found = records[name]
-        wanted, held_out = member.train.num_tasks, member.held_out
-        if found is None or set(found.train_splits) != set(member.train.split):
+        record = records[name]
+        requested, held_out = member.train.num_tasks, member.held_out
+        if record is None or set(record.train_splits) != set(member.train.split):
             continue
-        total = sum(found.sizes.get(split, 0) for split in member.train.split)
-        if held_out is None or wanted is None or not _is_share(held_out, found) or wanted != total:
+        total = sum(record.sizes.get(split, 0) for split in member.train.split)
+        if held_out is None or requested is None or not _is_share(held_out, record) or requested != total:
             continue
         key = member_key(spec, name)
         yield Refusal(
             f"{key}.train.num_tasks",
-            f"{wanted} tasks of {named(found.train_splits)}, which has {total}, and a share of them is to be held out;"
-            f" three ways out: {key}.train.num_tasks=null (all that are not held out), {key}.held_out=null (no"
-            f" evaluation), or {key}.held_out.split={found.train_splits[0]} {key}.held_out.overlap=allowed"
+            f"{requested} tasks of {named(record.train_splits)}, which has {total}, and a share of them is to be held"
+            f" out; three ways out: {key}.train.num_tasks=null (all that are not held out), {key}.held_out=null (no"
+            f" evaluation), or {key}.held_out.split={record.train_splits[0]} {key}.held_out.overlap=allowed"
             " (evaluated on training tasks, and labelled so)",
         )
 
 
-def _trains_nothing(member: EnvMember, found: HeldOutRecord | None) -> bool:
+def _trains_nothing(member: EnvMember, record: HeldOutRecord | None) -> bool:
     """Returns whether there are no training tasks, by the spec or because all splits are for evaluation."""
-    if found is None or member.train.split != ("train",):
+    if record is None or member.train.split != ("train",):
         return not member.train.split
-    return bool(found.sizes) and not found.train_splits
+    return bool(record.sizes) and not record.train_splits
 
 
-def _is_share(wanted: HeldOutSpec, found: HeldOutRecord) -> bool:
-    if wanted.indices is not None or wanted.overlap is Overlap.ALLOWED:
+def _is_share(held_out: HeldOutSpec, record: HeldOutRecord) -> bool:
+    if held_out.indices is not None or held_out.overlap is Overlap.ALLOWED:
         return False
-    return wanted.split in found.train_splits if wanted.split is not None else found.rule is Rule.SHARE
+    return held_out.split in record.train_splits if held_out.split is not None else record.rule is Rule.SHARE
 
 
 def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | None:
@@ -254,17 +254,17 @@ def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | Non
     return None
 
 
-def _rule(wanted: HeldOutSpec | None) -> str:
-    if wanted is None:
+def _rule(held_out: HeldOutSpec | None) -> str:
+    if held_out is None:
         return "nothing (held_out=null)"
-    if wanted.split is None:
-        own = ", ".join(OWN_SPLITS[:-1])
+    if held_out.split is None:
+        splits = ", ".join(OWN_SPLITS[:-1])
         return (
-            f"the environment's own {own} or {OWN_SPLITS[-1]}, else {wanted.fraction:g} of its training tasks by hash;"
-            " known after prepare"
+            f"the environment's own {splits} or {OWN_SPLITS[-1]}, else {held_out.fraction:g} of its training tasks"
+            " by hash; known after prepare"
         )
-    overlap = ", which training leaves in (overlap=allowed)" if wanted.overlap is Overlap.ALLOWED else ""
-    return f"of split {wanted.split}{overlap}; known after prepare"
+    overlap = ", which training leaves in (overlap=allowed)" if held_out.overlap is Overlap.ALLOWED else ""
+    return f"of split {held_out.split}{overlap}; known after prepare"
 
 
 def member_key(spec: RunSpec, name: str) -> str:

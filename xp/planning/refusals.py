@@ -21,14 +21,14 @@ from xp.spec.place import LauncherSpec
 def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     """Raises XpError(PLAN) with every reason why the spec cannot run; `trains` False: it is only evaluated."""
     row_lines(spec)
-    found = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
-    found += card_refusals(spec)
+    refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
+    refusals += card_refusals(spec)
     if trains:
-        found += [*profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
+        refusals += [*profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
         # Last: its remedy is searched among legal specs.
-        found = found or [*memory_refusals(spec)]
-    if found:
-        raise XpError("\n".join(map(str, found)), ExitCode.PLAN)
+        refusals = refusals or [*memory_refusals(spec)]
+    if refusals:
+        raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:

@@ -84,12 +84,12 @@ def meanings(
     """
     by_field = {row.field: row for row in rows}
     reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}
-    found = {}
+    result = {}
     for path in meant_fields(spec):
-        own = [by_field[above] for above in _upwards(path) if above in by_field]
-        reason = next((reasons[row.field] for row in own if row.field in reasons), reasons.get(path, ""))
-        found[path] = _meaning(own[0], spec, reason, written)
-    return found
+        of_path = [by_field[above] for above in _upwards(path) if above in by_field]
+        reason = next((reasons[row.field] for row in of_path if row.field in reasons), reasons.get(path, ""))
+        result[path] = _meaning(of_path[0], spec, reason, written)
+    return result
 
 
 def _upwards(path: str) -> Iterator[str]:

@@ -225,12 +225,12 @@ def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
         trains: whether a training follows, so that a set without training tasks is refused.
     """
     config = replace(_plain_config(spec), trains=trains)
-    found = profiles(spec)
+    by_name = profiles(spec)
     return replace(
         config,
         members={
-            name: replace(member, train=_by_profile(member.train, spec.env.members[name].train, found[name]))
-            if name in found
+            name: replace(member, train=_by_profile(member.train, spec.env.members[name].train, by_name[name]))
+            if name in by_name
             else member
             for name, member in config.members.items()
         },
@@ -294,20 +294,20 @@ def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
     return Stage("prepare", job)
 
 
-def _selection(wanted: SelectionSpec) -> Selection:
-    return Selection(wanted.split, wanted.num_tasks, wanted.indices, wanted.shuffle, wanted.seed)
+def _selection(train: SelectionSpec) -> Selection:
+    return Selection(train.split, train.num_tasks, train.indices, train.shuffle, train.seed)
 
 
-def _by_profile(selection: Selection, wanted: SelectionSpec, profile: Profile) -> Selection:
+def _by_profile(selection: Selection, train: SelectionSpec, profile: Profile) -> Selection:
     # With refresh_every, a task outside the bounds may be within them later.
-    bounds = None if wanted.refresh_every is not None else wanted.pass_rate
-    indices = profile.within(bounds, easy_first=wanted.easy_first)
-    return replace(selection, num_tasks=None, indices=indices[: wanted.num_tasks])
+    bounds = None if train.refresh_every is not None else train.pass_rate
+    indices = profile.within(bounds, easy_first=train.easy_first)
+    return replace(selection, num_tasks=None, indices=indices[: train.num_tasks])
 
 
-def _held_out(wanted: HeldOutSpec) -> HeldOut:
-    values = wanted.model_dump(exclude={"overlap"})
-    return HeldOut(**values, may_overlap=wanted.overlap is Overlap.ALLOWED)
+def _held_out(held_out: HeldOutSpec) -> HeldOut:
+    values = held_out.model_dump(exclude={"overlap"})
+    return HeldOut(**values, may_overlap=held_out.overlap is Overlap.ALLOWED)
 
 
 def rounds(spec: RunSpec) -> Rounds:
@@ -390,13 +390,13 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
 
 def _refresh(spec: RunSpec) -> dict[str, Refresh]:
     """Rules of the environments whose tasks are selected again during training."""
-    found = {}
+    rules = {}
     for name, profile in profiles(spec).items():
         train = spec.env.members[name].train
         if train.refresh_every is not None and train.pass_rate is not None:
             rates = {str(index): rate for index, rate in profile.rates.items()}
-            found[name] = Refresh(train.refresh_every, *train.pass_rate, train.easy_first, rates)
-    return found
+            rules[name] = Refresh(train.refresh_every, *train.pass_rate, train.easy_first, rates)
+    return rules
 
 
 def episode_files(spec: RunSpec, here: str) -> dict[str, str]:

@@ -44,19 +44,19 @@ def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[d
         environ: environment of the starting process.
         more: names that are passed in addition to the list, if they are set.
     """
-    wanted = re.compile("|".join(_pattern(name) for name in (*asked(environ), *more)) or r"(?!)")
+    pattern = re.compile("|".join(_pattern(name) for name in (*passed_names(environ), *more)) or r"(?!)")
     plain: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for name, value in environ.items():
         looks_secret = is_telling_value(value) or is_telling_name(name)
-        if wanted.fullmatch(name):
+        if pattern.fullmatch(name):
             (hidden if looks_secret else plain)[name] = value
         elif not looks_secret and (name.upper() in _NAMES or name.startswith(_PREFIXES)):
             plain[name] = value
     return plain, hidden
 
 
-def asked(environ: Mapping[str, str]) -> tuple[str, ...]:
+def passed_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Names that the user passes (`XP_PASS_ENV`); `*` matches any characters."""
     return tuple(name for name in re.split(r"[,\s]+", environ.get(PASS, "")) if name)
 

@@ -39,12 +39,12 @@ def resolve(
     Raises:
         XpError: SECRET; the message names every variable that is missing or empty.
     """
-    wanted = sorted(set(names))
-    if not wanted:
+    required = sorted(set(names))
+    if not required:
         return {}
-    held = os.environ if environ is None else environ
+    variables = os.environ if environ is None else environ
     filed = _read_dotenv(dotenv)
-    values = {name: held.get(name) or filed.get(name) or "" for name in wanted}
+    values = {name: variables.get(name) or filed.get(name) or "" for name in required}
     if missing := [name for name, value in values.items() if not value]:
         raise XpError(
             f"{', '.join(missing)}: this run needs {'it' if len(missing) == 1 else 'them'} and the environment has no"
@@ -63,9 +63,9 @@ class Redactor:
     """Masks known values in any text, plain and in base64, URL, JSON, HTML and shell encoding; and tokens by shape."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        found = {form for value in values for form in _forms(value)}
-        self._forms = sorted(found, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if found else None
+        forms = {form for value in values for form in _forms(value)}
+        self._forms = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if forms else None
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._forms)} forms)"

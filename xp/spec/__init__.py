@@ -124,8 +124,8 @@ def _as_trackers(value: Any) -> Any:
         return tuple(name.strip() for name in value.split(","))
     if isinstance(value, (list, tuple)):
         return tuple(value)
-    wanted = f"Input should be a tracker or a list of them ({', '.join(TrackerName)}); [] is none"
-    raise PydanticCustomError("trackers_type", "{wanted}", {"wanted": wanted})
+    message = f"Input should be a tracker or a list of them ({', '.join(TrackerName)}); [] is none"
+    raise PydanticCustomError("trackers_type", "{message}", {"message": message})
 
 
 Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_as_trackers)]

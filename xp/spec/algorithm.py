@@ -124,20 +124,20 @@ class Algorithm(Section):
 
     @model_validator(mode="after")
     def _scale_is_the_estimators(self) -> Algorithm:
-        wanted = SCALES.get(self.estimator, self.advantage_scale)
-        if self.advantage_scale is not wanted:
+        expected = SCALES.get(self.estimator, self.advantage_scale)
+        if self.advantage_scale is not expected:
             raise ValueError(
-                f"estimator={self.estimator} {SCALE_REASONS[self.estimator]}: set advantage_scale={wanted}"
+                f"estimator={self.estimator} {SCALE_REASONS[self.estimator]}: set advantage_scale={expected}"
             )
         return self
 
     @model_validator(mode="after")
     def _parts_belong_to_the_estimator(self) -> Algorithm:
         for field, estimator in (("advantage_fn", Estimator.CUSTOM), ("critic", Estimator.GAE)):
-            is_given, is_wanted = getattr(self, field) is not None, self.estimator is estimator
-            if is_wanted and not is_given:
+            is_given, is_needed = getattr(self, field) is not None, self.estimator is estimator
+            if is_needed and not is_given:
                 raise ValueError(f"estimator={estimator} needs {field}: set it, or use another estimator")
-            if is_given and not is_wanted:
+            if is_given and not is_needed:
                 raise ValueError(f"{field} is for estimator={estimator}, not {self.estimator}: set {field}=null")
         return self
 

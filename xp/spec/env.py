@@ -221,10 +221,10 @@ class EnvMember(Section):
 
     @model_validator(mode="after")
     def _fields_of_the_provider(self) -> EnvMember:
-        own = PROVIDER_FIELDS.get(self.provider)
+        fields = PROVIDER_FIELDS.get(self.provider)
         for provider, names in PROVIDER_FIELDS.items():
             for name in names:
-                if own is not None and name not in own and getattr(self, name) not in (None, {}):
+                if fields is not None and name not in fields and getattr(self, name) not in (None, {}):
                     raise ValueError(f"{name} belongs to provider={provider}; this environment's is {self.provider}")
         return self
 

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from xp.envs.config import Dialect
 from xp.errors import nearest
-from xp.plugins import CONTRIB, Kind, is_own, load, names
+from xp.plugins import CONTRIB, Kind, is_built_in, load, names
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class OpenName:
     """A member of an enumeration of xp's, or the name of an installed plugin, which stays a text."""
 
     kind: Kind
-    own: type[StrEnum]
+    enum: type[StrEnum]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         del source, handler
@@ -34,7 +34,7 @@ class OpenName:
 
     def _checked(self, value: Any) -> StrEnum | str:
         name = checked_name(self.kind, value)
-        return self.own(name) if is_own(self.kind, name) else name
+        return self.enum(name) if is_built_in(self.kind, name) else name
 
 
 DialectName = Annotated[Dialect | str, OpenName(Kind.DIALECT, Dialect)]
@@ -44,42 +44,42 @@ def checked_name(kind: Kind, value: Any, more: str = "") -> str:
     """Returns a name that xp or a plugin defines; for any other, pydantic reports all defined names."""
     known = names(kind)
     if isinstance(value, str) and value in known:
-        is_own(kind, value)
+        is_built_in(kind, value)
         return value
     quoted = [f"'{name}'" for name in known]
     expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}{more}"
     raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
 
 
-def checked_options(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_options(kind: Kind, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a name, as its own model `Options` completes them.
 
     Raises:
         ValueError: with every fault of the options; for any option, where the name is xp's own and has none.
         XpError: the plugin cannot be imported.
     """
-    if is_own(kind, name) and name not in CONTRIB.get(kind, ()):
-        if given:
-            keys = ", ".join(given)
+    if is_built_in(kind, name) and name not in CONTRIB.get(kind, ()):
+        if options:
+            keys = ", ".join(options)
             raise ValueError(f"{keys}: {kind.word}={name} has no options; only a plugin's has")
         return {}
     model = load(kind, name, needs=("Options",)).Options
     faults = [
         f"{key}: unknown key{nearest(key, model.model_fields)}; {kind.word}={name} has: {', '.join(model.model_fields)}"
-        for key in given
+        for key in options
         if key not in model.model_fields
     ]
     try:
-        found = model.model_validate_json(json.dumps(given))
+        validated = model.model_validate_json(json.dumps(options))
     except ValidationError as error:
-        faults += [_told(one) for one in error.errors() if one["type"] != "extra_forbidden"]
+        faults += [_fault_text(one) for one in error.errors() if one["type"] != "extra_forbidden"]
     if faults:
         raise ValueError("; ".join(faults))
-    completed: dict[str, Any] = found.model_dump(mode="json")
+    completed: dict[str, Any] = validated.model_dump(mode="json")
     return completed
 
 
-def _told(error: Any) -> str:
+def _fault_text(error: Any) -> str:
     """Text of an option's fault; a fault of several options together has its own text and shows no value."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "value_error":

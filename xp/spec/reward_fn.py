@@ -27,8 +27,8 @@ def _as_list(value: Any) -> Any:
     """Returns a list of functions with weights; one name becomes a list of one, with `PLAIN_WEIGHT`."""
     listed = value if isinstance(value, (list, tuple)) else [value]
     if not listed or not all(_may_be_one(one) for one in listed):
-        wanted = "Input should be package.module:function, or a list of those and of {fn: ..., weight: ...}"
-        raise PydanticCustomError("reward_fn_type", wanted)
+        message = "Input should be package.module:function, or a list of those and of {fn: ..., weight: ...}"
+        raise PydanticCustomError("reward_fn_type", message)
     return tuple({"fn": one, "weight": PLAIN_WEIGHT} if isinstance(one, str) else one for one in listed)
 
 

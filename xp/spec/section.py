@@ -174,21 +174,21 @@ def check_numbers_below(value: Any) -> Any:
     return value
 
 
-def _first_text(value: Any, is_wanted: Callable[[str], bool]) -> str | None:
-    return _first_leaf(value, lambda one: isinstance(one, str) and is_wanted(one))
+def _first_text(value: Any, is_match: Callable[[str], bool]) -> str | None:
+    return _first_leaf(value, lambda one: isinstance(one, str) and is_match(one))
 
 
-def _first_leaf(value: Any, is_wanted: Callable[[Any], bool], place: str = "") -> str | None:
-    """The path of the first value or key below mappings and lists that is wanted; None: there is none."""
+def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") -> str | None:
+    """The path of the first value or key below mappings and lists that matches; None: there is none."""
     if isinstance(value, Mapping):
-        if any(map(is_wanted, value)):
+        if any(map(is_match, value)):
             return place
         children = list(value.items())
     elif isinstance(value, (list, tuple)):
         children = list(enumerate(value))
     else:
-        return place if is_wanted(value) else None
-    paths = (_first_leaf(one, is_wanted, f"{place}.{key}" if place else str(key)) for key, one in children)
+        return place if is_match(value) else None
+    paths = (_first_leaf(one, is_match, f"{place}.{key}" if place else str(key)) for key, one in children)
     return next((path for path in paths if path is not None), None)
 
 

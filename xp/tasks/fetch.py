@@ -49,7 +49,7 @@ class _OpenBlock:
 
     block: Block
     entries: dict[int, ShardEntry]
-    wanted: list[tuple[Task, str]]
+    pending: list[tuple[Task, str]]
     """Tasks that are in no shard, each with its hash."""
 
 
@@ -131,7 +131,7 @@ class Fetcher:
         return tasks
 
     def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
-        wanted: list[tuple[Task, str]] = []
+        pending: list[tuple[Task, str]] = []
         for task in tasks:
             task_hash = hash_task(task)
             self._note_held_out(block, task_hash)
@@ -139,16 +139,16 @@ class Fetcher:
                 entries[task.index] = ShardEntry(task.index, task_hash)
                 self.watcher.fetched(1)
             else:
-                wanted.append((task, task_hash))
-        if tasks and not wanted:
+                pending.append((task, task_hash))
+        if tasks and not pending:
             self.work.write(block, entries)
-        if not wanted:
+        if not pending:
             return
-        opened = _OpenBlock(block, entries, wanted)
+        opened = _OpenBlock(block, entries, pending)
         future = asyncio.run_coroutine_threadsafe(self._fetch_block(opened), self._loop)
         self._flying[future] = opened
         future.add_done_callback(self._done.put)
-        while sum(len(one.wanted) for one in self._flying.values()) >= max(WINDOW, 2 * self.config.concurrency):
+        while sum(len(one.pending) for one in self._flying.values()) >= max(WINDOW, 2 * self.config.concurrency):
             self._collect()
 
     def _note_held_out(self, block: Block, task_hash: str) -> None:
@@ -189,7 +189,7 @@ class Fetcher:
 
         An exception in one task stops the others before their next session, and is raised.
         """
-        tasks = (self._fetch(opened, task, task_hash) for task, task_hash in opened.wanted)
+        tasks = (self._fetch(opened, task, task_hash) for task, task_hash in opened.pending)
         for error in await asyncio.gather(*tasks, return_exceptions=True):
             if error is not None:
                 raise error

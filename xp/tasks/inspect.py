@@ -24,7 +24,7 @@ COUNTS = "counts"
 """State of a directory with prompt lengths, beside a set."""
 OTHER: Final = "not of xp"
 """State of a directory whose name xp gives to none; it is listed and left alone."""
-_OWN: Final = re.compile(r"[0-9a-f]{20}(\.tokens|\.corrupt-[0-9]+)?(\.work)?")
+_XP_NAMES: Final = re.compile(r"[0-9a-f]{20}(\.tokens|\.corrupt-[0-9]+)?(\.work)?")
 """Names that xp gives: the key of a request, with suffixes (see `store.py`)."""
 
 
@@ -44,14 +44,14 @@ class Listed:
 
 def list_sets(store: Path) -> list[Listed]:
     """All directories of the store, the newest first."""
-    found = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()] if store.is_dir() else []
-    return sorted(found, key=lambda listed: -listed.modified)
+    sets = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()] if store.is_dir() else []
+    return sorted(sets, key=lambda listed: -listed.modified)
 
 
 def _look_at(path: Path) -> Listed:
     num_bytes = _size_of(path)
     manifest, state = None, "damaged"
-    if not _OWN.fullmatch(path.name):
+    if not _XP_NAMES.fullmatch(path.name):
         state = OTHER
     elif path.suffix == ".work":
         state = "unfinished"
@@ -84,13 +84,13 @@ def find_set(store: Path, key: str) -> Path:
 def verify_set(path: Path) -> TaskSet:
     """Checks all hashes of a set, and reads its whole table; raises XpError."""
     try:
-        found = prove(path)
-        deque(found.rows(), maxlen=0)
+        task_set = prove(path)
+        deque(task_set.rows(), maxlen=0)
     except (Broken, OSError, ValueError) as error:
         raise XpError(
             f"the task set {path} is damaged: {error}\nrun `python -m xp prepare` to build it again", ExitCode.TASKS
         ) from error
-    return found
+    return task_set
 
 
 def show_tasks(
@@ -126,18 +126,18 @@ def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed
         XpError: a key to keep is the beginning of no directory's; nothing is removed.
     """
     removed = []
-    found = list_sets(store)
-    for wanted in keep:
-        if not wanted or not any(listed.path.name.startswith(wanted) for listed in found if listed.state != OTHER):
+    sets = list_sets(store)
+    for prefix in keep:
+        if not prefix or not any(listed.path.name.startswith(prefix) for listed in sets if listed.state != OTHER):
             raise XpError(
-                f"--keep {wanted!r}: no task set in {store} begins with it, and nothing was removed;"
+                f"--keep {prefix!r}: no task set in {store} begins with it, and nothing was removed;"
                 " python -m xp tasks list shows the keys"
             )
-    for listed in found:
+    for listed in sets:
         if listed.state == OTHER:
             continue
         key = listed.path.name.partition(".")[0]
-        is_kept = any(key.startswith(wanted) for wanted in keep)
+        is_kept = any(key.startswith(prefix) for prefix in keep)
         if is_kept and listed.state in ("whole", "unfinished", COUNTS):
             continue
         with writing_below(store), try_lock(store / f".{key}.lock") as is_free:

@@ -66,8 +66,8 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
             raise XpError(f"task {row.task_id}: {fault}; leave it out, or choose another model", fault.code) from None
 
     lengths = count_tokens(directory, rows, chat.digest(), length)
-    kept = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
-    if not kept:
+    fitting = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
+    if not fitting:
         shortest = f"the shortest has {min(lengths.values())}" if lengths else f"all have more than {2 * max_tokens}"
         raise XpError(
             f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} ({shortest});"
@@ -78,11 +78,11 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
     shortest = str(min(lengths.values()))
     sizes = longest if shortest == longest else f"{shortest} to {longest}"
     print(
-        f"{len(kept)} of {len(rows)} tasks; prompts of {sizes} tokens,"
-        f" {len(rows) - len(kept)} left out as longer than {max_tokens}",
+        f"{len(fitting)} of {len(rows)} tasks; prompts of {sizes} tokens,"
+        f" {len(rows) - len(fitting)} left out as longer than {max_tokens}",
         flush=True,
     )
-    return kept
+    return fitting
 
 
 MOST_OPENED: Final = 8
@@ -110,12 +110,12 @@ def check_unchanged(
             answer.
     """
     for name, member in config.members.items():
-        own = [row for row in rows if row.env == name]
-        if not own or (member.env.serve is not None and member.env.rows is None):
+        env_rows = [row for row in rows if row.env == name]
+        if not env_rows or (member.env.serve is not None and member.env.rows is None):
             continue
         provider = load_provider(member.env, environ)
         try:
-            missing, described_anew = _differing(member, provider, own)
+            missing, described_anew = _differing(member, provider, env_rows)
             compared = () if member.env.prompt is PromptSource.LIVE else _some(described_anew)
             other = missing or [row for row in compared if _prompt(member, provider, row) != row.messages]
         finally:
@@ -123,15 +123,15 @@ def check_unchanged(
         if other:
             raise XpError(
                 f"environment {name} ({_place(member)}) has other tasks than those that were prepared:"
-                f" {len(missing) + len(described_anew)} of {len(own)} differ, such as {other[0].task_id}\n"
+                f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again",
                 ExitCode.TASKS,
             )
         if compared:
             print(
-                f"environment {name} describes {len(described_anew)} of {len(own)} tasks differently now; their prompts"
-                f" are the same ({len(compared)} compared)",
+                f"environment {name} describes {len(described_anew)} of {len(env_rows)} tasks differently now; their"
+                f" prompts are the same ({len(compared)} compared)",
                 flush=True,
             )
 
@@ -147,19 +147,19 @@ def _differing(
     """Tasks that do not exist any more, and those with another hash."""
     missing: list[TaskRow] = []
     described_anew: list[TaskRow] = []
-    for split, wanted in _by_split(rows):
+    for split, split_rows in _by_split(rows):
         size = ask(member, partial(provider.num_tasks, split), KNOWN_AGAIN)
-        there = [row for row in wanted if row.index < size]
+        there = [row for row in split_rows if row.index < size]
         tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), KNOWN_AGAIN)
         now = {task.index: hash_task(task) for task in tasks}
-        missing += [row for row in wanted if row.index >= size]
+        missing += [row for row in split_rows if row.index >= size]
         described_anew += [row for row in there if now.get(row.index) != row.task_hash]
     return missing, described_anew
 
 
 def _by_split(rows: Sequence[TaskRow]) -> Iterator[tuple[str, list[TaskRow]]]:
     ordered = sorted(rows, key=lambda row: (row.split, row.index))
-    return ((split, list(found)) for split, found in groupby(ordered, lambda row: row.split))
+    return ((split, list(group)) for split, group in groupby(ordered, lambda row: row.split))
 
 
 def _some(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:

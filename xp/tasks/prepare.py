@@ -38,11 +38,11 @@ def prepare(
         XpError: see docs/exit-codes.md; no incomplete set is left.
     """
     path = root / config.store / request_key(config)
-    found = find_whole(path, config.allow_missing_fraction)
-    if found is not None:
-        print(f"prepare: {_size(found)} recognised in {path}", flush=True)
-        print_held_out(found.manifest)
-        return _trainable(config, found)
+    task_set = find_whole(path, config.allow_missing_fraction)
+    if task_set is not None:
+        print(f"prepare: {_size(task_set)} recognised in {path}", flush=True)
+        print_held_out(task_set.manifest)
+        return _trainable(config, task_set)
     with writing_below(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         from xp.tasks.shards import builder_lock
@@ -60,10 +60,10 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
     from xp.tasks.shards import WorkDirectory
 
     try:
-        found = prove(path)
-        if found.manifest.missing_fraction() <= config.allow_missing_fraction:
-            print(f"prepare: {_size(found)} in {path}, built by another process", flush=True)
-            return found
+        task_set = prove(path)
+        if task_set.manifest.missing_fraction() <= config.allow_missing_fraction:
+            print(f"prepare: {_size(task_set)} in {path}, built by another process", flush=True)
+            return task_set
         _say(f"prepare: {path.name} lacks more tasks than is permitted; building it again")
     except FileNotFoundError:
         pass
@@ -122,11 +122,11 @@ def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dic
     return versions, selected
 
 
-def _trainable(config: PrepareConfig, found: TaskSet) -> TaskSet:
+def _trainable(config: PrepareConfig, task_set: TaskSet) -> TaskSet:
     """Returns the set; raises XpError if a training follows and there are no training tasks."""
-    if config.trains and not found.num_tasks(Purpose.TRAIN):
-        raise _nothing_to_train_on(found.manifest.held_out)
-    return found
+    if config.trains and not task_set.num_tasks(Purpose.TRAIN):
+        raise _nothing_to_train_on(task_set.manifest.held_out)
+    return task_set
 
 
 def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
@@ -138,9 +138,9 @@ def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
-def _size(found: TaskSet) -> str:
-    train, held_out = found.num_tasks(Purpose.TRAIN), found.num_tasks(Purpose.HELD_OUT)
-    return f"task set {found.key} ({train} training, {held_out} held-out tasks)"
+def _size(task_set: TaskSet) -> str:
+    train, held_out = task_set.num_tasks(Purpose.TRAIN), task_set.num_tasks(Purpose.HELD_OUT)
+    return f"task set {task_set.key} ({train} training, {held_out} held-out tasks)"
 
 
 def _say(line: str) -> None:

@@ -33,8 +33,8 @@ class Profile:
     def within(self, bounds: tuple[float, float] | None, *, easy_first: bool) -> tuple[int, ...]:
         """Indices of the tasks with rates within the bounds, both included; bounds None: all tasks."""
         low, high = bounds or (0.0, 1.0)
-        found = [index for index, rate in sorted(self.rates.items()) if low <= rate <= high]
-        return tuple(sorted(found, key=lambda index: -self.rates[index]) if easy_first else found)
+        indices = [index for index, rate in sorted(self.rates.items()) if low <= rate <= high]
+        return tuple(sorted(indices, key=lambda index: -self.rates[index]) if easy_first else indices)
 
     def counts(self, bounds: tuple[float, float]) -> tuple[int, int, int]:
         """Numbers of tasks below, within and above the bounds."""
@@ -102,13 +102,14 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
     for name, other in members.items():
         if all(other.get(field) == request.get(field) for field in IDENTITY):
             return str(name)
-    wanted, *found = (_words(one) for one in (request, *members.values()))
-    if wanted in found:
+    expected, *others = (_words(one) for one in (request, *members.values()))
+    if expected in others:
         raise XpError(
-            f"{place} was played before the code of the environment ({wanted}) changed: profile the tasks again",
+            f"{place} was played before the code of the environment ({expected}) changed: profile the tasks again",
             ExitCode.CONFIG,
         )
-    raise XpError(f"{place} is of another environment: expected {wanted}; got {' and '.join(found)}", ExitCode.CONFIG)
+    got = " and ".join(others)
+    raise XpError(f"{place} is of another environment: expected {expected}; got {got}", ExitCode.CONFIG)
 
 
 def _words(request: Mapping[str, Any]) -> str:

@@ -76,14 +76,14 @@ def _by_group(rows: Sequence[TaskRow], lengths: Mapping[str, int], limit: int) -
     groups: dict[tuple[str, Purpose], list[int | None]] = {}
     for row in rows:
         groups.setdefault((row.env, row.purpose), []).append(lengths.get(row.task_id))
-    return {group: _lengths(found, limit) for group, found in groups.items()}
+    return {group: _lengths(numbers, limit) for group, numbers in groups.items()}
 
 
-def _lengths(found: Sequence[int | None], limit: int) -> Lengths:
-    known = [number for number in found if number is not None]
-    longest = str(max(known)) if len(known) == len(found) else f"over {2 * limit}"
-    too_long = sum(number is None or number > limit for number in found) / len(found)
-    return Lengths(len(found), sum(known) / len(known) if known else math.inf, longest, too_long)
+def _lengths(numbers: Sequence[int | None], limit: int) -> Lengths:
+    known = [number for number in numbers if number is not None]
+    longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
+    too_long = sum(number is None or number > limit for number in numbers) / len(numbers)
+    return Lengths(len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long)
 
 
 SUFFIX: Final = ".tokens"

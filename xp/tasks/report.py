@@ -103,8 +103,8 @@ def _characters(count: Count) -> str:
 
 
 def _tokens(lengths: Counted, env: str, purpose: str) -> list[str]:
-    found = lengths.groups.get((env, Purpose(purpose)))
-    return ["-"] * 3 if found is None else [f"{found.mean:.0f}", found.longest, f"{found.too_long:.1%}"]
+    group = lengths.groups.get((env, Purpose(purpose)))
+    return ["-"] * 3 if group is None else [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"]
 
 
 def print_held_out(manifest: Manifest) -> None:

@@ -100,11 +100,11 @@ def _canonical_selection(selection: Selection) -> dict[str, Any]:
     return {"split": split} | _canonical_choice(selection)
 
 
-def _canonical_choice(wanted: Selection | HeldOut) -> dict[str, Any]:
-    if wanted.indices is not None:
-        return {"indices": list(wanted.indices)}
-    seed = wanted.seed if wanted.shuffle else None
-    return {"num_tasks": wanted.num_tasks, "shuffle": wanted.shuffle, "seed": seed}
+def _canonical_choice(choice: Selection | HeldOut) -> dict[str, Any]:
+    if choice.indices is not None:
+        return {"indices": list(choice.indices)}
+    seed = choice.seed if choice.shuffle else None
+    return {"num_tasks": choice.num_tasks, "shuffle": choice.shuffle, "seed": seed}
 
 
 def _canonical_rule(held_out: HeldOut, train: tuple[str, ...]) -> dict[str, Any]:
@@ -128,11 +128,11 @@ def identities(config: PrepareConfig) -> dict[str, str]:
     }
 
 
-def differing_fields(wanted: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> list[str]:
-    """Fields in which two requests differ, each as `field: found -> wanted`."""
+def differing_fields(expected: Mapping[str, Any], actual: Mapping[str, Any], at: str = "") -> list[str]:
+    """Fields in which two requests differ, each as `field: actual -> expected`."""
     lines = []
-    for key in sorted({*wanted, *found}):
-        mine, theirs = wanted.get(key), found.get(key)
+    for key in sorted({*expected, *actual}):
+        mine, theirs = expected.get(key), actual.get(key)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
             lines += differing_fields(mine, theirs, f"{at}{key}.")
         elif mine != theirs:

@@ -114,8 +114,8 @@ def some_rows(path: Path, every: int) -> Iterator[TaskRow]:
     first = 0
     with _reading(path):
         for batch in _batches(path):
-            if wanted := list(range(first, batch.num_rows, every)):
-                yield from _rows(batch.take(wanted))
+            if positions := list(range(first, batch.num_rows, every)):
+                yield from _rows(batch.take(positions))
             first = (first - batch.num_rows) % every
 
 

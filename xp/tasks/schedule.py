@@ -34,15 +34,15 @@ def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool)
     members: dict[str, list[Row]] = {}
     for row in rows:
         members.setdefault(row.env, []).append(row)
-    total = sum(own[0].weight for own in members.values())
-    shares = {name: own[0].weight / total for name, own in members.items()}
-    streams = {name: _epochs(own, f"{seed}/{name}", shuffle) for name, own in members.items()}
-    given = dict.fromkeys(members, 0)
+    total = sum(tasks[0].weight for tasks in members.values())
+    shares = {name: tasks[0].weight / total for name, tasks in members.items()}
+    streams = {name: _epochs(tasks, f"{seed}/{name}", shuffle) for name, tasks in members.items()}
+    counts = dict.fromkeys(members, 0)
     order = []
     for position in range(1, num_prompts + 1):
-        behind = {name: shares[name] * position - given[name] for name in members}
+        behind = {name: shares[name] * position - counts[name] for name in members}
         name = max(behind, key=lambda member: behind[member])
-        given[name] += 1
+        counts[name] += 1
         order.append(next(streams[name]))
     return order
 

@@ -90,24 +90,24 @@ class _Selecting:
         return self._train.splits
 
     def _choose_held_out(self, train: tuple[str, ...]) -> tuple[Rule, tuple[str, ...], list[Place]]:
-        wanted = self._held_out
-        if wanted is None:
+        held_out = self._held_out
+        if held_out is None:
             return Rule.NOTHING, (), []
-        split = self._own_split(wanted, train)
-        if split is not None and (split not in train or wanted.may_overlap or wanted.indices is not None):
-            chosen = _take(f"env {self._env}: held_out selects", wanted, self._places((split,)))
+        split = self._held_out_split(held_out, train)
+        if split is not None and (split not in train or held_out.may_overlap or held_out.indices is not None):
+            chosen = _take(f"env {self._env}: held_out selects", held_out, self._places((split,)))
             return Rule.SPLIT, (split,), chosen
         sources = train if split is None else (split,)
-        return Rule.SHARE, sources, self._share(wanted, sources)
+        return Rule.SHARE, sources, self._share(held_out, sources)
 
-    def _own_split(self, wanted: HeldOut, train: tuple[str, ...]) -> str | None:
-        if wanted.split is not None:
-            self._check(wanted.split, "held_out")
-            return wanted.split
+    def _held_out_split(self, held_out: HeldOut, train: tuple[str, ...]) -> str | None:
+        if held_out.split is not None:
+            self._check(held_out.split, "held_out")
+            return held_out.split
         offered = (name for name in OWN_SPLITS if name in self._names and name not in train)
         return next((name for name in offered if self._size(name) > 0), None)
 
-    def _share(self, wanted: HeldOut, sources: tuple[str, ...]) -> list[Place]:
+    def _share(self, held_out: HeldOut, sources: tuple[str, ...]) -> list[Place]:
         """Held-out share of an exact size: the tasks with the smallest hashes. When a split grows, only tasks whose
         hash is near the largest of these may change sides."""
         places = self._places(sources)
@@ -117,31 +117,31 @@ class _Selecting:
                 "set held_out to null, or held_out.overlap=allowed with held_out.split"
             )
         if len(places) > LARGE:
-            return self._share_of_many(wanted, places)
-        ranks = self._ranks(wanted.seed, sources)
+            return self._share_of_many(held_out, places)
+        ranks = self._ranks(held_out.seed, sources)
         order = sorted(places, key=lambda place: (ranks[place], place))
-        count = math.ceil(round(wanted.fraction * len(places), 6))
-        count = min(count, wanted.num_tasks or count)
+        count = math.ceil(round(held_out.fraction * len(places), 6))
+        count = min(count, held_out.num_tasks or count)
         share = set(order[: max(1, min(count, len(places) - 1))])
         return [place for place in places if place in share]
 
-    def _share_of_many(self, wanted: HeldOut, places: Places) -> list[Place]:
+    def _share_of_many(self, held_out: HeldOut, places: Places) -> list[Place]:
         """The same share by index; with `num_tasks`, the first ones, which do not change when tasks are added."""
         self._identity = Identity.INDEX
         where = f"env {self._env}: held_out selects"
-        if wanted.num_tasks is None or wanted.num_tasks > MOST_CHOSEN:
-            _refuse_too_many(where, round(len(places) * wanted.fraction), "held_out.num_tasks")
-        below = (place for place in places if _rank(wanted.seed, f"{place[0]}/{place[1]}") < wanted.fraction)
-        found = list(islice(below, wanted.num_tasks))
-        return found[: len(places) - 1] or [places[0]]
+        if held_out.num_tasks is None or held_out.num_tasks > MOST_CHOSEN:
+            _refuse_too_many(where, round(len(places) * held_out.fraction), "held_out.num_tasks")
+        below = (place for place in places if _rank(held_out.seed, f"{place[0]}/{place[1]}") < held_out.fraction)
+        chosen = list(islice(below, held_out.num_tasks))
+        return chosen[: len(places) - 1] or [places[0]]
 
     def _ranks(self, seed: int, sources: tuple[str, ...]) -> dict[Place, float]:
         contents = {split: self._splits.contents(split) for split in sources}
-        self._identity = Identity.INDEX if any(found is None for found in contents.values()) else Identity.CONTENT
+        self._identity = Identity.INDEX if any(content is None for content in contents.values()) else Identity.CONTENT
         ranks = {}
         for split, index in self._places(sources):
-            found = contents[split]
-            what = found[index] if found is not None and self._identity is Identity.CONTENT else f"{split}/{index}"
+            content = contents[split]
+            what = content[index] if content is not None and self._identity is Identity.CONTENT else f"{split}/{index}"
             ranks[split, index] = _rank(seed, what)
         return ranks
 
@@ -161,10 +161,10 @@ class _Selecting:
                 f" and are held out as well\n{_ways_out('other train.indices')}"
             )
         rest = places.without(held_out)
-        wanted = self._train.num_tasks
-        if held_out and wanted is not None and len(rest) < wanted <= len(places):
+        number = self._train.num_tasks
+        if held_out and number is not None and len(rest) < number <= len(places):
             raise XpError(
-                f"env {self._env}: train selects {wanted} tasks, but {len(places) - len(rest)} of the {len(places)} of"
+                f"env {self._env}: train selects {number} tasks, but {len(places) - len(rest)} of the {len(places)} of"
                 f" {named(names)} are held out\n{_ways_out(f'train.num_tasks={len(rest)}, or null for all the others')}"
             )
         chosen = _take(f"env {self._env}: train selects", self._train, rest, places)
@@ -215,18 +215,18 @@ def _refuse_too_many(where: str, count: int, key: str) -> None:
         )
 
 
-def _take(where: str, wanted: Selection | HeldOut, available: Places, whole: Places | None = None) -> list[Place]:
+def _take(where: str, selection: Selection | HeldOut, available: Places, whole: Places | None = None) -> list[Place]:
     """The wanted places among the available ones; indices are positions within the whole split."""
-    if wanted.indices == ():
+    if selection.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole
     splits = named(whole.splits)
-    if wanted.indices is not None:
-        wrong = [index for index in wanted.indices if not 0 <= index < len(whole)]
+    if selection.indices is not None:
+        wrong = [index for index in selection.indices if not 0 <= index < len(whole)]
         if wrong:
             raise XpError(f"{where} indices {wrong[:5]}, but {splits} has tasks 0 to {len(whole) - 1}")
-        return [whole[index] for index in dict.fromkeys(wanted.indices)]
-    count = len(available) if wanted.num_tasks is None else wanted.num_tasks
+        return [whole[index] for index in dict.fromkeys(selection.indices)]
+    count = len(available) if selection.num_tasks is None else selection.num_tasks
     if count > len(available):
         raise XpError(
             f"{where} {count} tasks, but {splits} has {len(available)} for it\n"
@@ -234,9 +234,9 @@ def _take(where: str, wanted: Selection | HeldOut, available: Places, whole: Pla
         )
     if count == 0:
         raise XpError(f"{where} no task at all from {splits}", ExitCode.TASKS)
-    _refuse_too_many(where, count, f"{'train' if isinstance(wanted, Selection) else 'held_out'}.num_tasks")
-    if wanted.shuffle:
-        return drawn(available, count, f"{wanted.seed}/{'+'.join(whole.splits)}")
+    _refuse_too_many(where, count, f"{'train' if isinstance(selection, Selection) else 'held_out'}.num_tasks")
+    if selection.shuffle:
+        return drawn(available, count, f"{selection.seed}/{'+'.join(whole.splits)}")
     return first(available, count)
 
 

@@ -73,10 +73,10 @@ def prove(path: Path) -> TaskSet:
 def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
     """The set at `path` if it is valid and lacks at most the allowed share of tasks; never raises for its content."""
     try:
-        found = prove(path)
+        task_set = prove(path)
     except (Broken, OSError):
         return None
-    return found if found.manifest.missing_fraction() <= allow_missing_fraction else None
+    return task_set if task_set.manifest.missing_fraction() <= allow_missing_fraction else None
 
 
 def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
@@ -91,24 +91,24 @@ def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
             differing fields.
     """
     try:
-        found = prove(path)
+        task_set = prove(path)
     except FileNotFoundError:
         raise _refusal(f"there is no task set at {path}") from None
     except Broken as error:
         raise _refusal(f"the task set {path} is damaged: {error}") from error
     if expected is None:
-        return found
-    differences = differing_fields(canonical_request(expected), found.manifest.request)
+        return task_set
+    differences = differing_fields(canonical_request(expected), task_set.manifest.request)
     if differences:
         raise _refusal(f"the task set {path} is of another request ({_listed(differences)})")
-    missing = found.manifest.missing_fraction()
+    missing = task_set.manifest.missing_fraction()
     if missing > expected.allow_missing_fraction:
-        lost = counted(len(found.manifest.failures), "task")
+        lost = counted(len(task_set.manifest.failures), "task")
         raise _refusal(
             f"the task set {path} is partial: {lost} missing ({missing:.1%} of an "
             f"environment's), and preparation.allow_missing_fraction is {expected.allow_missing_fraction}",
         )
-    return found
+    return task_set
 
 
 def _refusal(message: str) -> XpError:

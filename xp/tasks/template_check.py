@@ -180,10 +180,10 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
             yield f"the chat template supports no system message{_reason(text)}; {_without_system(is_ours)}"
     if not tools or not takes_system:
         return
-    bare, told = _try(chat, opening, []), _try(chat, opening, tools)
-    lost = [name for name in _names(tools) if _count(told, name) <= _count(bare, name)]
+    bare, with_tools = _try(chat, opening, []), _try(chat, opening, tools)
+    lost = [name for name in _names(tools) if _count(with_tools, name) <= _count(bare, name)]
     if lost:
-        yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(told)}; {_way_out(chat)}"
+        yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(with_tools)}; {_way_out(chat)}"
 
 
 def _without_system(is_ours: bool) -> str:
@@ -199,34 +199,34 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
         Message(role="tool", content=text, name=name, tool_call_id=call_id(number))
         for number, (text, name) in enumerate(zip(_RESULTS, names, strict=False))
     ]
-    for said in ([_NUDGE], results[:1], results) if tools else ([_NUDGE],):
-        if (reason := _reply_fault(chat, said)) is not None:
+    for reply in ([_NUDGE], results[:1], results) if tools else ([_NUDGE],):
+        if (reason := _reply_fault(chat, reply)) is not None:
             what, way_out = "what a tool answers", _way_out(chat)
-            if said == [_NUDGE]:
+            if reply == [_NUDGE]:
                 what, way_out = "a message after an assistant's turn", "choose another model"
             return TemplateReport((f"the chat template does not render {what}{reason}; {way_out}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
     # Qwen3's template removes thinking before a user's message, but keeps it before a tool's result.
     replies = [results[:1], [_NUDGE]] if tools else [[_NUDGE]]
-    wholes = [_try(chat, [*opening, turn, *chat.said(said)], tools) for said in replies]
-    parts = [before + _TURN + chat.rendered_reply(said) for said in replies]
+    wholes = [_try(chat, [*opening, turn, *chat.env_messages(reply)], tools) for reply in replies]
+    parts = [before + _TURN + chat.rendered_reply(reply) for reply in replies]
     keeps_thoughts, keeps_calls = (all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL))
     return TemplateReport((), wholes == parts, keeps_thoughts, keeps_calls)
 
 
-def _reply_fault(chat: ChatTokens, said: Sequence[Message]) -> str | None:
+def _reply_fault(chat: ChatTokens, reply: Sequence[Message]) -> str | None:
     """The reason why a reply is not rendered after a cut turn, or after one that ended with one of the tokens.
 
     None: it is rendered.
     """
     try:
         for last_id in (None, *chat.end_ids):
-            chat.reply(said, last_id=last_id)
-        text = chat.rendered_reply(said)
+            chat.reply(reply, last_id=last_id)
+        text = chat.rendered_reply(reply)
     except TemplateFault as fault:
         return f" ({fault.reason})"
-    return None if all(message["content"] in text for message in said) else ""
+    return None if all(message["content"] in text for message in reply) else ""
 
 
 def _way_out(chat: ChatTokens) -> str:

@@ -67,14 +67,14 @@ def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -
     Raises:
         XpError: (TASKS) there are fewer tasks than one step needs; (CONFIG) a resumed run has made more steps already.
     """
-    found = length.over(num_tasks, prompts_per_step)
-    if found.epochs is not None:
+    fixed = length.over(num_tasks, prompts_per_step)
+    if fixed.epochs is not None:
         made = last_step(stage.parent.parent / "metrics.jsonl") or 0
-        if made > found.steps:
-            raise XpError(f"training.epochs={found.epochs}: these are {found.steps} steps, and {made} are made already")
-    if found.epochs is not None:
-        size = f"{counted(found.epochs, 'epoch')} of {counted(num_tasks, 'task')}"
-        print(f"{size}, {prompts_per_step} a step: {counted(found.steps, 'step')}", flush=True)
-    content = {"epochs": found.epochs, "num_steps": found.steps, "num_tasks": num_tasks}
+        if made > fixed.steps:
+            raise XpError(f"training.epochs={fixed.epochs}: these are {fixed.steps} steps, and {made} are made already")
+    if fixed.epochs is not None:
+        size = f"{counted(fixed.epochs, 'epoch')} of {counted(num_tasks, 'task')}"
+        print(f"{size}, {prompts_per_step} a step: {counted(fixed.steps, 'step')}", flush=True)
+    content = {"epochs": fixed.epochs, "num_steps": fixed.steps, "num_tasks": num_tasks}
     write_atomically(stage / FILE, json.dumps(content, indent=2) + "\n")
-    return found
+    return fixed

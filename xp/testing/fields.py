@@ -55,8 +55,8 @@ class Together(dict[str, Any]):
 
 def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
-        own = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
-        return [*own, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
+        variants = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
+        return [*variants, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]
@@ -91,8 +91,8 @@ LIVE = {
 def says_so(spec: RunSpec, field: str) -> bool:
     """Returns whether the backend's rows say that another value changes nothing."""
     meanings = backend_of(spec).meanings(spec)
-    own = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
-    return all(one.support is Support.EMULATED or one.receives.startswith(("nothing", "checked")) for one in own)
+    relevant = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
+    return all(one.support is Support.EMULATED or one.receives.startswith(("nothing", "checked")) for one in relevant)
 
 
 def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
@@ -103,14 +103,14 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
         fields: key paths.
     """
     plain = compose(base)
-    module, found = backend_of(plain), []
+    module, faults = backend_of(plain), []
     for field in fields:
         if field in CARRIED_BY_THE_RECORD or field.startswith("model.architecture") or field == "model.path":
             continue
         spec = compose([*base, LIVE[field]]) if field in LIVE else plain
         accepted = [other for other in changed(spec, field) if other != spec and not module.refusals(other)]
         if accepted and module.meanings(spec)[field].support is Support.UNSUPPORTED:
-            found.append(f"{field} is called unsupported and is not refused")
+            faults.append(f"{field} is called unsupported and is not refused")
         elif any(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted):
-            found.append(f"{field} changes nothing, and nobody says so")
-    return found
+            faults.append(f"{field} changes nothing, and nobody says so")
+    return faults

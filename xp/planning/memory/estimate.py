@@ -80,7 +80,7 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     activations = _activations(spec, shape, batch, tokens)
     is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
-    stays = {name: states[name] for name in _kept(spec) if name in states} if is_colocated else {}
+    stays = {name: states[name] for name in _staying(spec) if name in states} if is_colocated else {}
     engine_weights = 2.0 * weights.total / batch.engine_tensor
     kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
     return MemoryEstimate(
@@ -106,7 +106,7 @@ def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
     return min(largest, batch.micro * lengths.longest) / batch.context
 
 
-def _kept(spec: RunSpec) -> tuple[str, ...]:
+def _staying(spec: RunSpec) -> tuple[str, ...]:
     """States that stay on an accelerator while its engine generates."""
     use = _use(spec)
     return (*use.stays, "optimizer", CRITIC_OPTIMIZER) if use.leaves_optimizers else use.stays
@@ -122,18 +122,18 @@ def _has_engine(spec: RunSpec) -> bool:
 
 def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, batch: BatchShape) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
-    held, lora = _held(spec, weights, batch), spec.model.lora
+    on_rank, lora = _rank_parameters(spec, weights, batch), spec.model.lora
     strategy = spec.backend.parallel.strategy
     if strategy is Strategy.MEGATRON:
         dense = weights.dense / (batch.tensor * batch.pipeline)
         copies = batch.training // (_expert_ways(spec, batch) * batch.pipeline)
-        sharded = 12 * (dense / batch.ranks + (held - dense) / copies)
-        states = {"weights": 2 * held, "gradients": 4 * held, "optimizer": sharded}
+        sharded = 12 * (dense / batch.ranks + (on_rank - dense) / copies)
+        states = {"weights": 2 * on_rank, "gradients": 4 * on_rank, "optimizer": sharded}
     elif lora is not None:
-        trained = lora_parameters(shape, lora) * held / weights.total
-        states = {"weights": 2 * held + 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
+        trained = lora_parameters(shape, lora) * on_rank / weights.total
+        states = {"weights": 2 * on_rank + 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
     else:
-        states = {"weights": 4 * held, "gradients": 4 * held, "optimizer": 8 * held}
+        states = {"weights": 4 * on_rank, "gradients": 4 * on_rank, "optimizer": 8 * on_rank}
     # Policy and critic are computed in turn; the policy needs more, since it has the logits.
     if spec.algorithm.critic is not None and _use(spec).leaves_optimizers:
         states[CRITIC_OPTIMIZER] = states["optimizer"]
@@ -145,11 +145,11 @@ def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, ba
         states["head's gradient"] = _use(spec).head_bytes * weights.embedding
     needs_reference = spec.training.kl_coef > 0 and strategy is not Strategy.MEGATRON and lora is None
     if needs_reference and not spec.backend.parallel.offload_reference:
-        states["reference"] = 2 * held
+        states["reference"] = 2 * on_rank
     return states
 
 
-def _held(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
+def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
     """Parameters of the policy on one accelerator."""
     experts = weights.total - weights.dense
     match spec.backend.parallel.strategy:
@@ -183,10 +183,10 @@ def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchSha
     if isinstance(shape, Architecture) and shape.num_experts:
         inner = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 1)
     # Kept for a layer's backward pass: norms in and out, queries, keys, values, attention's output, gate, up, product.
-    kept = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
+    values = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
     width = 4 if spec.model.dtype is DType.FLOAT32 else 2
     layers = shape.num_layers / batch.pipeline
-    whole_layer = width * tokens * kept / batch.tensor
+    whole_layer = width * tokens * values / batch.tensor
     if spec.training.gradient_checkpointing:
         activations = layers * width * tokens * shape.hidden_size / batch.tensor + whole_layer
     else:

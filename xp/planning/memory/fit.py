@@ -108,16 +108,16 @@ def fit(spec: RunSpec, outputs: Path | None = None) -> MemoryFit:
     return MemoryFit(likely, worst, lengths, capacity, levers)
 
 
-def impossible_by(found: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
+def impossible_by(estimate: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
     """Returns the part that exceeds the memory for all lengths of episodes, and by how many bytes; None: none does.
 
     The assumed `OVERHEAD` is not counted.
     """
-    fixed = sum(size for name, size in found.training.items() if name not in BY_LENGTH) - OVERHEAD
+    fixed = sum(size for name, size in estimate.training.items() if name not in BY_LENGTH) - OVERHEAD
     if fixed > capacity:
         return "weights, gradients and optimizer", fixed - capacity
-    if found.generation and found.kv_room + ENGINE_OVERHEAD * found.engine_tensor < 0:
-        return "an engine's weights in its share", -found.kv_room / found.engine_tensor - ENGINE_OVERHEAD
+    if estimate.generation and estimate.kv_room + ENGINE_OVERHEAD * estimate.engine_tensor < 0:
+        return "an engine's weights in its share", -estimate.kv_room / estimate.engine_tensor - ENGINE_OVERHEAD
     return None
 
 
@@ -137,11 +137,11 @@ def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
     )
 
 
-def headroom(found: MemoryEstimate, capacity: float) -> float:
+def headroom(estimate: MemoryEstimate, capacity: float) -> float:
     """Free bytes in the tightest phase; an engine must have room for at least one whole episode."""
-    phases = [capacity - found.training_peak]
-    if found.generation:
-        phases += [capacity - found.generation_peak, found.kv_room - found.kv_episode]
+    phases = [capacity - estimate.training_peak]
+    if estimate.generation:
+        phases += [capacity - estimate.generation_peak, estimate.kv_room - estimate.kv_episode]
     return min(phases)
 
 
@@ -253,13 +253,13 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
             f"memory: not estimated: the config.json of {spec.model.path} is neither on this machine nor available"
             " from the hub"
         ]
-    found = fit(spec, outputs)
-    capacity, expected, worst = found.capacity / GB, found.expected, found.worst
+    result = fit(spec, outputs)
+    capacity, expected, worst = result.capacity / GB, result.expected, result.worst
     lines = [
         f"memory per accelerator, from the expected case to every episode at its limit"
         f" ({weights_of(shape).total / 1e9:.2f} B parameters{_uncounted(shape)}; arithmetic, with measured bytes of a"
         " logit):",
-        f"  micro-batch {_interval(expected.tokens, worst.tokens, 1, 0)} tokens ({found.lengths.source})",
+        f"  micro-batch {_interval(expected.tokens, worst.tokens, 1, 0)} tokens ({result.lengths.source})",
         f"  training {_interval(expected.training_peak, worst.training_peak)} of {capacity:.0f} GB:"
         f" {_parts(expected.training, worst.training)}",
     ]
@@ -270,21 +270,21 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
             f" an engine's KV cache of {max(0.0, worst.kv_room) / GB:.1f} GB holds {worst.episodes_at_once}"
             f" of its {worst.episodes_per_engine} episodes at full length"
         )
-    return [*lines, *map("  {}".format, _verdict(found))]
+    return [*lines, *map("  {}".format, _verdict(result))]
 
 
 def memory_json(spec: RunSpec, outputs: Path | None = None) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
     if not _has_accelerators(spec) or shape_of(spec) is None:
         return None
-    found = fit(spec, outputs)
+    result = fit(spec, outputs)
     return {
-        "verdict": found.verdict.value,
-        "capacity": found.capacity,
-        "lengths": vars(found.lengths),
-        "expected": _case(found.expected, found.headroom),
-        "worst": _case(found.worst, found.worst_headroom),
-        "ways_out": [{"changes": dict(one.changes), "headroom": one.headroom} for one in found.levers],
+        "verdict": result.verdict.value,
+        "capacity": result.capacity,
+        "lengths": vars(result.lengths),
+        "expected": _case(result.expected, result.headroom),
+        "worst": _case(result.worst, result.worst_headroom),
+        "ways_out": [{"changes": dict(one.changes), "headroom": one.headroom} for one in result.levers],
     }
 
 
@@ -292,31 +292,31 @@ def _has_accelerators(spec: RunSpec) -> bool:
     return spec.hardware.accelerator != "cpu" and bool(spec.hardware.accelerator_memory_gb)
 
 
-def _case(found: MemoryEstimate, headroom: float) -> dict[str, Any]:
+def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
     return {
-        "micro_batch_tokens": found.tokens,
-        "training": dict(found.training),
-        "training_peak": found.training_peak,
-        "generation": dict(found.generation),
-        "generation_peak": found.generation_peak,
+        "micro_batch_tokens": estimate.tokens,
+        "training": dict(estimate.training),
+        "training_peak": estimate.training_peak,
+        "generation": dict(estimate.generation),
+        "generation_peak": estimate.generation_peak,
         "headroom": headroom,
     }
 
 
-def _verdict(found: MemoryFit) -> Iterator[str]:
-    ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in found.levers]
+def _verdict(result: MemoryFit) -> Iterator[str]:
+    ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in result.levers]
     way_out = ", or ".join(ways) if ways else "choose a larger hardware option or a smaller model"
-    match found.verdict:
+    match result.verdict:
         case MemoryVerdict.FITS:
-            yield f"fits with {_interval(found.worst_headroom, found.headroom)} GB to spare"
+            yield f"fits with {_interval(result.worst_headroom, result.headroom)} GB to spare"
         case MemoryVerdict.LIKELY:
             yield (
-                f"fits with {found.headroom / GB:.1f} GB to spare as expected; would not fit by"
-                f" {-found.worst_headroom / GB:.1f} GB if all episodes of a micro-batch were at their limit;"
+                f"fits with {result.headroom / GB:.1f} GB to spare as expected; would not fit by"
+                f" {-result.worst_headroom / GB:.1f} GB if all episodes of a micro-batch were at their limit;"
                 f" safe with {way_out}"
             )
         case _:
-            yield f"would not fit by {-found.headroom / GB:.1f} GB as expected; cheapest: {way_out}"
+            yield f"would not fit by {-result.headroom / GB:.1f} GB as expected; cheapest: {way_out}"
 
 
 def _uncounted(shape: Architecture | BuildSpec) -> str:
@@ -327,11 +327,11 @@ def _uncounted(shape: Architecture | BuildSpec) -> str:
 
 
 def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
-    found = []
+    parts = []
     for name, size in expected.items():
         if worst[name] >= 0.05 * GB:
-            found.append(f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GB:.1f}'}")
-    return ", ".join(found)
+            parts.append(f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GB:.1f}'}")
+    return ", ".join(parts)
 
 
 def _interval(low: float, high: float, unit: float = GB, digits: int = 1) -> str:

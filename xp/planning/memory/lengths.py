@@ -75,9 +75,9 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
     )
 
 
-def _capped(spec: RunSpec, found: EpisodeLengths) -> EpisodeLengths:
+def _capped(spec: RunSpec, lengths: EpisodeLengths) -> EpisodeLengths:
     limit = at_limit(spec).longest
-    return EpisodeLengths(min(found.mean, limit), found.deviation, min(found.longest, limit), found.source)
+    return EpisodeLengths(min(lengths.mean, limit), lengths.deviation, min(lengths.longest, limit), lengths.source)
 
 
 def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]:
@@ -102,17 +102,17 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
     """Lengths of the newest run with the same environment, model and limits; None if no such run recorded any."""
-    wanted = _likeness(spec.model_dump(mode="json"))
+    expected = _likeness(spec.model_dump(mode="json"))
     for file in sorted((outputs / "runs").glob("*/spec.yaml"), key=_time, reverse=True):
         try:
-            if _likeness(recorded_spec(file)) != wanted:
+            if _likeness(recorded_spec(file)) != expected:
                 continue
         except XpError:
             continue
-        found = list(islice(_episodes(file.parent), MAX_EPISODES))
-        if found:
-            source = f"{len(found):,} episodes of {file.parent.name}"
-            return EpisodeLengths(fmean(found), pstdev(found), max(found), source)
+        lengths = list(islice(_episodes(file.parent), MAX_EPISODES))
+        if lengths:
+            source = f"{len(lengths):,} episodes of {file.parent.name}"
+            return EpisodeLengths(fmean(lengths), pstdev(lengths), max(lengths), source)
     return None
 
 
