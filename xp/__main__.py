@@ -47,6 +47,13 @@ def _guarded(argv: Sequence[str] | None) -> int:
         # A refused word is repeated in the message, and may be a URL with a password.
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
+    except ModuleNotFoundError as error:
+        from xp.lib.packages import install_command, is_optional
+
+        if "--debug" in arguments or error.name is None or not is_optional(error.name):
+            raise
+        print(f"xp: this command needs {error.name}: {install_command(error.name)}", file=sys.stderr)
+        return int(ExitCode.RUNTIME)
     except Stopped as stopped:
         print(f"xp: {stopped}", file=sys.stderr)
         return int(stopped.code)

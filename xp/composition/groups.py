@@ -58,8 +58,9 @@ def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((*config_dirs, *plugins.config_dirs())))
 
 
-def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
-    """The options of a group, sorted; raises XpError if a user's or a plugin's directory offers one that exists."""
+def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
+    """The options of a group, sorted, with their files; raises XpError if a user's or a plugin's directory offers one
+    that exists."""
     found: dict[str, Path] = {}
     twice = []
     for directory in (
@@ -72,7 +73,7 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
             found[file.stem] = file
     if twice:
         raise XpError("\n".join(twice))
-    return sorted(name for name in found if not name.startswith("_"))
+    return {name: found[name] for name in sorted(found) if not name.startswith("_")}
 
 
 @cache
@@ -113,7 +114,7 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
     faults: list[str] = []
     for group, wanted in groups:
         try:
-            legal = options(group, config_dirs)
+            legal = list(options(group, config_dirs))
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
             continue
