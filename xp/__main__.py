@@ -48,11 +48,11 @@ def _guarded(argv: Sequence[str] | None) -> int:
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
     except ModuleNotFoundError as error:
-        from xp.lib.packages import install_command, is_optional
+        from xp.lib.packages import way_out
 
-        if "--debug" in arguments or error.name is None or not is_optional(error.name):
+        if "--debug" in arguments or not way_out(error.name):
             raise
-        print(f"xp: this command needs {error.name}: {install_command(error.name)}", file=sys.stderr)
+        print(f"xp: this command needs {error.name}{way_out(error.name)}", file=sys.stderr)
         return int(ExitCode.RUNTIME)
     except Stopped as stopped:
         print(f"xp: {stopped}", file=sys.stderr)

@@ -178,7 +178,9 @@ def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) 
 def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "find_module", lambda name: None if name == "datasets" else find_module(name))
     spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
-    with pytest.raises(XpError, match=r"hf:openai/gsm8k:main@v1 needs datasets: .*pip install datasets") as error:
+    with pytest.raises(
+        XpError, match=r"hf:openai/gsm8k:main@v1 needs datasets; install: .*pip install datasets"
+    ) as error:
         build_plan(spec, "r")
     assert error.value.code is ExitCode.RUNTIME
 
@@ -186,7 +188,7 @@ def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.Monkey
 def test_without_math_verify_its_grader_is_refused_before_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "find_module", lambda name: None if name == "math_verify" else find_module(name))
     assert build_plan(compose(words(here.name)), "r").stages
-    with pytest.raises(XpError, match=r"env.grader=math needs math_verify: make setup") as error:
+    with pytest.raises(XpError, match=r"env.grader=math needs math_verify; install: make setup") as error:
         build_plan(compose(words(here.name, "env.grader=math")), "r")
     assert error.value.code is ExitCode.RUNTIME
 

@@ -26,6 +26,7 @@ from xp.envs.config import Chat, SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
+from xp.lib.text import counted
 from xp.planning.episode import CATALOG_KEY, chat_of, env_config, episode_environ, needs_catalog_key
 from xp.run_records.resume import split_off
 from xp.run_records.run_directory import resource_errors
@@ -215,9 +216,11 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
 
 def _line(one: InstalledEnvironment) -> str:
     """What it is, needs without the explanations in brackets, which --json has, and what was found by opening it."""
-    parts = [one.about, f"{'+'.join(one.providers)}, {one.max_turns} turns"] if one.providers else [one.about]
-    if one.needs:
-        parts.append("needs " + re.sub(r" \([^)]*\)", "", ", ".join(one.needs)))
+    parts = [one.about]
+    if one.max_turns is not None:
+        parts.append(f"{'+'.join(one.providers)}, {counted(one.max_turns, 'turn')}")
+    if needs := [need for need in one.needs if need not in one.about]:
+        parts.append("needs " + re.sub(r" \([^)]*\)", "", ", ".join(needs)))
     if one.splits is not None and one.tools is not None:
         parts.append(", ".join(f"{split} {size:,}" for split, size in one.splits.items()))
         parts.append(f"tools: {', '.join(one.tools) or 'none'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -26,18 +27,15 @@ def options_command(asked: Namespace) -> int:
         print(json.dumps(listed, indent=2) if asked.json else groups())
         return ExitCode.OK
     found = {name: first_sentence(file) for name, file in options(group, asked.config_dir).items()}
-    if asked.json:
-        print(json.dumps([{"name": name, "about": about} for name, about in found.items()], indent=2))
-        return ExitCode.OK
-    show_options(found)
     if group == "hardware":
         from xp.hardware import cards
 
-        print(
-            wrapped(
-                f"  auto  this machine; GPUs x card (8xB200) and nodes x GPUs x card (2x8xH100): {', '.join(cards())}"
-            )
-        )
+        found["auto"] = "This machine"
+        found["8xB200"] = f"GPUs x card, or nodes x GPUs x card (2x8xH100); cards: {', '.join(cards())}"
+    if asked.json:
+        print(json.dumps([{"name": name, "about": about} for name, about in found.items()], indent=2))
+    else:
+        show_options(found)
     return ExitCode.OK
 
 
@@ -45,7 +43,7 @@ def first_sentence(file: Path) -> str:
     """What an option is: the first sentence of the comment that its file begins with."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package")]
     comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
-    return comment.split(". ")[0].rstrip(".")
+    return re.split(r"(?<=[^ .]{3})\. ", comment)[0].rstrip(".")  # not after "Dr."
 
 
 def show_options(found: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ def check_machine(stages: Sequence[Stage]) -> None:
             name = modules[missing[0]]
             install = next(stage.job.runtime.install for stage in stages if stage.name == name)
             if install is None and python == sys.executable:
-                install = install_command(*missing)
+                install = f"install: {install_command(*missing)}"
             raise XpError(
                 f"stage {name} needs {', '.join(missing)}, which {python} cannot import;"
                 f" {install or f'install: {python} -m pip install ' + ' '.join(missing)}",

@@ -24,7 +24,8 @@ def require(purpose: str, *modules: str) -> None:
     found = {module: find_module(module) for module in modules}
     # Without an origin: a directory of this name.
     if missing := [module for module, spec in found.items() if spec is None or spec.origin is None]:
-        raise XpError(f"{purpose} needs {' and '.join(missing)}: {install_command(*missing)}", ExitCode.RUNTIME)
+        what = f"{purpose} needs {' and '.join(missing)}"
+        raise XpError(f"{what}; install: {install_command(*missing)}", ExitCode.RUNTIME)
 
 
 def install_command(*modules: str) -> str:
@@ -37,6 +38,11 @@ def install_command(*modules: str) -> str:
 def is_optional(module: str) -> bool:
     """Returns whether a module is of a package that xp can use and may be missing."""
     return _package(module) in requirements()
+
+
+def way_out(module: str | None) -> str:
+    """End of a message about a missing module: the command that installs it; empty if it is none of xp's packages."""
+    return f"; install: {install_command(module)}" if module is not None and is_optional(module) else ""
 
 
 @cache
