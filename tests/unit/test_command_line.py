@@ -76,6 +76,13 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
         ("parity no.such", "no key begins with no.such"),
         ("--package training", "--cfg job --package training"),
         ("plan --resolve", "plan --cfg job --resolve"),
+        ("plan env=mine.jsonl", "set env=graded env.rows=mine.jsonl env.grader="),
+        ("plan env=hf:openai/gsm8k:main", "set env=graded env.rows=hf:openai/gsm8k:main env.grader="),
+        ("plan env=https://my-env.example.org", "set env=openreward env.target=https://my-env.example.org"),
+        (
+            "plan env=my_env:Mine",
+            "env.grader=my_env:Mine for a grader, env=openreward env.serve=my_env:Mine",
+        ),
         ("plan foo", "foo: an override is written key=value or group=option; this word has no `=`"),
         ("plan -x", "-x: no such flag"),
         ("plan name=[1,", "name: an override is written key=value, and this value cannot be read"),

@@ -151,9 +151,22 @@ def machine_option(word: str, legal: Sequence[str]) -> str | None:
 def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
     if group == "model" and "/" in name:
         return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
+    if group == "env" and (words := _words_of_env(name)) is not None:
+        return f"env={name}: no option; set {words}"
     stray = "".join(_stray(group, name, config_dirs))
     words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100" if group == "hardware" else ""
     return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
+
+
+def _words_of_env(name: str) -> str | None:
+    """Overrides for an environment of the user's own: a file, a data set, a server, a name of the catalog, a class."""
+    if name.startswith("hf:") or name.endswith((".jsonl", ".json", ".csv", ".parquet")):
+        return f"env=graded env.rows={name} env.grader=number (or another: docs/environments.md)"
+    if "/" in name:
+        return f"env=openreward env.target={name}"
+    if ":" in name:
+        return f"env=graded env.grader={name} for a grader, env=openreward env.serve={name} for an ORS class"
+    return None
 
 
 def _stray(group: str, wanted: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:
