@@ -242,7 +242,7 @@ SIMPLE: Final = {
     "diagnose": "verdict on a run, with its exit code and symptoms",
     "logs": "log of the last stage, followed while the run continues",
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
-    "recipe": "print a run's differences from the defaults as a recipe",
+    "recipe": "print a run's differences from the defaults as a recipe, to run it again",
     "cancel": "stop a run",
     "trust": "mark a run of another user or place as your own",
     "resume": "continue from the last checkpoint",
