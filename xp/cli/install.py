@@ -39,7 +39,8 @@ PYTHONS = ("3.12", "3.11")
 """Python versions that the locks are resolved for, the preferred one first."""
 KEPT = ", and downloaded packages are kept in uv's cache"
 SKYRL_ON_A_CPU = (
-    "python -m venv .venv-skyrl && .venv-skyrl/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu",
+    "python -m venv .venv-skyrl",
+    ".venv-skyrl/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
     f".venv-skyrl/bin/pip install --no-deps --requirement {shlex.quote(str(LOCKS.parent / 'requirements/skyrl.lock'))}",
 )
 USE_IT = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
