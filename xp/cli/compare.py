@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -66,10 +67,9 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         plain = [name for name in PLAIN if name not in ("run", "env", "ranked_by", "incomparable")]
         first = "passes" if own[0].ranked_by == "passes" else "after"
         ends = [key.rpartition(".")[2] for key in keys]
-        # Of `training.learning_rate` its end, so that all keys fit a narrow terminal.
-        titles = {
-            key: end if ends.count(end) == 1 and end not in RANKS else key for key, end in zip(keys, ends, strict=True)
-        }
+        # On a terminal the end of `training.learning_rate`, so that all keys fit 80 columns.
+        is_short = sys.stdout.isatty() and len({*ends, *RANKS}) == len(ends) + len(RANKS)
+        titles = dict(zip(keys, ends if is_short else keys, strict=True))
         columns = [
             *(Column(name, 0) for name in ("run", first, *titles.values())),
             *(Column(name, 1 + RANKS[name]) for name in plain if name != first),
