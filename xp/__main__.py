@@ -47,6 +47,13 @@ def _guarded(argv: Sequence[str] | None) -> int:
         # A refused word is repeated in the message, and may be a URL with a password.
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
+    except ModuleNotFoundError as error:
+        from xp.lib.packages import way_out
+
+        if "--debug" in arguments or not way_out(error.name):
+            raise
+        print(f"xp: this command needs {error.name}{way_out(error.name)}", file=sys.stderr)
+        return int(ExitCode.RUNTIME)
     except Stopped as stopped:
         print(f"xp: {stopped}", file=sys.stderr)
         return int(stopped.code)

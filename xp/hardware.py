@@ -20,7 +20,7 @@ from xp.errors import XpError, nearest
 _PACKAGE = Path(__file__).resolve().parent
 TABLE = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf" / "accelerators.yaml"
 AUTO: Final = "auto"
-_COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z].*)", re.IGNORECASE)
+_COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z0-9].*)", re.IGNORECASE)
 _CARD_FIRST = re.compile(r"([a-z].*[a-z0-9])x([1-9]\d{0,3})", re.IGNORECASE)
 GB = 1e9
 IN_A_FILE = (
@@ -105,18 +105,21 @@ def cards() -> Mapping[str, Card]:
 
 
 def machine_of(word: str) -> Machine | None:
-    """The machines that a word names (`8xB200`, `h100x4`, `2x8xH100`); None: the word has another form.
+    """The machines that a word names (`8xB200`, `h100x4`, `2x8xH100`, `rtx4090`); None: the word has another form.
 
     Raises:
         XpError: the card is unknown, or no trainer runs on it.
     """
-    if (parts := _COUNT_FIRST.fullmatch(word)) is not None:
+    spellings = {_letters(one): card for card in cards().values() for one in (card.name, *card.names)}
+    spellings |= {name[3:]: card for name, card in spellings.items() if re.fullmatch(r"rtx\d+(ti)?", name)}
+    if _letters(word) in spellings:
+        num_nodes, per_node, text = 1, 1, word
+    elif (parts := _COUNT_FIRST.fullmatch(word)) is not None:
         num_nodes, per_node, text = int(parts[1] or 1), int(parts[2]), parts[3]
     elif (parts := _CARD_FIRST.fullmatch(word)) is not None:
         num_nodes, per_node, text = 1, int(parts[2]), parts[1]
     else:
         return None
-    spellings = {_letters(one): card for card in cards().values() for one in (card.name, *card.names)}
     refused: Mapping[str, str] = _table()["refused"]
     if (reason := refused.get(_letters(text))) is not None:
         raise XpError(f"hardware={word}: {reason}")

@@ -1,14 +1,18 @@
-"""The wheel is whole: installed into an empty directory, `xp` finds its groups and recipes and plans."""
+"""The wheel is whole: without a clone, `xp` finds its groups, recipes and locks, plans, and names what is missing."""
 
 from __future__ import annotations
 
-import os
+import ast
+import re
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import PathDistribution, distribution
 from pathlib import Path
+from venv import EnvBuilder
 
 import pytest
+from packaging.requirements import Requirement
 
 pytestmark = pytest.mark.integration
 
@@ -28,23 +32,89 @@ def test_the_wheel_holds_groups_recipes_and_catalogs_and_no_tests(wheel: Path) -
     for part in ("xp/conf/config.yaml", "xp/conf/env/whodunit_mini.yaml", "xp/recipes/quickstart.yaml"):
         assert part in names
     assert "xp/backends/trl/control/catalog.json" in names
+    assert {f"xp/runtimes/{name}/requirements.lock" for name in ("trl", "skyrl", "prepare")} < set(names)
     assert not [name for name in names if name.startswith(("tests/", "tools/", "outputs/"))]
 
 
-@pytest.mark.parametrize("arguments", [["plan"], ["plan", "recipes=quickstart"], ["--help"]])
-def test_the_installed_package_plans_in_an_empty_directory(wheel: Path, tmp_path: Path, arguments: list[str]) -> None:
-    site, empty = tmp_path / "site", tmp_path / "empty"
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel beside the packages that it requires without an extra, and what these require; no others."""
+    venv = tmp_path_factory.mktemp("light")
+    EnvBuilder(symlinks=True).create(venv)
+    (site,) = venv.glob("lib/*/site-packages")
     zipfile.ZipFile(wheel).extractall(site)
-    empty.mkdir()
-    environ = {**os.environ, "PYTHONPATH": str(site)}
-    where = "import xp; print(xp.__file__)"
-    found = subprocess.run(
-        [sys.executable, "-c", where], cwd=empty, env=environ, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.startswith(str(site))
-    done = subprocess.run(
-        [sys.executable, "-m", "xp", *arguments], cwd=empty, env=environ, capture_output=True, text=True, check=False
-    )
+    todo = list(PathDistribution(next(site.glob("*.dist-info"))).requires or ())
+    links: set[str] = set()
+    while todo:
+        needed = Requirement(todo.pop())
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        found = distribution(needed.name)
+        tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")} - links
+        todo += (found.requires or ()) if tops else ()
+        for name in tops:
+            (site / name).symlink_to(str(found.locate_file(name)))
+        links |= tops
+    return venv
+
+
+def xp_of(venv: Path, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(venv / "bin/python"), "-m", "xp", *words]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+
+
+GPUS = ["plan", "env=whodunit", "backend=skyrl", "hardware=8xH100", "model=qwen3-4b"]
+
+
+@pytest.mark.parametrize("arguments", [["plan"], GPUS, ["options"]])
+def test_the_core_plans_in_an_empty_directory_without_the_packages_of_a_run(
+    light: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    left_out = {"torch", "trl", "scipy", "statsmodels", "matplotlib", "openreward"}
+    assert not left_out & {one.name for one in light.glob("lib/*/site-packages/*")}
+    done = xp_of(light, tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
-    assert "whodunit_mini" in done.stdout
-    assert list(empty.iterdir()) == []
+    assert "whodunit" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ("prepare", ["aiohttp>=3.9", "openreward==0.1.167"]),
+        ("run", ["scipy>=1.13", "statsmodels>=0.14.5"]),
+        ("search seed='range(1,3)'", ["optuna<5,>=4.5"]),
+    ],
+)
+def test_a_command_without_its_packages_names_the_pip_command(
+    light: Path, tmp_path: Path, words: str, needed: list[str]
+) -> None:
+    done = xp_of(light, tmp_path, *words.split())
+    assert done.returncode == 11
+    assert f"{light}/bin/python -m pip install" in done.stderr
+    assert [one for one in needed if one not in done.stderr] == []
+    assert "make" not in done.stderr
+
+
+def test_install_finds_the_lock_of_the_wheel(light: Path, tmp_path: Path) -> None:
+    done = xp_of(light, tmp_path, "install", "backend=skyrl")
+    assert done.returncode == 0, done.stderr
+    (lock,) = re.findall(r"--requirement (\S+)", done.stdout)
+    assert Path(lock).is_relative_to(light)
+    assert Path(lock).is_file()
+    assert "make" not in done.stdout
+
+
+def test_only_messages_for_a_clone_name_a_target_of_make() -> None:
+    """Those are chosen by xp.lib.packages.IS_CLONE."""
+    makefiles = "".join((CHECKOUT / one).read_text() for one in ("Makefile", "tools/dev.mk"))
+    named = re.compile(rf"\bmake ({'|'.join(re.findall(r'^([a-z-]+):', makefiles, re.MULTILINE))}|\.venv)\b")
+    found = set()
+    for file in (CHECKOUT / "xp").rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        docstrings = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+        texts = (one for one in ast.walk(tree) if isinstance(one, ast.Constant) and id(one) not in docstrings)
+        if any(isinstance(one.value, str) and named.search(one.value) for one in texts):
+            found.add(file)
+    assert found
+    assert [str(file) for file in found if "IS_CLONE" not in file.read_text()] == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -102,3 +104,28 @@ def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, m
     assert read_record(tmp_path / "runs/run").status is RunStatus.INTERRUPTED
     dispatch(one.at(2), silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
     assert read_record(tmp_path / "runs/run").status is RunStatus.RUNNING
+
+
+FAILS = """
+import sys
+from pathlib import Path
+from tests.launching import plan, stage
+from xp.errors import XpError
+from xp.launchers.local import LocalLauncher
+from xp.run_records.supervise import dispatch
+one = plan(stage("a", "print('the reason'); raise SystemExit(7)"))
+try:
+    dispatch(one, LocalLauncher(), Path(sys.argv[1]), replan=one.at)
+except XpError as error:
+    print(error, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("is_one_screen", [True, False])
+def test_the_reason_of_a_failed_stage_is_once_on_each_output(tmp_path: Path, is_one_screen: bool) -> None:
+    stderr = subprocess.STDOUT if is_one_screen else subprocess.PIPE
+    command = [sys.executable, "-c", FAILS, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    outputs = [done.stdout] if is_one_screen else [done.stdout, done.stderr]
+    assert [output.count("the reason") for output in outputs] == [1] * len(outputs)
+    assert "stage a failed: exit code 7" in outputs[-1]

@@ -20,6 +20,7 @@ from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse
 from xp.cli.table import Column, fitted, wrapped
+from xp.composition import GROUPS, options
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 from xp.run_records.record import LOCK
@@ -34,6 +35,8 @@ NESTED = [
     *(f"runs {word}" for word in ("list", "show", "watch", "diagnose", "logs", "cancel", "trust", "resume", "compare")),
     *(f"tasks {word}" for word in ("list", "show", "verify", "prune")),
     *(f"env {word}" for word in ("check", "new", "list")),
+    "model list",
+    "hardware list",
 ]
 
 
@@ -73,6 +76,13 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
         ("parity no.such", "no key begins with no.such"),
         ("--package training", "--cfg job --package training"),
         ("plan --resolve", "plan --cfg job --resolve"),
+        ("plan env=mine.jsonl", "set env=graded env.rows=mine.jsonl env.grader="),
+        ("plan env=hf:openai/gsm8k:main", "set env=graded env.rows=hf:openai/gsm8k:main env.grader="),
+        ("plan env=https://my-env.example.org", "set env=openreward env.target=https://my-env.example.org"),
+        (
+            "plan env=my_env:Mine",
+            "env.grader=my_env:Mine for a grader, env=openreward env.serve=my_env:Mine",
+        ),
         ("plan foo", "foo: an override is written key=value or group=option; this word has no `=`"),
         ("plan -x", "-x: no such flag"),
         ("plan name=[1,", "name: an override is written key=value, and this value cannot be read"),
@@ -175,6 +185,29 @@ def test_help_fits_80_columns(words: str, capsys: pytest.CaptureFixture[str], mo
     with pytest.raises(SystemExit):
         main([words, "--help"])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("--help", "plan --help", "prepare --help"):
+        with pytest.raises(SystemExit):
+            main(words.split())
+        out = capsys.readouterr().out
+        assert ("llama3.2-3b-instruct" in out) == (words == "--help")
+        assert "python -m xp options" in out
+    assert main(["options"]) == 0
+    assert "llama3.2-3b-instruct" in capsys.readouterr().out
+    assert main(["options", "modle"]) == ExitCode.CONFIG
+    assert "did you mean model?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_option_says_what_it_is(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lists = [["options", group], *([[group, "list"]] if group in ("model", "hardware") else [])]
+    for words in lists:
+        assert main([*words, "--json"]) == 0
+        found = {one["name"]: one["about"] for one in json.loads(capsys.readouterr().out)}
+        assert found.keys() >= options(group).keys()
+        assert [name for name, about in found.items() if len(about) < 5] == []
 
 
 def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,9 @@ from xp.composition import compose
 from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_data
-from xp.lib import data_files
+from xp.lib import data_files, packages
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
 from xp.lib.load import find_module
-from xp.planning import extent as planned_rows
 from xp.planning.episode import env_config
 from xp.planning.extent import row_lines
 from xp.planning.plan import build_plan
@@ -177,18 +176,19 @@ def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) 
 
 
 def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = data_files.find_module
-    monkeypatch.setattr(data_files, "find_module", lambda name: None if name == "datasets" else found(name))
+    monkeypatch.setattr(packages, "find_module", lambda name: None if name == "datasets" else find_module(name))
     spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
-    with pytest.raises(XpError, match=r"datasets, which comes with TRL: run `pip install") as error:
+    with pytest.raises(
+        XpError, match=r"hf:openai/gsm8k:main@v1 needs datasets; install: .*pip install datasets"
+    ) as error:
         build_plan(spec, "r")
     assert error.value.code is ExitCode.RUNTIME
 
 
 def test_without_math_verify_its_grader_is_refused_before_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned_rows, "find_module", lambda name: None if name == "math_verify" else find_module(name))
+    monkeypatch.setattr(packages, "find_module", lambda name: None if name == "math_verify" else find_module(name))
     assert build_plan(compose(words(here.name)), "r").stages
-    with pytest.raises(XpError, match=r"needs the package math-verify: run `pip install math-verify==") as error:
+    with pytest.raises(XpError, match=r"env.grader=math needs math_verify; install: make setup") as error:
         build_plan(compose(words(here.name, "env.grader=math")), "r")
     assert error.value.code is ExitCode.RUNTIME
 

@@ -161,7 +161,7 @@ def test_a_block_of_toml_is_read(page: str, text: str) -> None:
 
 
 def test_the_readmes_picture_has_as_many_steps_as_its_command() -> None:
-    pattern = r"!\[Reward of a real run of `python -m xp (.*?)`\]\((.*?)\)"
+    pattern = r"!\[Report of a real run of `python -m xp (.*?)`\]\((.*?)\)"
     ((words, picture),) = re.findall(pattern, (ROOT / "README.md").read_text())
     steps = compose(words.split()).training.num_steps
     assert f"{steps} rollout steps".encode() in (ROOT / picture).read_bytes()

@@ -27,6 +27,10 @@ MACHINES = {
     "4xL40S": ("l40sx4", "l40s", 4, 48, 1, 32, 256),
     "1xA6000": ("rtxa6000x1", "rtxa6000", 1, 48, 1, 8, 64),
     "4xt4": ("t4x4", "t4", 4, 16, 1, 16, 64),
+    "2x4090": ("rtx4090x2", "rtx4090", 2, 24, 1, 16, 64),
+    "2x2x4090": ("2x2xrtx4090", "rtx4090", 2, 24, 2, 16, 64),
+    "rtx4090": ("rtx4090x1", "rtx4090", 1, 24, 1, 8, 32),
+    "h100": ("h100x1", "h100", 1, 80, 1, 12, 125),
 }
 
 # Name, MiB and compute capability of cards, in the form of `nvidia-smi --query-gpu`.
@@ -94,7 +98,7 @@ def test_a_word_stands_in_a_recipe_and_comes_back(tmp_path: Path) -> None:
         "8xMI300X": "built for CUDA, not for ROCm",
         "4xV100": "has no Volta",
         "0xH100": "no such option",
-        "h100": "no such option .*as 8xB200 or 2x8xH100",
+        "h1000": "no such option .*as 8xB200 or 2x8xH100",
     }.items(),
     ids=str,
 )

@@ -63,10 +63,12 @@ def pins(lock: Lock) -> dict[str, str]:
 
 def asked(extras: Iterable[str]) -> Iterator[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-    yield from (
-        part for texts in lists for part in map(Requirement, texts) if here(part.marker) and part.name != "torch"
-    )
+    todo = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    for part in map(Requirement, todo):
+        if part.name == project["name"]:
+            todo += [text for extra in part.extras for text in project["optional-dependencies"][extra]]
+        elif here(part.marker) and part.name != "torch":
+            yield part
 
 
 def test_every_requirement_is_pinned_to_a_version_it_allows(lock: Lock, pins: dict[str, str]) -> None:

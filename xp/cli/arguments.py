@@ -110,21 +110,35 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="every finding as JSON")
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", nargs="?", metavar="GROUP", help="list what each option of this group is")
+    _of_list(parser)
+
+
+def _group(parser: argparse.ArgumentParser) -> None:
+    _of_list(_action(_actions(parser), "list", "every option, with what it is"))
+
+
+def _of_list(parser: argparse.ArgumentParser) -> None:
+    add_config_dir(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
 def _completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
     parser.epilog = 'for example: eval "$(xp completion bash)"'
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises XpError instead of ending the process; a command that takes overrides lists the groups in its help."""
+    """Raises XpError instead of ending the process; help names the list of the groups, that of xp itself has it."""
 
     def format_help(self) -> str:
         if self.description:
             self.description = folded(self.description)
         if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
-            self.epilog = groups()  # reads the files, so only for --help
+            self.epilog = LISTS
         elif self.epilog == EPILOG:
-            self.epilog = f"{EPILOG}\n{groups()}"
+            self.epilog = f"{EPILOG}\n{groups()}\n\n{LISTS}"  # reads the files, so only for --help
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -201,6 +215,10 @@ tasks: eval.tasks=held_out|train|all evaluation.num_tasks=N
 `python -m xp eval list` shows all evaluations.
 More: docs/evaluation.md"""
 
+LISTS: Final = """\
+groups and options: python -m xp options [GROUP]; keys: python -m xp --cfg job
+exit codes: docs/exit-codes.md"""
+
 PROFILE: Final = """\
 for example:
   python -m xp tasks profile env=whodunit_mini model=tiny --tries 8
@@ -215,9 +233,9 @@ def groups() -> str:
     """The groups with their options."""
     from xp.composition import GROUPS, options
 
-    more = {"hardware": ", auto (this machine), GPUs x card (8xB200, 2x8xH100; conf/accelerators.yaml)"}
+    more = {"hardware": ", auto (this machine), GPUs x card (8xB200, 2x8xH100)"}
     lines = "\n".join(folded(f"  {group:10} {', '.join(options(group))}{more.get(group, '')}", 13) for group in GROUPS)
-    return f"groups:\n{lines}\n\nkeys: python -m xp --cfg job; exit codes: docs/exit-codes.md"
+    return f"groups:\n{lines}"
 
 
 def folded(text: str, indent: int = 0) -> str:
@@ -233,7 +251,7 @@ SIMPLE: Final = {
     "diagnose": "verdict on a run, with its exit code and symptoms",
     "logs": "log of the last stage, followed while the run continues",
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
-    "recipe": "print a run's differences from the defaults as a recipe",
+    "recipe": "print a run's differences from the defaults as a recipe, to run it again",
     "cancel": "stop a run",
     "trust": "mark a run of another user or place as your own",
     "resume": "continue from the last checkpoint",
@@ -283,12 +301,11 @@ def add_env(parser: argparse.ArgumentParser) -> None:
         help="graded: rows and a grader; ors: tools over the ORS protocol; openenv: reset and step;"
         " verifiers: of that library (default: graded)",
     )
-    listing = _action(actions, "list", "every installed environment, with its requirements")
+    listing = _action(actions, "list", "every environment, with what it is and needs")
     listing.add_argument(
         "--open", action="store_true", help="also show splits and tools of environments without requirements"
     )
-    add_config_dir(listing)
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    _of_list(listing)
 
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
@@ -374,6 +391,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "install": Command("make the Python that the trainer needs, from its lock", _install, "install:install_command"),
     "parity": Command("show what each backend receives of every key", _parity, "information:parity"),
+    "options": Command(
+        "list the groups and their options, or the options of one group with what they are",
+        _options,
+        "information:options_command",
+        takes_overrides=False,
+    ),
     "explain": Command(
         "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "information:explain"
     ),
@@ -384,6 +407,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "environments:env_command",
         takes_overrides=False,
     ),
+    "model": Command("models: list all", _group, "information:options_command", takes_overrides=False),
+    "hardware": Command("hardware: list all", _group, "information:options_command", takes_overrides=False),
     "tasks": Command(
         "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
     ),

@@ -42,9 +42,15 @@ def run(asked: Namespace) -> int:
 
     plans, left = plans_of_sweep(asked)
     try:
-        return run_plans(plans, plans.names, has_panel=not asked.lines)
+        return run_plans(plans, plans.names, has_panel=not asked.lines, resume=_again("-m", asked))
     finally:
         compare_existing(outputs_of(asked.overrides), [*left, *plans.run_ids])
+
+
+def _again(words: str, asked: Namespace) -> str:
+    """The same command once more, which continues a sweep or a search; without --again, which would begin anew."""
+    directories = (word for place in asked.config_dir for word in ("--config-dir", str(place)))
+    return f"python -m xp {words} {shlex.join([*asked.overrides, *directories])}"
 
 
 def prepare(asked: Namespace) -> int:
@@ -130,7 +136,7 @@ def search(asked: Namespace) -> int:
     directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        run_plans(open_plans([spec], again=asked.again)[0])
+        run_plans(open_plans([spec], again=asked.again)[0], resume=_again(f"search --trials {asked.trials}", asked))
         return held_out_reward(spec)
 
     run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)

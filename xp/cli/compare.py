@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ RANKS: Final = {
         )
     )
 }
-"""Column -> its rank (`xp.cli.table.Column`); keys that differ come before."""
+"""Column -> its rank (`xp.cli.table.Column`); keys that differ are always shown."""
 
 SETTINGS: Final = (Column("setting", 0), Column("mean", 1), Column("stderr", 2), Column("n", 3))
 """Columns of the settings of a sweep: mean over seeds of the adjusted held-out reward, and number of seeds."""
@@ -65,12 +66,15 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         keys = list(dict.fromkeys(key for line in own for key in line.differs))
         plain = [name for name in PLAIN if name not in ("run", "env", "ranked_by", "incomparable")]
         first = "passes" if own[0].ranked_by == "passes" else "after"
+        ends = [key.rpartition(".")[2] for key in keys]
+        # On a terminal the end of `training.learning_rate`, so that all keys fit 80 columns.
+        is_short = sys.stdout.isatty() and len({*ends, *RANKS}) == len(ends) + len(RANKS)
+        titles = dict(zip(keys, ends if is_short else keys, strict=True))
         columns = [
-            *(Column("run", 0), Column(first, 1)),
-            *(Column(key, 2 + number) for number, key in enumerate(keys)),
-            *(Column(name, 2 + len(keys) + RANKS[name]) for name in plain if name != first),
+            *(Column(name, 0) for name in ("run", first, *titles.values())),
+            *(Column(name, 1 + RANKS[name]) for name in plain if name != first),
         ]
-        rows = [{**asdict(line), **{key: text(value) for key, value in line.differs.items()}} for line in own]
+        rows = [{**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}} for line in own]
         rows = [{key: brief(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
         show_table(columns, rows)
         settings = settings_of(own)

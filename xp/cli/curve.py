@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from xp.episode.metrics_file import read_metrics
+from xp.errors import XpError
 from xp.lib.atomic import replacing
+from xp.lib.packages import require
 from xp.run_records.held_out import HeldOutResult, read_held_out
 
 WINDOW = 5
@@ -29,9 +31,10 @@ def picture_of(run: Path, evaluation: Path, warn: Callable[[str], None]) -> Path
         warn("no reward curve: the run has no metrics.jsonl")
         return None
     try:
+        require("the reward curve", "matplotlib")
         draw_curve(run / "metrics.jsonl", read_held_out(evaluation), target)
     except Exception as error:  # a missing library, a full disk, odd metrics: the run is complete without its picture
-        warn(f"no reward curve: {type(error).__name__}: {error}")
+        warn(f"no reward curve: {error if isinstance(error, XpError) else f'{type(error).__name__}: {error}'}")
         return None
     return target
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from xp.cli.table import Column, show_table
+from xp.cli.information import first_sentence, show_options
 from xp.composition import compose, options
 from xp.env_check.measure import Measured, measure
 from xp.env_check.report import EnvReport, report
@@ -26,6 +26,7 @@ from xp.envs.config import Chat, SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
+from xp.lib.text import counted
 from xp.planning.episode import CATALOG_KEY, chat_of, env_config, episode_environ, needs_catalog_key
 from xp.run_records.resume import split_off
 from xp.run_records.run_directory import resource_errors
@@ -155,13 +156,6 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
     return [*chosen, f"env.{address}='{target}'", *others]
 
 
-COLUMNS: Final = (
-    Column("env", 0),
-    Column("provider", 4),
-    Column("turns", 3),
-    Column("needs", 1),
-    Column("splits, tools", 2),
-)
 HOSTED_NEEDS: Final = {
     "reasoning_gym": "package reasoning-gym",
     "verifiers": "package verifiers",
@@ -175,6 +169,7 @@ class InstalledEnvironment:
     """One option of the group `env`."""
 
     name: str
+    about: str
     providers: Sequence[str]
     """Providers of its members."""
     max_turns: int | None
@@ -193,7 +188,7 @@ def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool)
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=2))
     else:
-        show_table(COLUMNS, [_cells(one) for one in found])
+        show_options({one.name: _line(one) for one in found})
     return ExitCode.OK
 
 
@@ -204,30 +199,32 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
         config_dirs: directories with the user's own options.
         is_opened: whether environments without requirements are opened, to list their splits and tools.
     """
-    for name in options("env", config_dirs):
+    for name, file in options("env", config_dirs).items():
+        about = first_sentence(file)
         try:
             spec = compose([f"env={name}"], config_dirs)
         except XpError as error:
-            yield InstalledEnvironment(name, (), None, (_what_is_missing(str(error)),))
+            yield InstalledEnvironment(name, about, (), None, (_what_is_missing(str(error)),))
             continue
         members = spec.env.members
         needs = tuple(dict.fromkeys(need for member in members.values() for need in _needs(member)))
         providers = tuple(dict.fromkeys(member.provider for member in members.values()))
-        found = InstalledEnvironment(name, providers, max(member.max_turns for member in members.values()), needs)
+        turns = max(member.max_turns for member in members.values())
+        found = InstalledEnvironment(name, about, providers, turns, needs)
         yield _opened(found, spec) if is_opened and not needs and len(members) == 1 else found
 
 
-def _cells(one: InstalledEnvironment) -> Mapping[str, Any]:
-    """Cells of the table: needs without the explanations in brackets, which --json has."""
-    splits = ", ".join(f"{split} {size:,}" for split, size in (one.splits or {}).items())
-    tools = "" if one.tools is None else f"; tools: {', '.join(one.tools) or 'none'}"
-    return {
-        "env": one.name,
-        "provider": "+".join(one.providers),
-        "turns": one.max_turns,
-        "needs": re.sub(r" \([^)]*\)", "", ", ".join(one.needs)) or "nothing",
-        "splits, tools": one.fault or splits + tools,
-    }
+def _line(one: InstalledEnvironment) -> str:
+    """What it is, needs without the explanations in brackets, which --json has, and what was found by opening it."""
+    parts = [one.about]
+    if one.max_turns is not None:
+        parts.append(f"{'+'.join(one.providers)}, {counted(one.max_turns, 'turn')}")
+    if needs := [need for need in one.needs if need not in one.about]:
+        parts.append("needs " + re.sub(r" \([^)]*\)", "", ", ".join(needs)))
+    if one.splits is not None and one.tools is not None:
+        parts.append(", ".join(f"{split} {size:,}" for split, size in one.splits.items()))
+        parts.append(f"tools: {', '.join(one.tools) or 'none'}")
+    return "; ".join([*parts, *([one.fault] if one.fault else [])])
 
 
 def _what_is_missing(error: str) -> str:

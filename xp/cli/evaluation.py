@@ -28,6 +28,7 @@ from xp.evaluation.words import read
 from xp.lib.signals import stopping
 from xp.lib.terminal import shown
 from xp.lib.text import counted
+from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.tasks.profile import pass_share
 from xp.tasks.report import UNLIMITED
@@ -165,6 +166,9 @@ def _show(asked: Namespace, results: Sequence[dict[str, Any]], outputs: Path) ->
         show_table(results)
         for one in results:
             print(f"  everything  {outputs / records.ROOM / one['id']}")
+        if len(results) > 1 and len({one["task_set"] for one in results}) == 1:
+            names = " ".join(one["id"] for one in results)
+            print(f"  compare     {xp_command(f'runs compare {names} --paired', outputs)}")
 
 
 def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:

@@ -1,14 +1,56 @@
-"""Commands that only print: parity, explain, doctor, the configuration, completion."""
+"""Commands that only print: options, parity, explain, doctor, the configuration, completion."""
 
 from __future__ import annotations
 
 import json
+import re
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import takewhile
+from pathlib import Path
 
+from xp.cli.arguments import groups
 from xp.cli.table import wrapped
-from xp.composition import compose, to_yaml
-from xp.errors import ExitCode, XpError
+from xp.composition import GROUPS, compose, options, to_yaml
+from xp.errors import ExitCode, XpError, nearest
+from xp.lib.terminal import shown
+
+
+def options_command(asked: Namespace) -> int:
+    """The groups with their options, or the options of one group (`options model`, `model list`)."""
+    group = asked.command if "group" not in asked else asked.group
+    if group is not None and group not in GROUPS:
+        raise XpError(f"{group}: no such group{nearest(group, GROUPS)}; groups are {', '.join(GROUPS)}")
+    if group is None:
+        listed = {name: list(options(name, asked.config_dir)) for name in GROUPS}
+        print(json.dumps(listed, indent=2) if asked.json else groups())
+        return ExitCode.OK
+    found = {name: first_sentence(file) for name, file in options(group, asked.config_dir).items()}
+    if group == "hardware":
+        from xp.hardware import cards
+
+        found["auto"] = "This machine"
+        found["8xB200"] = f"GPUs x card, or nodes x GPUs x card (2x8xH100); cards: {', '.join(cards())}"
+    if asked.json:
+        print(json.dumps([{"name": name, "about": about} for name, about in found.items()], indent=2))
+    else:
+        show_options(found)
+    return ExitCode.OK
+
+
+def first_sentence(file: Path) -> str:
+    """What an option is: the first sentence of the comment that its file begins with."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package")]
+    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    return re.split(r"(?<=[^ .]{3})\. ", comment)[0].rstrip(".")  # not after "Dr."
+
+
+def show_options(found: Mapping[str, str]) -> None:
+    """Prints one line for each option: its name and what it is."""
+    width = max(map(len, found), default=0)
+    for name, about in found.items():
+        print(wrapped(f"  {shown(name):{width}}  {shown(about)}".rstrip()))
 
 
 def parity(asked: Namespace) -> int:

@@ -17,10 +17,12 @@ from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
+from xp.lib.packages import IS_CLONE
 from xp.lib.text import counted
 from xp.planning.stages import runtime_checkouts, runtime_lock, trainer_runtime
 from xp.runtimes import (
     AFTER_LOCK,
+    LOCKS,
     PLACES,
     WHOLE,
     Checkout,
@@ -31,11 +33,17 @@ from xp.runtimes import (
     installed,
     installed_checkouts,
 )
-from xp.spec import LauncherName, RunSpec
+from xp.spec import BackendName, LauncherName, RunSpec
 
 PYTHONS = ("3.12", "3.11")
 """Python versions that the locks are resolved for, the preferred one first."""
 KEPT = ", and downloaded packages are kept in uv's cache"
+SKYRL_ON_A_CPU = (
+    "python -m venv .venv-skyrl",
+    ".venv-skyrl/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
+    f".venv-skyrl/bin/pip install --no-deps --requirement {shlex.quote(str(LOCKS.parent / 'requirements/skyrl.lock'))}",
+)
+USE_IT = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
 
 
 def install(spec: RunSpec, python: str | None = None) -> Path | None:
@@ -91,7 +99,13 @@ def why_not(spec: RunSpec) -> str:
     if runtime.python is not None:
         return f"the job's Python is backend.runtime.python={runtime.python}"
     if spec.hardware.accelerator == "cpu":
-        return "on hardware=cpu the job runs in xp's own Python (make setup), or in .venv-skyrl (make rehearse-skyrl)"
+        gpus = (
+            f"for GPUs, name them: python -m xp install backend={spec.backend.name} hardware=8xH100 (or hardware=auto)"
+        )
+        if spec.backend.name != BackendName.SKYRL:
+            return f"on hardware=cpu the job runs in xp's own Python; {gpus}"
+        steps = SKYRL_ON_A_CPU if not IS_CLONE else ("make .venv-skyrl/.done",)
+        return "\n  ".join((f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, USE_IT))
     strategy = spec.backend.parallel.strategy
     return f"backend={spec.backend.name} with strategy={strategy} has no lock here: see its page in docs/backends"
 

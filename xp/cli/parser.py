@@ -34,6 +34,9 @@ _WORK: Final = frozenset(
     ]
 )
 """Commands and actions that do more than print."""
+REPEATS: Final = ("rerun", "repeat", "again")
+AGAIN: Final = "recipe"
+"""Action that prints how to do a run again, for these words."""
 _LISTS: Final = ("words", "names", "keys", "runs", "overrides")
 """Arguments that take any number of words."""
 
@@ -181,8 +184,9 @@ def _is_word(text: str) -> bool:
 
 
 def _no_command(text: str) -> str:
-    close = get_close_matches(text, COMMANDS, 1, 0.5)
-    guess = f" (did you mean {close[0]}?)" if close else ""
+    actions = [name for name in build()[1] if name.endswith(f" {AGAIN if text in REPEATS else text}")]
+    close = actions or get_close_matches(text, COMMANDS, 1, 0.5)
+    guess = f" (did you mean {' or '.join(close)}?)" if close else ""
     if text.partition(".")[0] in _KEYS:
         guess = f"; a key is set as {text}=VALUE, and shown by `python -m xp explain {text}`"
     return (

@@ -196,9 +196,11 @@ def screen(run: Path, *, has_panel: bool) -> Iterator[Echo]:
         redirect_stdout=False,
         redirect_stderr=False,
     ) as live:
-        yield panel.echo
-        panel.end()
-        live.refresh()
+        try:
+            yield panel.echo
+        finally:
+            panel.end()
+            live.refresh()
 
 
 class Panel:
@@ -227,7 +229,7 @@ class Panel:
             self._rest = self._rest[begin:]
 
     def end(self) -> None:
-        """Removes the output's lines from the last view, since the summary follows."""
+        """Removes the output's lines from the last view, since the summary or the fault follows."""
         self._is_over = True
 
     def view(self) -> Any:

@@ -14,6 +14,7 @@ from xp.composition.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Grouping, Launcher
+from xp.lib.packages import require
 from xp.lib.terminal import shown
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.episode import user_modules
@@ -26,7 +27,12 @@ from xp.tracking.base import tracked_places
 
 
 def run_plans(
-    plans: Sequence[Plan], names: Sequence[str] = (), *, is_whole: bool = True, has_panel: bool = True
+    plans: Sequence[Plan],
+    names: Sequence[str] = (),
+    *,
+    is_whole: bool = True,
+    has_panel: bool = True,
+    resume: str | None = None,
 ) -> int:
     """Runs the plans in order. A sweep continues after a failure and returns the first failure's exit code.
 
@@ -35,12 +41,14 @@ def run_plans(
         names: overrides that distinguish each point of a sweep; empty for a single run.
         is_whole: whether each plan ends with an evaluation, which is shown.
         has_panel: whether a terminal shows a panel instead of the stages' output.
+        resume: command that continues all of them, for messages; None: `resume=RUN`.
     """
     together, sweeps = _grouped(plans)
     try:
         for grouping, sweep in sweeps:
             grouping.begin(sweep)
-        return _run_points(plans, names or [""] * len(plans), together, is_whole=is_whole, has_panel=has_panel)
+        points = names or [""] * len(plans)
+        return _run_points(plans, points, together, is_whole=is_whole, has_panel=has_panel, resume=resume)
     finally:
         for grouping, _ in sweeps:
             grouping.finish()
@@ -66,7 +74,13 @@ def _grouped(plans: Sequence[Plan]) -> tuple[dict[str, Grouping], list[tuple[Gro
 
 
 def _run_points(
-    plans: Sequence[Plan], points: Sequence[str], together: Mapping[str, Grouping], *, is_whole: bool, has_panel: bool
+    plans: Sequence[Plan],
+    points: Sequence[str],
+    together: Mapping[str, Grouping],
+    *,
+    is_whole: bool,
+    has_panel: bool,
+    resume: str | None,
 ) -> int:
     from xp.cli.display import console
 
@@ -75,7 +89,8 @@ def _run_points(
         if len(plans) > 1:
             console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
         try:
-            run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=together.get(one.run_id))
+            shared = together.get(one.run_id)
+            run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=shared, resume=resume)
         except XpError as error:
             if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 raise
@@ -113,6 +128,8 @@ def run_plan(
     from xp.run_records.supervise import dispatch
 
     outputs = Path(one.spec.outputs)
+    if is_whole and not one.spec.launcher.detach:
+        require("the summary of a run", "scipy", "statsmodels")
     launcher = launcher or make_launcher(one.spec.launcher, outputs)
     if not again and (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
         console().print(reason, soft_wrap=True)

@@ -58,8 +58,9 @@ def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((*config_dirs, *plugins.config_dirs())))
 
 
-def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
-    """The options of a group, sorted; raises XpError if a user's or a plugin's directory offers one that exists."""
+def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
+    """The options of a group, sorted, with their files; raises XpError if a user's or a plugin's directory offers one
+    that exists."""
     files: dict[str, Path] = {}
     twice = []
     for directory in (
@@ -72,7 +73,7 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> list[str]:
             files[file.stem] = file
     if twice:
         raise XpError("\n".join(twice))
-    return sorted(name for name in files if not name.startswith("_"))
+    return {name: files[name] for name in sorted(files) if not name.startswith("_")}
 
 
 @cache
@@ -113,7 +114,7 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
     faults: list[str] = []
     for group, requested in groups:
         try:
-            legal = options(group, config_dirs)
+            legal = list(options(group, config_dirs))
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
             continue
@@ -150,9 +151,22 @@ def machine_option(word: str, legal: Sequence[str]) -> str | None:
 def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
     if group == "model" and "/" in name:
         return f"model={name}: no option, and no option has a slash; set model=hf model.path={name}"
+    if group == "env" and (words := _words_of_env(name)) is not None:
+        return f"env={name}: no option; set {words}"
     stray = "".join(_stray(group, name, config_dirs))
     words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100" if group == "hardware" else ""
     return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
+
+
+def _words_of_env(name: str) -> str | None:
+    """Overrides for an environment of the user's own: a file, a data set, a server, a name of the catalog, a class."""
+    if name.startswith("hf:") or name.endswith((".jsonl", ".json", ".csv", ".parquet")):
+        return f"env=graded env.rows={name} env.grader=number (or another: docs/environments.md)"
+    if "/" in name:
+        return f"env=openreward env.target={name}"
+    if ":" in name:
+        return f"env=graded env.grader={name} for a grader, env=openreward env.serve={name} for an ORS class"
+    return None
 
 
 def _stray(group: str, name: str, config_dirs: tuple[Path, ...]) -> Iterator[str]:

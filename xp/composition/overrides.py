@@ -165,7 +165,7 @@ def _texts(override: Override) -> Iterator[str]:
 
     value = override.value()
     if isinstance(value, Glob) and is_group(override):
-        return iter(value.filter(options(override.key_or_group)))
+        return iter(value.filter(list(options(override.key_or_group))))
     return override.sweep_string_iterator()
 
 

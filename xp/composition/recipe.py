@@ -127,7 +127,7 @@ def _distance(section: Any, expected: Any) -> int:
 
 def _candidates(group: str, expected: Mapping[str, Any], directories: tuple[Path, ...]) -> Iterator[str]:
     """Options that may be the one that a spec was made of."""
-    legal = options(group, directories)
+    legal = list(options(group, directories))
     if group == "env":
         yield from _mixes_or_one(expected["env"]["members"], legal, directories)
         return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from xp.composition.overrides import parse
 from xp.composition.points import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
+from xp.lib.packages import require
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -50,8 +50,7 @@ def search(
     Raises:
         XpError: Optuna is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
     """
-    if find_spec("optuna") is None:
-        raise XpError("a search needs Optuna: make setup installs it (pyproject.toml, extra optuna)", ExitCode.RUNTIME)
+    require("a search", "optuna")
     ranges, fixed = _checked_ranges(overrides, config_dirs)
     import optuna
     from sqlalchemy.exc import SQLAlchemyError

@@ -23,6 +23,7 @@ from xp.envs.serve import KEY_VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.exchange import direct_opener
+from xp.lib.packages import way_out
 from xp.secrets.environment import inherited
 
 START_S: Final = 180.0
@@ -108,9 +109,10 @@ class LocalServer:
             where = f" (its output is in {self._log})" if self._log else ""
             reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
             tried = " and ".join(self._pythons)
-            way_out = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it"
+            lacks = report.get("lacks")
+            more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{way_out(lacks)}"
             raise XpError(
-                f"cannot serve {self.serve}: {reason}{where}{way_out if report.get('lacks') else ''}",
+                f"cannot serve {self.serve}: {reason}{where}{more if lacks else ''}",
                 ExitCode.ENVIRONMENT,
             )
         self.url, self.pid = f"http://127.0.0.1:{report['port']}", int(report["pid"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
+from xp.lib.packages import install_command
 from xp.runtimes import installed, installed_checkouts
 
 _PROBE = """
@@ -39,6 +40,8 @@ def check_machine(stages: Sequence[Stage]) -> None:
         if missing := [module for module in modules if not found[module]]:
             name = modules[missing[0]]
             install = next(stage.job.runtime.install for stage in stages if stage.name == name)
+            if install is None and python == sys.executable:
+                install = f"install: {install_command(*missing)}"
             raise XpError(
                 f"stage {name} needs {', '.join(missing)}, which {python} cannot import;"
                 f" {install or f'install: {python} -m pip install ' + ' '.join(missing)}",

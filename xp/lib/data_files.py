@@ -16,6 +16,7 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.load import find_module
+from xp.lib.packages import require
 from xp.lib.reading import opened, text_of
 
 Row = Mapping[str, Any]
@@ -124,13 +125,8 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
 
 def check_loader(name: str) -> None:
     """Raises XpError if a name is a data set and this Python lacks `datasets`, its loader."""
-    spec = find_module("datasets")
-    if is_set(name) and (spec is None or spec.origin is None):  # without an origin: a directory of this name
-        raise XpError(
-            f"{name} needs the package datasets, which comes with TRL: run `pip install -e '.[trl]'` in a clone of xp,"
-            " or `pip install datasets`",
-            ExitCode.RUNTIME,
-        )
+    if is_set(name):
+        require(name, "datasets")
 
 
 def value_at(row: Row, column: str) -> Any:

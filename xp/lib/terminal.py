@@ -49,6 +49,14 @@ def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> s
     return text
 
 
+def is_one_output() -> bool:
+    """Returns whether standard output and standard error are the same terminal, file or pipe."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # replaced, as in a notebook, or closed
+        return False
+
+
 def is_visible(parameters: str, *, takes_shades: bool = False) -> bool:
     """Returns whether the parameters of a colour sequence (`1;31`) are those of xp's own tables.
 

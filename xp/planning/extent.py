@@ -15,10 +15,9 @@ from typing import Any
 from xp.envs.config import EnvConfig
 from xp.envs.graders import check_answers
 from xp.envs.rows import line_of, load_rows, name_of
-from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
-from xp.lib.load import find_module
+from xp.lib.packages import require
 from xp.lib.text import counted
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.episode import env_config
@@ -306,8 +305,5 @@ def _check_packages(member: EnvMember, spec: RunSpec) -> None:
         return
     if isinstance(member.rows, str):
         check_loader(member.rows)
-    if member.grader == "math" and find_module("math_verify") is None:
-        raise XpError(
-            "env.grader=math needs the package math-verify: run `pip install math-verify==0.9.0` (xp's extra math)",
-            ExitCode.RUNTIME,
-        )
+    if member.grader == "math":
+        require("env.grader=math", "math_verify")

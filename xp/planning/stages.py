@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.digest import bytes_digest, text_digest
 from xp.planning.backend import RunPaths
-from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets
+from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key
 from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
 from xp.spec import (
     Attention,
@@ -254,6 +254,12 @@ def _plain_config(spec: RunSpec) -> PrepareConfig:
     )
 
 
+def _sdks(spec: RunSpec) -> set[str]:
+    """The SDK of environments of the catalog, and of those that xp brings; another class may have another SDK."""
+    members = [one for one in spec.env.members.values() if one.provider == "openreward"]
+    return {"openreward" for one in members if needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.")}
+
+
 def profiles(spec: RunSpec) -> dict[str, Profile]:
     """Member -> profile, for environments whose training tasks are selected by one.
 
@@ -287,7 +293,7 @@ def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
         },
         outputs=(f"{places.tasks}/manifest.json", f"{places.tasks}/tasks.parquet"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=PREPARE_PACKAGES),
+        runtime=Runtime(packages=(*PREPARE_PACKAGES, *_sdks(spec))),
         env=dict(QUIET),
         secrets=episode_secrets(spec),
     )

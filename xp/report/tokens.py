@@ -12,6 +12,7 @@ from xp.composition.points import validated
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
+from xp.lib.packages import require
 from xp.lib.reading import text_of
 from xp.planning.episode import chat_of
 from xp.planning.stages import start_place
@@ -116,8 +117,7 @@ def _chat(run: Path) -> ChatTokens:
     if directory is None:
         looked, name = " and ".join(map(str, places)), spec.model.path or spec.model.name
         raise XpError(f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME)
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise XpError(f"tokens need transformers: {error}; make setup installs it", ExitCode.RUNTIME) from None
+    require("a page with tokens", "transformers")
+    from transformers import AutoTokenizer
+
     return ChatTokens(AutoTokenizer.from_pretrained(str(directory), local_files_only=True), chat_of(spec))

@@ -16,6 +16,7 @@ from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.job_spec import State, missing, states
 from xp.launchers.node.log import last_lines, write_to_screen
 from xp.lib.signals import Signals
+from xp.lib.terminal import is_one_output
 from xp.run_records.detached import record_before
 from xp.run_records.kept import has_every_stage, is_whole, kept
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
@@ -237,7 +238,8 @@ class _Attempt:
     def _failure(self, stage: Stage, launch: Launch, code: int, absent: Sequence[str]) -> XpError:
         log = self._outputs / launch.log
         what = f"stage {stage.name} failed: {reason(code, absent)}"
-        tail = "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
+        is_on_screen = self._echo is write_to_screen and is_one_output()
+        tail = "" if is_on_screen else "".join(f"\n  | {line}" for line in last_lines(log, TAIL))
         text = f"{what}{tail}\nlog: {log}\nresume: {self._resume}"
         return XpError(self._context.redactor.redact(text), exit_code(code, absent))
 

@@ -12,6 +12,7 @@ from xp.backends.skyrl.control.overrides import assignment, flat, override_refus
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
+from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
@@ -46,6 +47,8 @@ POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.pa
 
 def _install(spec: RunSpec) -> str | None:
     """Command that installs SkyRL, whose pins differ from those of xp's environments; None: its lock or checkout."""
+    if is_rehearsal(spec) and not IS_CLONE:
+        return "the steps for hardware=cpu: python -m xp install backend=skyrl hardware=cpu"
     if is_rehearsal(spec) and not has_stand_in(spec):
         return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
     if is_rehearsal(spec):

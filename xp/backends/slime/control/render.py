@@ -24,6 +24,7 @@ from xp.backends.slime.worker.config import (
 )
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
+from xp.lib.packages import IS_CLONE
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
@@ -45,6 +46,7 @@ from xp.worker.stage import AFTER, BEFORE
 from xp.worker.token_budget import TokenBudget
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
+REHEARSE = "; `make rehearse-slime` plays its rollouts on a CPU, where checkouts of Slime and Megatron-LM are given"
 SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
 
 ENVIRONMENT = {
@@ -285,8 +287,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         return [
             Refusal(
                 "hardware",
-                "Slime trains on GPUs only: choose for example hardware=h100x8; `make rehearse-slime` plays its"
-                " rollouts on a CPU, where checkouts of Slime and Megatron-LM are given",
+                "Slime trains on GPUs only: choose for example hardware=h100x8" + (REHEARSE if IS_CLONE else ""),
             )
         ]
     if (family := family_refusal(spec)) is not None:
