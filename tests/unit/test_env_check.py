@@ -118,7 +118,7 @@ def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvRe
     provider = load_provider(config, os.environ)
     found = Measured()
     how = {"num_tasks": num_tasks, "group_size": group_size}
-    measure(provider, config, "train", **how, environ=os.environ, found=found, watch=Watch("check"))
+    measure(provider, config, "train", **how, environ=os.environ, measured=found, watch=Watch("check"))
     provider.close()
     return report(config, found, group_size=group_size, max_prompt_tokens=3, count_tokens=lambda m, t: len(m) + len(t))
 

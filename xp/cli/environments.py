@@ -82,7 +82,7 @@ def _check_member(
             providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
             split = _split(member, provider.splits())
             how = {"num_tasks": num_tasks, "group_size": group_size}
-            measure(provider, rules, split, **how, environ=environ, found=found, watch=watch)
+            measure(provider, rules, split, **how, environ=environ, measured=found, watch=watch)
         except BaseException as error:  # raised below, on the command's own thread
             raised.append(error)
 

@@ -107,7 +107,7 @@ def measure(
     num_tasks: int,
     group_size: int,
     environ: Mapping[str, str],
-    found: Measured,
+    measured: Measured,
     watch: Watch,
 ) -> None:
     """Measures an environment; faults of sessions are counted, faults of the catalog are raised.
@@ -119,7 +119,7 @@ def measure(
         num_tasks: how many tasks are looked at and played.
         group_size: episodes of the random policy on each.
         environ: variables of a second process with the environment.
-        found: receives the measurements; another thread may read it at any time.
+        measured: receives the measurements; another thread may read it at any time.
         watch: receives the current phase; nothing new begins after its time.
 
     Raises:
@@ -129,29 +129,29 @@ def measure(
         # The check itself writes the calls, without a model, so that any dialect will do.
         rules = replace(rules, dialect=Dialect.HERMES)
     watch.doing("asking for its splits")
-    found.version = provider.version()
-    found.counts = {name: provider.num_tasks(name) for name in provider.splits()}
-    found.split = split if split in found.counts else next(iter(found.counts))
-    tasks = provider.tasks(found.split, _spread(found.counts[found.split], num_tasks))
+    measured.version = provider.version()
+    measured.counts = {name: provider.num_tasks(name) for name in provider.splits()}
+    measured.split = split if split in measured.counts else next(iter(measured.counts))
+    tasks = provider.tasks(measured.split, _spread(measured.counts[measured.split], num_tasks))
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
-        _visit(provider, task, rules, found, watch)
-    if found.num_opened == 0 or watch.is_over:
+        _visit(provider, task, rules, measured, watch)
+    if measured.num_opened == 0 or watch.is_over:
         return
     is_remote = rules.provider == "openreward" and rules.target is not None
     if rules.prompt is PromptSource.PREPARED and not is_remote:
-        _start_again(rules, tasks, environ, found, watch)
-    found.tool_faults = tuple(fault for tool in found.tools for fault in faults_of(tool))
-    play = _Player(provider, rules, found, watch)
-    words = [_words(prompt) for prompt in found.prompts]
+        _start_again(rules, tasks, environ, measured, watch)
+    measured.tool_faults = tuple(fault for tool in measured.tools for fault in faults_of(tool))
+    play = _Player(provider, rules, measured, watch)
+    words = [_words(prompt) for prompt in measured.prompts]
     random = [
-        [(task, random_policy(found.tools, rules.dialect, words[n], 1000 * n + k)) for k in range(group_size)]
+        [(task, random_policy(measured.tools, rules.dialect, words[n], 1000 * n + k)) for k in range(group_size)]
         for n, task in enumerate(tasks)
     ]
     play("random", random)
-    play("scripted", [[(task, scripted_policy(found.tools, rules.dialect)) for _ in "12"] for task in tasks])
+    play("scripted", [[(task, scripted_policy(measured.tools, rules.dialect)) for _ in "12"] for task in tasks])
     if not watch.is_over:
-        found.is_repeatable = _are_alike(found.scripted)
+        measured.is_repeatable = _are_alike(measured.scripted)
 
 
 class _Player:
