@@ -20,7 +20,7 @@ from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.lib import private_ray, processes
 from xp.lib.loopback import free_ports
-from xp.worker.nodes import Nodes, own_address
+from xp.worker.nodes import Nodes, local_address
 
 WAIT = """
 import os, sys, time, ray
@@ -98,7 +98,7 @@ class _NodePart:
         else:
             place = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
-        address = own_address(nodes.address)
+        address = local_address(nodes.address)
         environ = private_ray.joining(variables(spec), self.cluster_variables)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
