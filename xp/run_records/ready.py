@@ -111,9 +111,7 @@ def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
         directory=f"runs/{plan.run_id}/attempt_{plan.attempt}",
         withheld=frozenset(names),
         redactor=ready.redactor,
-        tracking=node_tracking(ready.job_trackers, spec.project, spec.model_dump(mode="json"))
-        if ready.job_trackers
-        else None,
+        tracking=node_tracking(trackers, spec.project, spec.model_dump(mode="json")) if trackers else None,
     )
 
 

@@ -128,8 +128,8 @@ def _policy(where: str, seat: str | None, seats: Mapping[str, Mapping[str, Any]]
     if seat is None and len(free_seats) == 1:
         return free_seats[0]
     raise XpError(
-        f"{where}: the seats {', '.join(free_seats) or 'of the environment'} have no model of their own, and one of them"
-        " is the trained model: name it by options.seat, and give each other seat an endpoint:"
+        f"{where}: the seats {', '.join(free_seats) or 'of the environment'} have no model of their own, and one of"
+        " them is the trained model: name it by options.seat, and give each other seat an endpoint:"
         " options.seats.NAME={model: ..., client: {base_url: ..., api_key_var: VARIABLE}}",
         ExitCode.CONFIG,
     )
