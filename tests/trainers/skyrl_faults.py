@@ -64,10 +64,10 @@ def each_rank_by_itself() -> None:
 
     from xp.backends.skyrl.worker import workers
 
-    native = workers.own_means
+    native = workers.update_means
 
     @contextmanager
-    def own_means(*args: Any) -> Iterator[None]:
+    def update_means(*args: Any) -> Iterator[None]:
         reduce = torch.distributed.all_reduce
         torch.distributed.all_reduce = lambda own, **_: own.mul_(torch.distributed.get_world_size())
         within = native(*args)
@@ -76,7 +76,7 @@ def each_rank_by_itself() -> None:
         yield
         within.__exit__(None, None, None)
 
-    workers.own_means = own_means
+    workers.update_means = update_means
 
 
 def gradients_of_one_rank() -> None:

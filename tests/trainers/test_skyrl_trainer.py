@@ -39,14 +39,14 @@ def dataset(path: Path) -> Any:
 
 
 def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **changes: Any) -> Any:
-    from xp.backends.skyrl.worker.experiment import own_rule
+    from xp.backends.skyrl.worker.experiment import advantage_rule
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
     cfg = native(config)
     for key, value in changes.items():
         setattr(cfg.trainer.algorithm, key, value)
     made = XpTrainer(
-        own_rule(config),
+        advantage_rule(config),
         None,
         cfg=cfg,
         tracker=tracker or SimpleNamespace(updated=lambda *_: None),
@@ -283,7 +283,7 @@ def test_xps_warm_up_begins_above_0_where_skyrls_begins_at_0(schedule: str) -> N
     import torch
     from skyrl.backends.skyrl_train.distributed import fsdp_strategy
 
-    from xp.backends.skyrl.worker.workers import own_schedule
+    from xp.backends.skyrl.worker.workers import xp_schedules
 
     def rates() -> list[float]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -296,7 +296,7 @@ def test_xps_warm_up_begins_above_0_where_skyrls_begins_at_0(schedule: str) -> N
         return found
 
     assert rates()[0] == 0
-    with own_schedule():
+    with xp_schedules():
         assert rates()[:4] == [0.25, 0.5, 0.75, 1.0]
     assert rates()[0] == 0
 

@@ -127,9 +127,9 @@ def whodunit(args: Any) -> Iterator[Any]:
     (args.xp_root / "worker.json").write_text(config.to_json())
     setattr(args, WORKER_ATTRIBUTE, str(args.xp_root / "worker.json"))
     yield args
-    from xp.backends.slime.worker.rollout_process import worker
+    from xp.backends.slime.worker.rollout_process import worker_of
 
-    worker(args).mix.close()
+    worker_of(args).mix.close()
 
 
 def mystery(index: int, mix: EnvironmentMixture) -> TaskRow:
@@ -145,10 +145,10 @@ def mystery(index: int, mix: EnvironmentMixture) -> TaskRow:
 
 
 def test_every_token_of_a_real_environment_is_where_it_belongs(whodunit: Any) -> None:
-    from xp.backends.slime.worker.rollout_process import worker
+    from xp.backends.slime.worker.rollout_process import worker_of
 
-    own = worker(whodunit)
-    groups = [group_of(mystery(index, own.mix), 4, index) for index in range(4)]
+    worker = worker_of(whodunit)
+    groups = [group_of(mystery(index, worker.mix), 4, index) for index in range(4)]
     with engine(whodunit, detective(random.Random(5))) as server:
         samples = [sample for group in groups for sample in play_group(whodunit, group)]
         assert {body["sampling_params"]["max_new_tokens"] for body in server.requests} == {LIMITS.max_tokens_per_turn}

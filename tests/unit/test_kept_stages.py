@@ -14,7 +14,7 @@ from xp.composition.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_again, build_plan
-from xp.run_records.kept import finished, kept
+from xp.run_records.kept import finished, reusable_stages
 from xp.run_records.record import (
     Provenance,
     RunRecord,
@@ -70,11 +70,11 @@ def resumed(spec: dict[str, Any], **changes: Any) -> Plan:
 def test_the_stages_of_a_finished_run_stand_until_their_jobs_change(tmp_path: Path) -> None:
     spec = finished_run(tmp_path)
     same, record = resumed(spec), read_record(tmp_path / "runs/R")
-    assert kept(same, record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
+    assert reusable_stages(same, record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
     assert str(finished(same, tmp_path)).startswith("R is finished")
     assert "of None" not in str(finished(same, tmp_path))
-    assert kept(resumed(spec, every=1, patience=1), record, tmp_path) == {"prepare": 1}
-    assert kept(resumed(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
+    assert reusable_stages(resumed(spec, every=1, patience=1), record, tmp_path) == {"prepare": 1}
+    assert reusable_stages(resumed(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
 
 
 def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import JobSpec, make_job_spec
 from xp.launchers.node.spread import command, first_failure
 from xp.lib import private_ray
-from xp.worker.nodes import Nodes, free_port, interface_of, own_address
+from xp.worker.nodes import Nodes, free_port, interface_of, local_address
 
 
 def test_a_program_reads_the_nodes_as_the_launcher_named_them() -> None:
     nodes = Nodes(2, 1, "127.0.0.1", 4000)
     assert Nodes.here(nodes.variables()) == nodes
     assert Nodes.here({}) is None
-    name = interface_of(own_address("127.0.0.1"))
+    name = interface_of(local_address("127.0.0.1"))
     assert name is not None
     assert nodes.variables()["GLOO_SOCKET_IFNAME"] == os.environ.get("GLOO_SOCKET_IFNAME", name)
     assert interface_of("192.0.2.123") is None

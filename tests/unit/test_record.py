@@ -137,7 +137,7 @@ def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, mon
     record = begin_attempt(EMPTY, ["train"], HERE, is_detached=True)
     write_record(directory, record)
     monkeypatch.setattr(detached, "detachable", lambda *_: object())
-    monkeypatch.setattr(detached, "_asked", lambda *_: close_attempt(record, RunStatus.SUCCEEDED))
+    monkeypatch.setattr(detached, "_poll", lambda *_: close_attempt(record, RunStatus.SUCCEEDED))
     monkeypatch.setattr(detached, "write_record", full)
     with pytest.raises(XpError, match="No space left on device") as caught:
         detached.current(directory)

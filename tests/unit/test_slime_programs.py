@@ -21,7 +21,7 @@ from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerC
 from xp.backends.slime.worker.convert import main as convert
 from xp.backends.slime.worker.metric_names import NATIVE
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
-from xp.backends.slime.worker.processes import ask_to_close, close_when_asked
+from xp.backends.slime.worker.processes import ask_to_close, close_on_request
 from xp.backends.slime.worker.program import absolute_flags, run_file
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import Watched
@@ -326,6 +326,6 @@ def test_a_process_of_rays_closes_its_sessions_before_it_is_ended(tmp_path: Path
     closed: list[bool] = []
     assert ask_to_close(tmp_path, 0.0)  # nothing was opened
     (tmp_path / "closed").touch()  # of an earlier try
-    close_when_asked(tmp_path, lambda: closed.append(True))
+    close_on_request(tmp_path, lambda: closed.append(True))
     assert ask_to_close(tmp_path)
     assert closed == [True]

@@ -126,7 +126,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
 
     from tools.parity.tasks import task
     from xp.backends.skyrl.worker.advantages import register_estimator
-    from xp.backends.skyrl.worker.experiment import own_rule
+    from xp.backends.skyrl.worker.experiment import advantage_rule
     from xp.backends.skyrl.worker.train import write_view
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
@@ -137,7 +137,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     write_view([task(group) for group in range(config.prompts_per_step)], scratch / "train.parquet")
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)
     made = XpTrainer(
-        own_rule(config),
+        advantage_rule(config),
         None,
         cfg=cfg,
         tracker=silent,

@@ -153,14 +153,14 @@ def numbers(text: str) -> list[Fraction]:
 
 def _final_number(text: str) -> Fraction | None:
     part = final_part(text)
-    found = numbers(text if part is None else part)
-    return None if not found else found[-1 if part is None else 0]
+    values = numbers(text if part is None else part)
+    return None if not values else values[-1 if part is None else 0]
 
 
 def _right_number(right: Any) -> Fraction:
-    if (found := _final_number(str(right))) is None:
+    if (value := _final_number(str(right))) is None:
         raise ValueError(f"its answer is {right!r:.60}, which has no number")
-    return found
+    return value
 
 
 def _unset(latex: str) -> tuple[str, Fraction | None]:
@@ -170,8 +170,8 @@ def _unset(latex: str) -> tuple[str, Fraction | None]:
     text = re.sub(r"\\[dt]frac", r"\\frac", text).removesuffix(".").casefold()
     text = re.sub(r"\\frac(\d)(\d)", r"\\frac{\1}{\2}", text)
     is_number = re.fullmatch(r"-?(?:[\d.,]|\{,\})+|-?[\d.]+/[\d.]+|-?\\frac\{[\d.]+\}\{[\d.]+\}", text)
-    found = numbers(text) if is_number else []
-    return text, found[0] if len(found) == 1 else None
+    values = numbers(text) if is_number else []
+    return text, values[0] if len(values) == 1 else None
 
 
 def _spaced(text: str) -> str:

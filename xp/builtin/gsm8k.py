@@ -39,10 +39,10 @@ def made() -> Mapping[str, Sequence[Row]]:
     return {split: [_made(split, number) for number in range(count)] for split, count in NUM_MADE.items()}
 
 
-def _row(found: Mapping[str, str]) -> Row:
+def _row(problem: Mapping[str, str]) -> Row:
     return {
-        "prompt": f"{found['question']} {INSTRUCTION}",
-        "answer": found["answer"].rpartition("####")[2].strip(),
+        "prompt": f"{problem['question']} {INSTRUCTION}",
+        "answer": problem["answer"].rpartition("####")[2].strip(),
     }
 
 

@@ -22,36 +22,36 @@ import json, sys
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.shaping import load_shape
 loaders = {"reward_fn": load_shape, "advantage_fn": load_advantage_fn}
-found = {}
+faults = {}
 for field, name in json.loads(sys.argv[1]):
     try:
         loaders[field](name)
-        found[name] = None
+        faults[name] = None
     except Exception as error:
-        found[name] = f"{type(error).__name__}: {error}"
-print(json.dumps(found))
+        faults[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(faults))
 """
 
 
 def functions(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each `env.reward_fn` and `algorithm.advantage_fn` loads, in the way a stage loads it."""
-    wanted = [("reward_fn", one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()]
-    wanted += [("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None]
-    if not wanted:
+    references = [("reward_fn", one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()]
+    references += [("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None]
+    if not references:
         return
-    names = ", ".join(dict.fromkeys(name for _, name in wanted))
+    names = ", ".join(dict.fromkeys(name for _, name in references))
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
         yield unknown("functions", f"a run imports {names}; there is no Python of the trainer's to try it with")
         return
     # The directories of the user's modules, which a run copies; another Python has its own standard library.
-    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    places = [entry or os.getcwd() for entry in sys.path if not entry.startswith(own)]
+    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    places = [entry or os.getcwd() for entry in sys.path if not entry.startswith(prefixes)]
     path = os.pathsep.join([str(ROOT), *places])
     try:
         done = subprocess.run(
-            [python, "-c", PROGRAM, json.dumps(wanted)],
+            [python, "-c", PROGRAM, json.dumps(references)],
             env={**os.environ, **QUIET, "PYTHONPATH": path},
             capture_output=True,
             text=True,

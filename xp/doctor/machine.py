@@ -28,27 +28,27 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     runtime = trainer_runtime(spec, ())
     try:
         python = interpreter(runtime)
-        _, found, version = probe(python, (), tuple(spec.backend.pins))
+        _, installed, version = probe(python, (), tuple(spec.backend.pins))
     except XpError as error:
         yield fault_of("python", error)
         return
     yield ok("python", f"{python}, {version}")
     install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
     # A local label (`2.13.0+cpu`) is no difference.
-    plain = {package: (there or "").partition("+")[0] for package, there in found.items()}
+    plain = {package: (there or "").partition("+")[0] for package, there in installed.items()}
     differing = {package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin}
     if differing and python == sys.executable and install:
         # Do not advise the user to install the trainer into xp's own Python.
-        wanted = ", ".join(f"{package} {pin}" for package, pin in differing.items())
-        yield fault("version", f"this is xp's own Python and has not {wanted}; {install}")
-        differing, found = {}, {}
+        pins = ", ".join(f"{package} {pin}" for package, pin in differing.items())
+        yield fault("version", f"this is xp's own Python and has not {pins}; {install}")
+        differing, installed = {}, {}
     for package, pin in spec.backend.pins.items():
         if package in differing:
-            there = f"is {found[package]}" if found[package] else "is not installed"
+            there = f"is {installed[package]}" if installed[package] else "is not installed"
             way_out = f"{python} -m pip install '{package}=={pin}'"
             yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {way_out}")
-        elif package in found:
-            yield ok("version", f"{package} {found[package]}, as pinned")
+        elif package in installed:
+            yield ok("version", f"{package} {installed[package]}, as pinned")
 
 
 def _checkouts(spec: RunSpec) -> Iterator[Finding]:
@@ -83,11 +83,11 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         return
     rows = gpu_rows("name", "memory.total")
     there = [(name, float(memory) * 1024**2 / GB) for name, memory in rows if memory.isdigit()]
-    wanted = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
+    expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"
         way_out = "start it where they are, choose a smaller hardware option, or a launcher that has them"
-        yield fault("accelerators", f"the plan needs {wanted} and nvidia-smi shows {shown}; {way_out}")
+        yield fault("accelerators", f"the plan needs {expected} and nvidia-smi shows {shown}; {way_out}")
         return
     for name, memory_gb in there[: hardware.accelerators_per_node]:
         card = card_named(name, memory_gb)
@@ -98,7 +98,9 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
             else card.name.startswith(family)
         )
         if not is_it:
-            yield fault("accelerators", f"the plan needs {wanted} and this is {name}; choose the hardware option of it")
+            yield fault(
+                "accelerators", f"the plan needs {expected} and this is {name}; choose the hardware option of it"
+            )
         elif memory_gb < 0.9 * hardware.accelerator_memory_gb:
             text = f"{name} has {memory_gb:.0f} GB and hardware.accelerator_memory_gb is"
             yield fault("accelerators", f"{text} {hardware.accelerator_memory_gb:g}; set it to what there is")
@@ -122,12 +124,12 @@ def host(spec: RunSpec) -> Iterator[Finding]:
     import psutil
 
     cores, memory_gb = os.cpu_count() or 1, psutil.virtual_memory().total / GB
-    wanted = f"hardware={spec.hardware.name} says {spec.hardware.num_cpus} cores and {spec.hardware.memory_gb:g} GB"
+    expected = f"hardware={spec.hardware.name} says {spec.hardware.num_cpus} cores and {spec.hardware.memory_gb:g} GB"
     text = f"{cores} cores, {memory_gb:.0f} GB of memory"
     if memory_gb < spec.hardware.memory_gb or cores < spec.hardware.num_cpus:
-        yield fault("host", f"{text}, and {wanted}; choose another hardware option, or set what there is")
+        yield fault("host", f"{text}, and {expected}; choose another hardware option, or set what there is")
     else:
-        yield ok("host", f"{text} ({wanted})")
+        yield ok("host", f"{text} ({expected})")
 
 
 def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:

@@ -60,8 +60,8 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
     context = Context(run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1")
     try:
         place = make_launcher(spec.launcher, outputs.absolute())
-        told = [str(name) for name in spec.tracking if isinstance(place, Telling) and name in place.tells]
-        tracking = node_tracking(told, spec.project, {}) if told else None
+        job_trackers = [str(name) for name in spec.tracking if isinstance(place, Telling) and name in place.tells]
+        tracking = node_tracking(job_trackers, spec.project, {}) if job_trackers else None
         place.check(stages, replace(context, tracking=tracking))
         yield ok("launcher", f"{spec.launcher.name} takes every stage")
     except XpError as error:
@@ -80,8 +80,8 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
             continue
         try:
             splits = provider.splits()
-            wanted = [split for split in _wanted(member, splits) or splits if split in splits]
-            yield _verdict(name, member, splits, {split: provider.num_tasks(split) for split in wanted})
+            run_splits = [split for split in _splits_of_run(member, splits) or splits if split in splits]
+            yield _verdict(name, member, splits, {split: provider.num_tasks(split) for split in run_splits})
         except XpError as error:
             yield fault_of("environment", error)
         except EnvFault as error:
@@ -91,15 +91,15 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
             provider.close()
 
 
-def _wanted(member: EnvMember, splits: Sequence[str]) -> list[str]:
+def _splits_of_run(member: EnvMember, splits: Sequence[str]) -> list[str]:
     """Names of the splits that a run needs; an environment with splits for evaluation only needs no training split."""
-    own = member.held_out.split if member.held_out is not None else None
+    held_out = member.held_out.split if member.held_out is not None else None
     train = () if member.train.split == ("train",) and {*splits} <= {*OWN_SPLITS} else member.train.split
-    return list(dict.fromkeys([*train, *([] if own is None else [own])]))
+    return list(dict.fromkeys([*train, *([] if held_out is None else [held_out])]))
 
 
 def _verdict(name: str, member: EnvMember, splits: Sequence[str], counts: dict[str, int]) -> Finding:
-    missing = [split for split in _wanted(member, splits) if split not in splits]
+    missing = [split for split in _splits_of_run(member, splits) if split not in splits]
     if missing:
         way_out = "set env.train.split and env.held_out.split (null: chosen by xp)"
         text = f"{name} has no split {', '.join(missing)}; it has {', '.join(splits)}; {way_out}"

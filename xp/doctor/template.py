@@ -26,12 +26,12 @@ PROGRAM = "xp.tasks.template_check"
 
 def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     """Checks the template with the trainer's own transformers, offline."""
-    found = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
-    if found is None:
+    directory = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
+    if directory is None:
         where = start_place(spec)
         yield unknown("template", f"the tokenizer of {where} is not on this machine; it is looked at once it is")
         return
-    place = str(found)
+    place = str(directory)
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
@@ -47,9 +47,11 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        told = f"{place}: the chat template renders a short dialogue for more than {TIMEOUT_S:g} s, so it may never end"
+        message = (
+            f"{place}: the chat template renders a short dialogue for more than {TIMEOUT_S:g} s, so it may never end"
+        )
         way_out = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
-        yield fault("template", f"{told}; {way_out}; if only this machine is slow, try again", ExitCode.PLAN)
+        yield fault("template", f"{message}; {way_out}; if only this machine is slow, try again", ExitCode.PLAN)
         return
     if done.returncode:
         yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")

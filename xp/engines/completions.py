@@ -78,8 +78,8 @@ class ServerWriter:
         except (LookupError, TypeError, ValueError) as error:
             raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
         if len(written.ids) != len(written.logprobs) or not 0 < len(written.ids) <= request.max_tokens:
-            found = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
-            raise self._failed(f"{found}, for at most {request.max_tokens} tokens")
+            lengths = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
+            raise self._failed(f"{lengths}, for at most {request.max_tokens} tokens")
         return written
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:

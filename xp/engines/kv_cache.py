@@ -10,7 +10,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class Kept(NamedTuple):
+class Prefix(NamedTuple):
     """Keys and values of the beginning of a sequence, one pair per layer, [heads, tokens, head size]."""
 
     layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -68,7 +68,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         which: Any = slice(window.count) if window.rows is None else window.rows
         return self.keys[which, :, : window.width], self.values[which, :, : window.width]
 
-    def kept(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def prefix(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
 
     def fill(self, slots: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], length: int) -> None:
@@ -124,16 +124,16 @@ class SlotCache:
         """Number of columns for attention in the next forward pass."""
         return self._window.width
 
-    def kept(self, slot: int, length: int) -> Kept:
+    def prefix(self, slot: int, length: int) -> Prefix:
         """A copy of the beginning of a slot."""
-        return Kept([layer.kept(slot, length) for layer in self._layers], length)
+        return Prefix([layer.prefix(slot, length) for layer in self._layers], length)
 
-    def fill(self, slots: Sequence[int], kept: Kept) -> None:
+    def fill(self, slots: Sequence[int], prefix: Prefix) -> None:
         """Sets the beginning of these slots."""
         index = torch.tensor(slots)
-        for layer, pair in zip(self._layers, kept.layers, strict=True):
-            layer.fill(index, pair, kept.length)
-        self.lengths[index] = kept.length
+        for layer, pair in zip(self._layers, prefix.layers, strict=True):
+            layer.fill(index, pair, prefix.length)
+        self.lengths[index] = prefix.length
 
 
 def _grown(buffer: torch.Tensor, capacity: int) -> torch.Tensor:

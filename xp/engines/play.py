@@ -166,9 +166,9 @@ class EpisodePlay:
         row, sample = self._numbered[number]
         conversation = self.engine.conversations[number]
         self.engine.conversations[number] = Conversation([])
-        kept = self._chat.kept(conversation.prompt_ids)
+        prompt = self._chat.kept(conversation.prompt_ids)
         episode, outcome = self._episodes.pop(number), self._outcomes[number]
-        return Rollout(row, sample, conversation, episode, outcome, kept)
+        return Rollout(row, sample, conversation, episode, outcome, prompt)
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""

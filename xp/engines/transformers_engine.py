@@ -18,7 +18,7 @@ import torch
 
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import Conversation, EpisodeEngine, Opening, RolloutTurn
-from xp.engines.kv_cache import Kept, SlotCache, masks
+from xp.engines.kv_cache import Prefix, SlotCache, masks
 from xp.worker.token_budget import is_cut
 
 ROOM = 256
@@ -64,8 +64,8 @@ class TransformersEngine(EpisodeEngine):
         self._first = distinct[0]
         self._num_shared = _common_prefix(distinct) if len(distinct) > 1 else 0
         """Number of first tokens of `_first` that all prompts begin with."""
-        self._shared: Kept | None = None
-        self._known: dict[tuple[int, ...], tuple[Kept, torch.Tensor]] = {}
+        self._shared: Prefix | None = None
+        self._known: dict[tuple[int, ...], tuple[Prefix, torch.Tensor]] = {}
         """Prompts that further episodes share, and the logits after them."""
         self._cache = SlotCache(model.config.num_hidden_layers, opening.places, max(map(len, distinct)) + ROOM)
         self._free = list(range(opening.places))
@@ -149,8 +149,8 @@ class TransformersEngine(EpisodeEngine):
         self._prefill(begins)
         logits = []
         for prompt, numbers in _grouped(begins, self._prompts):
-            kept, behind = self._known[prompt]
-            self._cache.fill([self._slots[number] for number in numbers], kept)
+            prefix, behind = self._known[prompt]
+            self._cache.fill([self._slots[number] for number in numbers], prefix)
             logits.append(behind.expand(len(numbers), -1))
             self._begin_turns(numbers)
             self._expect(prompt, -len(numbers))
@@ -182,11 +182,11 @@ class TransformersEngine(EpisodeEngine):
         if self._num_shared:
             if self._shared is None:
                 self._fed(slots[:1], [self._first[: self._num_shared]])
-                self._shared = self._cache.kept(slots[0], self._num_shared)
+                self._shared = self._cache.prefix(slots[0], self._num_shared)
             self._cache.fill(slots, self._shared)
         logits = self._fed(slots, [prompt[self._num_shared :] for prompt in new])
         for (prompt, slot), behind in zip(new.items(), logits, strict=True):
-            self._known[prompt] = self._cache.kept(slot, len(prompt)), behind
+            self._known[prompt] = self._cache.prefix(slot, len(prompt)), behind
 
     def _begin_turns(self, numbers: Sequence[int] | dict[int, list[int]]) -> None:
         for number in numbers:

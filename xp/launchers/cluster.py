@@ -156,8 +156,8 @@ def ask(
     except subprocess.TimeoutExpired:
         raise TimedOut(f"{argv[0]} did not answer within {timeout_s:g} s", ExitCode.RUNTIME) from None
     if run.returncode not in codes:
-        said = (run.stderr or run.stdout).strip()
-        raise XpError(f"{shlex.join(argv[:1])} failed ({run.returncode}): {said}", ExitCode.RUNTIME)
+        output = (run.stderr or run.stdout).strip()
+        raise XpError(f"{shlex.join(argv[:1])} failed ({run.returncode}): {output}", ExitCode.RUNTIME)
     return run.stdout
 
 

@@ -106,5 +106,5 @@ def _origin(name: str) -> Path | None:
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    own = {"conf", "recipes", "testing"} if Path(directory) == PACKAGE else set()
-    return left_out(directory, names) | own.intersection(names)
+    omitted = {"conf", "recipes", "testing"} if Path(directory) == PACKAGE else set()
+    return left_out(directory, names) | omitted.intersection(names)

@@ -101,16 +101,16 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
         echo: receives the log's lines, which the job has redacted.
     """
     tail = Tail(directory / "log.txt")
-    asked = time.monotonic()
+    polled_at = time.monotonic()
     over: tuple[float, int] | None = None
     while (result := read_result(directory)) is None:
         echo_new(tail, echo)
         now = time.monotonic()
         if over is not None and now - over[0] > (STOPPED_S if over[1] > 128 else PATIENCE_S):
             break
-        if over is None and now - asked >= ASK_S:
+        if over is None and now - polled_at >= ASK_S:
             code = ended()
-            over, asked = None if code is None else (now, code), time.monotonic()
+            over, polled_at = None if code is None else (now, code), time.monotonic()
         time.sleep(LOOK_S)
     echo_new(tail, echo)
     if result is not None:

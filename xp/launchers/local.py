@@ -65,8 +65,8 @@ class LocalLauncher:
         """Checks packages and interpreters; reserves accelerators for the launcher's lifetime."""
         del context
         for stage in stages:
-            if (said := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
-                raise XpError(said, ExitCode.RUNTIME)
+            if (limit := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
+                raise XpError(limit, ExitCode.RUNTIME)
         check_machine(stages)
         self._gpus.release()
         self._gpus = claim_for(stages)

@@ -162,13 +162,13 @@ class ModalLauncher(ServiceLauncher):
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name; None: there is none."""
-        found = (app.get("app_id") for app in self._apps() if app.get("description") == name)
-        return next(found, None)
+        ids = (app.get("app_id") for app in self._apps() if app.get("description") == name)
+        return next(ids, None)
 
     def _apps(self) -> list[dict[str, str]]:
         with suppress(XpError, ValueError, AttributeError):
-            found = json.loads(ask([*_modal(), "app", "list", "--json"], timeout_s=ANSWER_S))
-            return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in found]
+            apps = json.loads(ask([*_modal(), "app", "list", "--json"], timeout_s=ANSWER_S))
+            return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in apps]
         return []
 
     def _names(self, directory: str, kinds: Sequence[str] = ("file",)) -> list[str]:
@@ -178,10 +178,10 @@ class ModalLauncher(ServiceLauncher):
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
         with suppress(XpError, ValueError, AttributeError, LookupError, TypeError):
-            found = json.loads(
+            entries = json.loads(
                 ask([*_modal(), "volume", "ls", "--json", str(self._spec.volume), directory], timeout_s=ANSWER_S)
             )
-            rows = [{key.lower(): str(value) for key, value in row.items()} for row in found]
+            rows = [{key.lower(): str(value) for key, value in row.items()} for row in entries]
             return {row["filename"]: row["type"] for row in rows}
         return None
 

@@ -258,7 +258,7 @@ def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
     """
     lock = lock_of(job)
     if lock is None:
-        return _given(job)
+        return _trainer_image(job)
     if job.resources.num_accelerators:
         base = f"modal.Image.from_registry({spec.base_image!a}, add_python={PYTHON!a})"
     else:
@@ -271,7 +271,7 @@ def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
     return "\n    ".join([base, *layers])
 
 
-def _given(job: Job) -> str:
+def _trainer_image(job: Job) -> str:
     """Expression of an image with the trainer; for a trainer in checkouts, with xp's requirements added."""
     runtime = job.runtime
     layers = [f"modal.Image.from_registry({runtime.image!a})"]

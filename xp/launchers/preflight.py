@@ -23,21 +23,21 @@ def version(name):
     except importlib.metadata.PackageNotFoundError:
         return None
 modules, packages = json.loads(sys.argv[1])
-found = {name: importlib.util.find_spec(name) is not None for name in modules}
-print(json.dumps([found, {name: version(name) for name in packages}, "%d.%d.%d" % sys.version_info[:3]]))
+is_there = {name: importlib.util.find_spec(name) is not None for name in modules}
+print(json.dumps([is_there, {name: version(name) for name in packages}, "%d.%d.%d" % sys.version_info[:3]]))
 """
 
 
 def check_machine(stages: Sequence[Stage]) -> None:
     """Raises XpError(RUNTIME) for a missing interpreter or module; each interpreter is started once."""
-    wanted: dict[str, dict[str, str]] = {}
+    by_python: dict[str, dict[str, str]] = {}
     for stage in stages:
-        modules = wanted.setdefault(interpreter(stage.job.runtime), {})
+        modules = by_python.setdefault(interpreter(stage.job.runtime), {})
         for name in stage.job.runtime.packages:
             modules.setdefault(name.partition(".")[0], stage.name)
-    for python, modules in wanted.items():
-        found, _, _ = probe(python, tuple(modules), ())
-        if missing := [module for module in modules if not found[module]]:
+    for python, modules in by_python.items():
+        is_there, _, _ = probe(python, tuple(modules), ())
+        if missing := [module for module in modules if not is_there[module]]:
             name = modules[missing[0]]
             install = next(stage.job.runtime.install for stage in stages if stage.name == name)
             if install is None and python == sys.executable:
@@ -119,10 +119,10 @@ def probe(
             timeout=60,
             check=True,
         )
-        found, versions, version = json.loads(run.stdout)
+        is_there, versions, version = json.loads(run.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise XpError(f"{python} does not work as an interpreter: {error}", ExitCode.RUNTIME) from error
-    return found, versions, version
+    return is_there, versions, version
 
 
 def commit_of(checkout: Path) -> str | None:

@@ -171,8 +171,8 @@ class RayLauncher(ClusterLauncher):
             with suppress(Exception):
                 if _info(client, native_id) is not None:  # it was accepted, and the answer was lost
                     return
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise XpError(f"Ray did not take the job {native_id}: {said[-1]}", ExitCode.RUNTIME) from None
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise XpError(f"Ray did not take the job {native_id}: {lines[-1]}", ExitCode.RUNTIME) from None
 
     def _request(
         self, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], secrets_file: str | None, context: Context
@@ -227,10 +227,10 @@ class RayLauncher(ClusterLauncher):
             ) from None
         for stage in stages:
             needs = stage.job.resources
-            wanted = {"CPU": needs.num_cpus * needs.num_nodes}
+            counts = {"CPU": needs.num_cpus * needs.num_nodes}
             if needs.accelerator != "cpu":
-                wanted["GPU"] = needs.num_accelerators * needs.num_nodes
-            for name, count in wanted.items():
+                counts["GPU"] = needs.num_accelerators * needs.num_nodes
+            for name, count in counts.items():
                 there = int(usage.get(name, (0, 0))[1])
                 if there < count:
                     raise XpError(

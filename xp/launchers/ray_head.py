@@ -62,9 +62,9 @@ class RayHead:
             if self._answers():
                 return
             time.sleep(0.3)
-        said = self._log.read_text(errors="replace")[-2000:]
+        output = self._log.read_text(errors="replace")[-2000:]
         self.stop()
-        raise XpError(f"launcher.start_head: Ray did not start within {START_S:g} s:\n{said}", ExitCode.RUNTIME)
+        raise XpError(f"launcher.start_head: Ray did not start within {START_S:g} s:\n{output}", ExitCode.RUNTIME)
 
     def _answers(self) -> bool:
         import urllib.request

@@ -143,15 +143,15 @@ class SlurmLauncher(ClusterLauncher):
             words = options(self._spec, most([stage.job.resources for stage, _ in stages]))
             directory, _, script = array_job(self._spec, context.outputs, words, [context.run_id])
             return {str((directory / SCRIPT_OF_ARRAY).relative_to(context.outputs)): script}
-        found, before = {}, None
+        scripts, before = {}, None
         for stage, context in stages:
             job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
             argv = self._command(stage, identity(stage, context), job_spec, context, before)
-            found[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(
+            scripts[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(
                 context, stage, job_spec, argv, self._spread(stage, context, has_token=False)
             )
             before = f"JOB_OF_{stage.name}" if self._spec.detach else None
-        return found
+        return scripts
 
     def _submit(self, stage: Stage, context: Context, after: Launch | None) -> Launch:
         directory = (context.outputs / context.log(stage.name)).parent
@@ -219,7 +219,7 @@ class SlurmLauncher(ClusterLauncher):
         token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
         file = self._spec.secrets_file
         is_written = file is None and bool(job.secrets or context.secrets or inherited(context)[1])
-        secrets = secrets_places(context, file, has_own=is_written or token is not None)
+        secrets = secrets_places(context, file, has_files=is_written or token is not None)
         image, directories = job.runtime.image, mounts(context, secrets, os.environ)
         srun: tuple[str, ...] = ()
         words: tuple[str, ...] = ()
@@ -256,10 +256,10 @@ def _find(name: str, times: int = 1) -> str | None:
         if turn:
             time.sleep(1.0)
         try:
-            asked = ["squeue", "--noheader", "--states=all", f"--name={name}", f"--user={os.getuid()}", "--format=%i"]
-            found = ask(asked, timeout_s=ANSWER_S).split()
+            argv = ["squeue", "--noheader", "--states=all", f"--name={name}", f"--user={os.getuid()}", "--format=%i"]
+            ids = ask(argv, timeout_s=ANSWER_S).split()
         except XpError:
             continue
-        if found:
-            return max(found, key=int)
+        if ids:
+            return max(ids, key=int)
     return None

@@ -39,7 +39,7 @@ class SlurmArrays:
         self._environ = environ
         self._tasks: dict[str, tuple[str, Path]] = {}
         """Run -> its job id, and the file with the paths of its job specs."""
-        self._held: list[str] = []
+        self._array_ids: list[str] = []
         groups: dict[tuple[str, ...], list[str]] = {}
         for run_id, stages in sweep.items():
             words = tuple(options(spec, most([stage.job.resources for stage in stages])))
@@ -60,7 +60,7 @@ class SlurmArrays:
         number = ask(argv, timeout_s=ANSWER_S, environ=self._environ).strip().partition(";")[0]
         if not re.fullmatch(r"[0-9]+", number):
             raise XpError(f"sbatch answered {number[:200]!r} to a job array", ExitCode.RUNTIME)
-        self._held.append(number)
+        self._array_ids.append(number)
         for place, run_id in enumerate(run_ids):
             self._tasks[run_id] = f"{number}_{place}", directory / f"{place}.txt"
 
@@ -76,9 +76,9 @@ class SlurmArrays:
 
     def release(self) -> None:
         """Releases the arrays; raises XpError if Slurm refuses one, after it was asked to release the others."""
-        held, self._held = self._held, []
+        ids, self._array_ids = self._array_ids, []
         faults: list[XpError] = []
-        for number in held:
+        for number in ids:
             try:
                 ask(["scontrol", "release", number], timeout_s=ANSWER_S)
             except XpError as error:
@@ -88,8 +88,8 @@ class SlurmArrays:
 
     def _cancel(self) -> None:
         """Cancels the arrays of a sweep whose other arrays were refused: nothing would release them."""
-        held, self._held = self._held, []
-        for number in held:
+        ids, self._array_ids = self._array_ids, []
+        for number in ids:
             with suppress(XpError):
                 ask(["scancel", number], timeout_s=ANSWER_S)
 

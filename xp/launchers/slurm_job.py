@@ -65,7 +65,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         XpError: CONFIG if `launcher.sbatch` has an option that xp sets itself.
     """
     gpus = 0 if resources.accelerator == "cpu" else resources.num_accelerators
-    own = {
+    xp_options = {
         "nodes": str(resources.num_nodes),
         "ntasks": str(resources.num_nodes),
         "ntasks-per-node": "1" if resources.num_nodes > 1 else None,
@@ -78,11 +78,11 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
     }
     further = spec.sbatch or {}
-    if taken := sorted(name for name in further if own.get(name) is not None):
+    if taken := sorted(name for name in further if xp_options.get(name) is not None):
         raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec", ExitCode.CONFIG)
-    given = {name: value for name, value in {**own, **further}.items() if value is not None}
+    values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
     return [
-        *(f"--{name}={value}" for name, value in given.items()),
+        *(f"--{name}={value}" for name, value in values.items()),
         "--requeue" if spec.requeue else "--no-requeue",
     ]
 
@@ -140,21 +140,21 @@ def mounts(context: Context, secrets: Sequence[str], environ: Mapping[str, str])
     return [str(context.outputs), *secrets, *([cache] if cache and Path(cache).is_dir() else [])]
 
 
-def secrets_places(context: Context, file: str | None, *, has_own: bool) -> list[str]:
+def secrets_places(context: Context, file: str | None, *, has_files: bool) -> list[str]:
     """Paths that hold a stage's secrets.
 
     Args:
         context: where the stage belongs.
         file: `launcher.secrets_file`.
-        has_own: whether xp writes a file or a Ray token for the stage. Without one there may be no directory, and a
+        has_files: whether xp writes a file or a Ray token for the stage. Without one there may be no directory, and a
             container does not start without a path that it is to mount.
     """
-    return [*([file] if file else []), *([str(secrets_files.directory() / context.run_id)] if has_own else [])]
+    return [*([file] if file else []), *([str(secrets_files.directory() / context.run_id)] if has_files else [])]
 
 
 def check_container(spec: LauncherSpec, context: Context) -> None:
     """Raise XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
-    for path in mounts(context, secrets_places(context, spec.secrets_file, has_own=True), os.environ):
+    for path in mounts(context, secrets_places(context, spec.secrets_file, has_files=True), os.environ):
         if any(one in path for one in SEPARATORS):
             raise XpError(f"launcher.container: {path} cannot be mounted: it has a comma or a colon", ExitCode.RUNTIME)
     if spec.container is Container.PYXIS and "--container-image" not in ask(["srun", "--help"], timeout_s=60.0):

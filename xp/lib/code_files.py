@@ -20,12 +20,12 @@ def code_files(place: Path) -> list[Path]:
     """All files below a package's directory that are its code or its data; for a file, the file itself."""
     if place.is_file():
         return [place]
-    found = []
+    files = []
     for directory, below, names in os.walk(place):
         omitted = left_out(directory, [*below, *names])
         below[:] = [name for name in below if name not in omitted]
-        found += [Path(directory, name) for name in names if name not in omitted]
-    return sorted(found)
+        files += [Path(directory, name) for name in names if name not in omitted]
+    return sorted(files)
 
 
 def left_out(directory: str, names: Sequence[str]) -> set[str]:

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 T = TypeVar("T")
-Own = TypeVar("Own", bound="JsonFile")
 
 
 class JsonFile:
@@ -23,7 +22,7 @@ class JsonFile:
         return json.dumps(asdict(self), indent=2, sort_keys=self.SORTS_KEYS, ensure_ascii=False) + "\n"  # type: ignore[call-overload]
 
     @classmethod
-    def from_json(cls: type[Own], text: str) -> Own:
+    def from_json(cls, text: str) -> Self:
         """Reads the text that `to_json` wrote; raises ValueError for any other text."""
         return decode(cls, text)
 
@@ -37,11 +36,11 @@ def decode(kind: type[T], text: str) -> T:
     from pydantic import ValidationError
 
     try:
-        found: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
+        value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}" for one in error.errors()[:3])
         raise ValueError("; ".join(faults)) from None
-    return found
+    return value
 
 
 def from_value(kind: type[T], value: Any) -> T:

@@ -112,8 +112,8 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
     import datasets
 
     try:
-        found = datasets.load_dataset(str(place or parts["path"]), parts["config"], revision=parts["revision"])
-        return {str(split): rows.to_list() for split, rows in found.items()}
+        splits = datasets.load_dataset(str(place or parts["path"]), parts["config"], revision=parts["revision"])
+        return {str(split): rows.to_list() for split, rows in splits.items()}
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
         reason = " ".join(str(error).split())[:400]
         raise XpError(

@@ -78,11 +78,11 @@ def body_of(
         TimeoutError: it is not complete in time.
         http.client.HTTPException: it is too large or ends too early.
     """
-    found = bytearray()
+    body = bytearray()
     # For a chunk of negative size, `read` would read the rest of the connection, of any length.
     while piece := response.read1(PIECE):
-        found += piece
-        if len(found) > max_bytes:
+        body += piece
+        if len(body) > max_bytes:
             raise http.client.HTTPException(f"a reply of more than {max_bytes} bytes")
         if line is not None:
             if (left := end - time.monotonic()) <= 0:
@@ -91,7 +91,7 @@ def body_of(
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
     response.close()
-    return bytes(found)
+    return bytes(body)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -59,11 +59,11 @@ def _keep_sockets() -> None:
     if getattr(bind, "xp_stays", False):
         return
 
-    def stay_here(own: socket.socket, address: Any) -> None:
-        if own.family in (socket.AF_INET, socket.AF_INET6) and address[0] in ANYWHERE:
-            here = HOST if own.family == socket.AF_INET else "::1"
+    def stay_here(sock: socket.socket, address: Any) -> None:
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and address[0] in ANYWHERE:
+            here = HOST if sock.family == socket.AF_INET else "::1"
             address = (here, *address[1:])
-        bind(own, address)
+        bind(sock, address)
 
     stay_here.xp_stays = True  # type: ignore[attr-defined]
     socket.socket.bind = stay_here  # type: ignore[method-assign, assignment]
@@ -71,12 +71,12 @@ def _keep_sockets() -> None:
 
 def _keep_spawned() -> None:
     """Makes a process that multiprocessing spawns call `stay` before it imports anything else."""
-    told: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
-    if getattr(told, "xp_stays", False):
+    native: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+    if getattr(native, "xp_stays", False):
         return
 
     def tell(name: str) -> dict[str, Any]:
-        return {**told(name), "xp_stays": _Stays()}
+        return {**native(name), "xp_stays": _Stays()}
 
     tell.xp_stays = True  # type: ignore[attr-defined]
     spawn.get_preparation_data = tell

@@ -37,7 +37,7 @@ def make(kind: str, parent: Path | None = None) -> Path:
     with suppress(OSError):  # A file system without locks: then nobody else can take it for a killed process's.
         _locked(unlocked)
     directory = unlocked.rename(place / f"{PREFIX}{kind}-{unlocked.name.removeprefix('xp-new-')}")
-    atexit.register(_remove_own, directory, os.getpid())
+    atexit.register(_remove_in, directory, os.getpid())
     return directory
 
 
@@ -57,6 +57,6 @@ def _locked(directory: Path) -> int:
     return descriptor
 
 
-def _remove_own(directory: Path, process: int) -> None:
+def _remove_in(directory: Path, process: int) -> None:
     if os.getpid() == process:
         remove(directory)

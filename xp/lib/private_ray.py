@@ -47,8 +47,8 @@ def directory_named(name: str) -> Path:
     directory = Path("/tmp", f"xp-ray-{text_digest(name)[:10]}")
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+    stats = directory.lstat()
+    if not stat.S_ISDIR(stats.st_mode) or stats.st_uid != os.getuid() or stat.S_IMODE(stats.st_mode) != 0o700:
         raise PermissionError(f"{directory} is not a directory of this user alone")
     return directory
 
@@ -58,10 +58,10 @@ def token_variables(file: Path) -> dict[str, str]:
     return {MODE: "token", TOKEN_PATH: str(file)}
 
 
-def joining(environ: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
+def joining(environ: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """An environment with further variables; if these have a token, another cluster's token is removed."""
     # Ray prefers RAY_AUTH_TOKEN to the file.
-    return {name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in told} | dict(told)
+    return {name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in more} | dict(more)
 
 
 def token_file(directory: Path) -> Path:
@@ -76,9 +76,9 @@ def files(directory: Path) -> Path:
 def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Environment of the cluster's programs, without another cluster's token."""
     # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
-    kept = {name: value for name, value in environ.items() if name != TOKEN}
+    rest = {name: value for name, value in environ.items() if name != TOKEN}
     return {
-        **kept,
+        **rest,
         MODE: "token",
         TOKEN_PATH: str(token_file(directory)),
         ONE_MACHINE: "1",

@@ -66,7 +66,7 @@ def _watch(job: int, grace_s: float, wakeup: int) -> int:
     """Waits for the job, or ends it; returns its exit code when all its processes have ended."""
     status: int | None = None
     all_at = kill_at = NEVER
-    is_asked = False
+    has_sent_term = False
     sources = [0, wakeup]
     while True:
         request = _next_request(sources, None if kill_at == NEVER else 0.05)
@@ -81,9 +81,9 @@ def _watch(job: int, grace_s: float, wakeup: int) -> int:
             all_at, kill_at = min(all_at, now), min(kill_at, now + grace_s)
         if request == "K":
             kill_at = now
-        if now >= all_at and not is_asked:
+        if now >= all_at and not has_sent_term:
             _signal_all(signal.SIGTERM)
-            is_asked = True
+            has_sent_term = True
         if now >= kill_at:
             _signal_all(signal.SIGKILL)
             if now >= kill_at + KILL_PATIENCE_S:

@@ -79,8 +79,8 @@ def is_count(value: Any) -> bool:
 def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
     """The text of a regular file; raises XpError as `opened`, whose arguments these are, and for what is not UTF-8."""
     try:
-        with opened(file, code, below=below) as found:
-            return found.read().decode("utf-8")
+        with opened(file, code, below=below) as stream:
+            return stream.read().decode("utf-8")
     except OSError as error:
         raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
     except UnicodeDecodeError as error:

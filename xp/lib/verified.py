@@ -51,7 +51,7 @@ def damaged(manifest: Path) -> str | None:
         stats = {name: (directory / name).stat() for name in files}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return str(error)
-    sizes = {name: [found.st_size, found.st_mtime_ns] for name, found in stats.items()}
+    sizes = {name: [one.st_size, one.st_mtime_ns] for name, one in stats.items()}
     seen = {"manifest": bytes_digest(content), "files": sizes}
     record = directory / VERIFIED
     with suppress(OSError, ValueError, RecursionError):

@@ -30,7 +30,7 @@ from xp.spec.place import LauncherSpec
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
 
-ASKED_S = 600.0
+LOCK_WAIT_S = 600.0
 """Seconds that another command may hold a run while it asks the cluster for its jobs."""
 ENDED = (RunStatus.SUCCEEDED, RunStatus.CACHED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
@@ -56,7 +56,7 @@ def current(run: Path) -> RunRecord:
         return record
     try:
         record = read_record(run)
-        updated = _asked(record, launcher, run) if record.status is RunStatus.RUNNING else record
+        updated = _poll(record, launcher, run) if record.status is RunStatus.RUNNING else record
         with resource_errors(run):
             if updated != record:
                 write_record(run, updated)
@@ -121,18 +121,18 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
 
 def stop(run: Path, record: RunRecord) -> list[str]:
     """Cancel a run's jobs on the cluster, the last ones first; returns their ids."""
-    launcher, found = detachable(run, record), live(run, record)
-    assert launcher is not None or not found
-    for launch in reversed(found):
+    launcher, launches = detachable(run, record), live(run, record)
+    assert launcher is not None or not launches
+    for launch in reversed(launches):
         launcher.cancel(launch)  # type: ignore[union-attr]
-    return list(dict.fromkeys(launch.native_id for launch in found))
+    return list(dict.fromkeys(launch.native_id for launch in launches))
 
 
 def abandon(run: Path) -> None:
     """Close the record of a run whose cluster no longer reports its jobs."""
     from filelock import FileLock
 
-    with FileLock(run / LOCK, timeout=ASKED_S):
+    with FileLock(run / LOCK, timeout=LOCK_WAIT_S):
         record = read_record(run)
         if record.status is RunStatus.RUNNING:
             write_record(run, close_attempt(record, RunStatus.INTERRUPTED))
@@ -157,7 +157,7 @@ def context_of(run: Path, record: RunRecord) -> Context:
     return Context(record.run_id, number, run.parent.parent.absolute(), f"runs/{record.run_id}/attempt_{number}")
 
 
-def _asked(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
+def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
     for stage in record.attempts[-1].stages:
         if stage.status in ENDED:
             continue

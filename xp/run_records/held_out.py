@@ -173,15 +173,15 @@ def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
         records: scoring of each evaluation; None: not recorded, which is no difference.
     """
     known = [one for one in records if one is not None]
-    found = {}
+    differences = {}
     for member in dict.fromkeys(member for one in known for member in one):
-        own = [one.get(member, {}) for one in known]
-        for key in dict.fromkeys(key for one in own for key in one):
-            values = list(dict.fromkeys(json.dumps(one[key]) for one in own if key in one))
+        parts = [one.get(member, {}) for one in known]
+        for key in dict.fromkeys(key for one in parts for key in one):
+            values = list(dict.fromkeys(json.dumps(one[key]) for one in parts if key in one))
             if len(values) > 1:
                 shown = "" if key.startswith(CODE) else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
-                found[key] = f"{key}{shown}"
-    return found
+                differences[key] = f"{key}{shown}"
+    return differences
 
 
 def is_of_reward_fn(key: str, record: Scoring | None) -> bool:
@@ -197,10 +197,10 @@ def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutRes
         run: its directory.
         record: of the run; None: it is read.
     """
-    found: dict[str, HeldOutResult] = {}
+    results: dict[str, HeldOutResult] = {}
     for file in evaluation_files(run, record):
-        found |= read_held_out(file)
-    return found
+        results |= read_held_out(file)
+    return results
 
 
 def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:

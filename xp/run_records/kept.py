@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 RAN = (RunStatus.RUNNING, RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 
-def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
+def reusable_stages(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
     """Returns name of a stage -> the attempt whose result is valid.
 
-    A stage is kept when the same job succeeded, its outputs are there, every stage before it in the plan is kept, and
-    none of those ran after it. Content-addressed stages are checked by their manifests instead.
+    A stage is reused when the same job succeeded, its outputs are there, every stage before it in the plan is reused,
+    and none of those ran after it. Content-addressed stages are checked by their manifests instead.
 
     Args:
         plan: plan of the new attempt.
@@ -35,7 +35,7 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
         outputs: the outputs root.
         is_here: whether this machine can see the stages' outputs.
     """
-    found: dict[str, int] = {}
+    attempts: dict[str, int] = {}
     newest = 0
     for stage in plan.stages:
         if stage.is_shared:
@@ -43,8 +43,8 @@ def kept(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) 
         at = _standing(stage, plan, record, outputs, is_here)
         if at is None or at < newest:
             break
-        found[stage.name] = newest = at
-    return found
+        attempts[stage.name] = newest = at
+    return attempts
 
 
 def has_every_stage(plan: Plan, record: RunRecord) -> bool:
@@ -69,7 +69,7 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     if (
         record.status is not RunStatus.SUCCEEDED
         or not to_do
-        or set(kept(plan, record, outputs, is_here=is_here)) != to_do
+        or set(reusable_stages(plan, record, outputs, is_here=is_here)) != to_do
     ):
         return None
     total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
@@ -133,12 +133,12 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
     try:
         stages = json_of(file, ExitCode.RUN_DIR)["stages"]
-        found: dict[str, Any] = next(stage for stage in stages if stage["name"] == name)
-        if not all(isinstance(output, str) for output in found["job"]["outputs"]):
+        stage: dict[str, Any] = next(one for one in stages if one["name"] == name)
+        if not all(isinstance(output, str) for output in stage["job"]["outputs"]):
             return None
     except (XpError, ValueError, LookupError, TypeError, StopIteration):
         return None
-    return found
+    return stage
 
 
 def _content(stage: Mapping[str, Any]) -> str:
@@ -146,8 +146,8 @@ def _content(stage: Mapping[str, Any]) -> str:
 
     Files in another stage's directory do not count: the training's result does not depend on its evaluations.
     """
-    job, own = stage["job"], re.compile(rf"(.*/)?attempt_\d+/(?!{stage['name']}/)")
-    files = {path: text for path, text in job["files"].items() if not own.match(path)}
+    job, pattern = stage["job"], re.compile(rf"(.*/)?attempt_\d+/(?!{stage['name']}/)")
+    files = {path: text for path, text in job["files"].items() if not pattern.match(path)}
     text = json.dumps({**stage, "job": {**job, "files": files}}, sort_keys=True)
     return re.sub(r'(\battempt_|\battempt\\*": ?)\d+', r"\1*", text)
 

@@ -139,8 +139,8 @@ def head(lines: Sequence[RunRow]) -> list[str]:
 
 
 def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
-    own = {**{name: getattr(line, name) for name in PLAIN}, **{key: text(one) for key, one in line.differs.items()}}
-    return [own.get(name) for name in names]
+    values = {**{name: getattr(line, name) for name in PLAIN}, **{key: text(one) for key, one in line.differs.items()}}
+    return [values.get(name) for name in names]
 
 
 def spec_of(directory: Path, attempt: int) -> Any:
@@ -204,8 +204,8 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         specs: dumped RunSpecs.
     """
     varied = {".".join(path): path for path in _varied((), specs)}
-    wanted = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
-    return [{key: _at(spec, path) for key, path in wanted.items()} for spec in specs]
+    paths = {key: path for key, path in varied.items() if not _is_left_out(key, varied)}
+    return [{key: _at(spec, path) for key, path in paths.items()} for spec in specs]
 
 
 MAX_SHOWN: Final = 200
@@ -244,9 +244,9 @@ def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...
         return []
     sections = [value for value in values if isinstance(value, dict) and value]
     keys = dict.fromkeys(key for section in sections for key in section)
-    found = [one for key in keys for one in _varied((*path, key), [_at(value, (key,)) for value in values])]
+    paths = [one for key in keys for one in _varied((*path, key), [_at(value, (key,)) for value in values])]
     is_section = all(value is None or isinstance(value, dict) for value in values)
-    return found if sections and is_section else [path, *found]
+    return paths if sections and is_section else [path, *paths]
 
 
 def _is_left_out(key: str, varied: Collection[str]) -> bool:

@@ -35,12 +35,12 @@ def named_runs(
         XpError: RUN_DIR if a word names no run, or is the beginning of several where one is expected.
     """
     known = known_names(outputs, rooms)
-    found = [] if words or not takes_several else [place for place in known.values() if (place / FILE).is_file()]
+    directories = [] if words or not takes_several else [place for place in known.values() if (place / FILE).is_file()]
     for word in words:
         is_place = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
         names = [] if is_place else chosen(outputs, word, known, rooms, takes_several=takes_several)
-        found += [Path(word)] if is_place else [known[name] for name in names]
-    return list(dict.fromkeys(found))
+        directories += [Path(word)] if is_place else [known[name] for name in names]
+    return list(dict.fromkeys(directories))
 
 
 def known_names(outputs: Path, rooms: Sequence[str]) -> dict[str, Path]:
@@ -59,14 +59,14 @@ def chosen(
     """
     is_pattern = any(character in word for character in "*?[")
     if is_pattern:
-        found = [name for name in known if fnmatchcase(name, word)]
+        matches = [name for name in known if fnmatchcase(name, word)]
     else:
-        found = [word] if word in known else [name for name in known if word and name.startswith(word)]
-    if len(found) > 1 and not is_pattern and not takes_several:
-        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-        names = f"{', '.join(found[:MAX_LISTED])}{more}"
-        raise XpError(f"{word} is the beginning of {len(found)} names: {names}; write one of them", ExitCode.RUN_DIR)
-    if not found:
+        matches = [word] if word in known else [name for name in known if word and name.startswith(word)]
+    if len(matches) > 1 and not is_pattern and not takes_several:
+        more = f" and {len(matches) - MAX_LISTED} more" if len(matches) > MAX_LISTED else ""
+        names = f"{', '.join(matches[:MAX_LISTED])}{more}"
+        raise XpError(f"{word} is the beginning of {len(matches)} names: {names}; write one of them", ExitCode.RUN_DIR)
+    if not matches:
         what = " or ".join(room.removesuffix("s") for room in rooms)
         lists = " and ".join(xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms)
         name = "names the runs" if len(rooms) == 1 else "name them"
@@ -74,7 +74,7 @@ def chosen(
             report = xp_command(f"report {word}", outputs)
             raise XpError(f"{word} is an evaluation, and a run is expected; {report} shows it", ExitCode.RUN_DIR)
         raise XpError(f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR)
-    return found
+    return matches
 
 
 def run_directory(outputs: Path, word: str) -> Path:
@@ -89,10 +89,10 @@ def run_directory(outputs: Path, word: str) -> Path:
     """
     if "/" not in word:
         known = known_names(outputs, (RUNS,))
-        found = chosen(outputs, word, known, (RUNS,))
-        if len(found) > 1:
-            raise XpError(f"{word}: {len(found)} runs have such a name, and one is expected", ExitCode.RUN_DIR)
-        return known[found[0]]
+        matches = chosen(outputs, word, known, (RUNS,))
+        if len(matches) > 1:
+            raise XpError(f"{word}: {len(matches)} runs have such a name, and one is expected", ExitCode.RUN_DIR)
+        return known[matches[0]]
     place = Path(os.path.abspath(word))
     if not is_name(place.name) or place.parent.name != RUNS or not place.is_dir():
         raise XpError(f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)

@@ -39,7 +39,7 @@ class Ready:
     """Paths of the user's own modules, to be copied."""
     data: tuple[Path, ...] = ()
     """Paths of the environments' data files, to be copied."""
-    told: tuple[str, ...] = ()
+    job_trackers: tuple[str, ...] = ()
     """Names of the trackers that the jobs open themselves."""
 
     def fill(self, directory: Path, plan: Plan) -> None:
@@ -54,7 +54,7 @@ class Ready:
         """The trackers that are opened here follow the run's metrics."""
         config = plan.spec.model_dump(mode="json")
         tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=self.tracker_keys)
-        redactor, names = self.redactor, [name for name in plan.spec.tracking if name not in self.told]
+        redactor, names = self.redactor, [name for name in plan.spec.tracking if name not in self.job_trackers]
         return Mirror(run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redactor.redact(text)))
 
     @property
@@ -75,14 +75,14 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
     check_writable(outputs)
     tells = launcher.tells if isinstance(launcher, Telling) else ()
-    told = tuple(str(name) for name in plan.spec.tracking if name in tells)
+    job_trackers = tuple(str(name) for name in plan.spec.tracking if name in tells)
     here = [str(name) for name in plan.spec.tracking if name not in tells]
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
         modules=locate_modules(modules),
         data=locate_data(plan.spec),
-        told=told,
+        job_trackers=job_trackers,
     )
     if here and (plan.spec.launcher.detach or (isinstance(launcher, Telling) and not launcher.brings_metrics)):
         reason = "launcher.detach=true leaves" if plan.spec.launcher.detach else "the metrics stay elsewhere"
@@ -100,7 +100,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
     """Context of an attempt's stages, without any stage's secrets."""
-    spec = plan.spec
+    spec, trackers = plan.spec, ready.job_trackers
     names = {name for stage in plan.stages for pair in stage.job.secrets.items() for name in pair}
     if "wandb" in plan.spec.tracking:
         names.add(WANDB_KEY)
@@ -111,7 +111,7 @@ def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
         directory=f"runs/{plan.run_id}/attempt_{plan.attempt}",
         withheld=frozenset(names),
         redactor=ready.redactor,
-        tracking=node_tracking(ready.told, spec.project, spec.model_dump(mode="json")) if ready.told else None,
+        tracking=node_tracking(trackers, spec.project, spec.model_dump(mode="json")) if trackers else None,
     )
 
 

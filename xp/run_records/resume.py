@@ -56,8 +56,8 @@ def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str,
     pairs = [text.partition("=") for text in overrides]
     if empty := [word for word, _, value in pairs if word in words and not value]:
         raise XpError(f"{empty[0]}=: it has no value; give one, or leave {empty[0]} out")
-    given = {word: value for word, _, value in pairs if word in words and value != "null"}
-    return given, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
+    values = {word: value for word, _, value in pairs if word in words and value != "null"}
+    return values, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
 
 
 def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
@@ -115,14 +115,14 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     if made is None:
         return
     if training.epochs is None:
-        wanted, key, least = training.num_steps, f"training.num_steps={training.num_steps}", made
+        num_steps, key, least = training.num_steps, f"training.num_steps={training.num_steps}", made
     elif num_tasks is None:
         return
     else:
-        wanted = Length(None, training.epochs).over(num_tasks, training.prompts_per_step).num_steps
-        key = f"training.epochs={training.epochs} ({counted(wanted or 0, 'step')} of {counted(num_tasks, 'task')})"
+        num_steps = Length(None, training.epochs).over(num_tasks, training.prompts_per_step).num_steps
+        key = f"training.epochs={training.epochs} ({counted(num_steps or 0, 'step')} of {counted(num_tasks, 'task')})"
         least = -(-made // (num_tasks // training.prompts_per_step))
-    if wanted is not None and wanted < made:
+    if num_steps is not None and num_steps < made:
         raise XpError(
             f"{key}: {run.name} has made {made} steps; give {least} or more, or evaluate an"
             f" earlier checkpoint: {xp_command(f'evaluate run={run.name} checkpoint=N', run.parent.parent)}"

@@ -18,7 +18,7 @@ from xp.launchers.node.log import last_lines, write_to_screen
 from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output
 from xp.run_records.detached import record_before
-from xp.run_records.kept import has_every_stage, is_whole, kept
+from xp.run_records.kept import has_every_stage, is_whole, reusable_stages
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
 from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
 from xp.run_records.run_directory import hold, resource_errors, resume_command, save_record, save_spec
@@ -105,7 +105,7 @@ class _Attempt:
         self._run = outputs / "runs" / plan.run_id
         self._context = context_of(plan, outputs, ready)
         self._again, self._resume = again, resume
-        self._kept: dict[str, int] = {}
+        self._reusable: dict[str, int] = {}
         self.is_restartable = False
 
     def run(self) -> RunRecord:
@@ -169,7 +169,7 @@ class _Attempt:
         plan = self._plan
         earlier = record_before(self._run, plan)
         if not self._again:
-            self._kept = kept(plan, earlier, self._outputs, is_here=self._launcher.is_here)
+            self._reusable = reusable_stages(plan, earlier, self._outputs, is_here=self._launcher.is_here)
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         runtimes = [stage.job.runtime for stage in plan.stages]
         trainers = max(runtimes, key=lambda one: len(one.packages), default=Runtime())  # that with the largest needs
@@ -209,7 +209,7 @@ class _Attempt:
     def _is_cached(self, stage: Stage) -> bool:
         """Returns whether the stage's result exists, from an earlier attempt or by its content; records it if so."""
         status = RunStatus.CACHED
-        if (attempt := self._kept.get(stage.name)) is not None:
+        if (attempt := self._reusable.get(stage.name)) is not None:
             where = f"done in attempt_{attempt}"
         elif not (self._launcher.is_here and is_whole(stage, self._outputs, self._echo)):
             return False

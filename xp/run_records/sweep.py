@@ -65,10 +65,10 @@ def ledger(outputs: Path) -> dict[str, SweepEntry]:
     known: dict[str, SweepEntry] = {}
     order = list(Standing)
     for file in sorted((outputs / "runs").glob("*/spec.yaml")):
-        found = _read(file)
-        if found is None:
+        pair = _read(file)
+        if pair is None:
             continue
-        digest, entry = found
+        digest, entry = pair
         if digest not in known or order.index(entry.standing) >= order.index(known[digest].standing):
             known[digest] = entry
     return known

@@ -36,9 +36,9 @@ class ToolCount:
                 return
             malformed = [call["turn"] for call in record["tool_calls"] if "malformed" in call]
             if malformed and self._malformed is None:
-                own = [one["content"] for one in record["messages"] if one["role"] == "assistant"]
+                replies = [one["content"] for one in record["messages"] if one["role"] == "assistant"]
                 # The prompt may have turns of an assistant too.
-                self._malformed = str(own[malformed[0] - record["outcome"]["num_turns"]])
+                self._malformed = str(replies[malformed[0] - record["outcome"]["num_turns"]])
         except (LookupError, TypeError):
             return
         self._num_episodes += 1

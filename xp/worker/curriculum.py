@@ -93,15 +93,15 @@ class Curriculum:
 
     def played(self, step: int, episodes: Sequence[Played]) -> None:
         """Adds the episodes of a rollout step, of all ranks together."""
-        found: dict[str, list[int]] = {}
+        by_task: dict[str, list[int]] = {}
         for one in episodes:
             if one.env in self._rules and one.outcome.reward is not None:
-                counts = found.setdefault(one.task_id, [0, 0])
+                counts = by_task.setdefault(one.task_id, [0, 0])
                 counts[0] += one.outcome.reward >= self._threshold
                 counts[1] += 1
-        self._steps[step] = found
+        self._steps[step] = by_task
         if self._writes:
-            append_line(self._file, json.dumps({"step": step, "tasks": found}))
+            append_line(self._file, json.dumps({"step": step, "tasks": by_task}))
 
     def num_within(self, step: int) -> dict[str, float]:
         """Metric of the number of tasks within the bounds in a step's window."""
@@ -142,7 +142,7 @@ class Curriculum:
     def _measured(self, name: str, window: int) -> dict[str, _Measured]:
         """Latest pass rate of each task at the beginning of a window."""
         rule = self._rules[name]
-        found = {
+        measured = {
             row.task_id: _Measured(rule.rates[str(row.index)], -1)
             for row in self._rows[name]
             if str(row.index) in rule.rates
@@ -153,21 +153,21 @@ class Curriculum:
                 for task, (passed, scored) in self._steps.get(step, {}).items():
                     counts = sums.setdefault(task, [0, 0])
                     counts[0], counts[1] = counts[0] + passed, counts[1] + scored
-            found |= {
-                task: _Measured(passed / scored, number) for task, (passed, scored) in sums.items() if task in found
+            measured |= {
+                task: _Measured(passed / scored, number) for task, (passed, scored) in sums.items() if task in measured
             }
-        return found
+        return measured
 
 
 def _read(file: Path) -> dict[int, dict[str, list[int]]]:
     """Step -> task -> passed and scored episodes; the last line of a repeated step counts."""
     if not file.is_file():
         return {}
-    found: dict[int, dict[str, list[int]]] = {}
+    steps: dict[int, dict[str, list[int]]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             continue  # The process was killed while it wrote the line; the step is played again.
-        found[value["step"]] = value["tasks"]
-    return found
+        steps[value["step"]] = value["tasks"]
+    return steps

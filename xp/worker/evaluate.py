@@ -72,11 +72,11 @@ class RunEvaluation:
     def finish(self) -> None:
         """Writes evaluation.json, if every model has its result."""
         parts = {name: self._recorded(name) for name in self._config.models}
-        found = {name: part for name, part in parts.items() if part is not None}
-        if len(found) < len(parts):
+        complete = {name: part for name, part in parts.items() if part is not None}
+        if len(complete) < len(parts):
             return
-        results = {name: part["result"] for name, part in found.items()}
-        hashes = {task: digest for part in found.values() for task, digest in part["task_hashes"].items()}
+        results = {name: part["result"] for name, part in complete.items()}
+        hashes = {task: digest for part in complete.values() for task, digest in part["task_hashes"].items()}
         on_record = held_out_on_record(self._tasks)
         file = self._stage / "evaluation.json"
         write_evaluation(file, self._config.models, results, on_record, hashes, self._scored_by)

@@ -55,9 +55,9 @@ def disable_dropout(model: Any) -> None:
     """
     from torch.nn import Dropout
 
-    own = [module for name, module in model.named_modules() if "lora_" not in name]
-    configs = {id(one.config): one.config for one in own if hasattr(one, "config")}
-    for owner in (*own, *configs.values()):
+    modules = [module for name, module in model.named_modules() if "lora_" not in name]
+    configs = {id(one.config): one.config for one in modules if hasattr(one, "config")}
+    for owner in (*modules, *configs.values()):
         for name, value in list(vars(owner).items()):
             if "drop" in name and isinstance(value, float):
                 setattr(owner, name, 0.0)

@@ -38,7 +38,7 @@ class Nodes:
     def variables(self) -> dict[str, str]:
         """Variables that `here` reads, and gloo's interface, since a machine's name often resolves to 127.0.1.1
         locally."""
-        interface = os.environ.get(INTERFACE) or interface_of(own_address(self.address))
+        interface = os.environ.get(INTERFACE) or interface_of(local_address(self.address))
         named = {COUNT: str(self.count), NUMBER: str(self.number), MAIN: f"{self.address}:{self.port}"}
         return named | ({INTERFACE: interface} if interface else {})
 
@@ -55,7 +55,7 @@ def use_rays_interface() -> None:
         os.environ[INTERFACE] = interface
 
 
-def own_address(other: str) -> str:
+def local_address(other: str) -> str:
     """Address of this machine on the route to another one; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))
@@ -66,8 +66,8 @@ def interface_of(address: str) -> str | None:
     """Name of the network interface with this address; None if there is none."""
     import psutil
 
-    found = psutil.net_if_addrs().items()
-    return next((name for name, addresses in found if any(one.address == address for one in addresses)), None)
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, addresses in interfaces if any(one.address == address for one in addresses)), None)
 
 
 def free_port(address: str) -> int:

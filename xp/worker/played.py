@@ -82,8 +82,8 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
 
 def record(episodes: Iterable[PlayedEpisode], recorder: Recorder, run: str, phase: str, step: int) -> list[Played]:
     """Writes the trajectory of each episode; returns the episodes for the metrics."""
-    found = []
+    played = []
     for one in episodes:
         recorder.write(one.trajectory(run, phase, step))
-        found.append(one.played())
-    return found
+        played.append(one.played())
+    return played

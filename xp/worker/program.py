@@ -39,7 +39,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
             return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
-        if _said_full(error) or _is_full(Path.cwd()):
+        if _reports_full_disk(error) or _is_full(Path.cwd()):
             what = f"{type(error).__name__}: {error}"
             return _tell(f"the disk of {Path.cwd()} is full; make room and resume the run ({what})", ExitCode.RESOURCE)
         traceback.print_exc()
@@ -47,7 +47,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     return ExitCode.OK
 
 
-def _said_full(error: Exception) -> bool:
+def _reports_full_disk(error: Exception) -> bool:
     """Returns whether safetensors failed because of a full disk.
 
     Its only error type has the system's error number in its text.

@@ -39,13 +39,13 @@ def training_order(
     config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens, *, seed: int, max_prompt_tokens: int
 ) -> list[TaskRow]:
     """The tasks of all rollout steps, in order; raises XpError as `within_limit` does."""
-    kept = within_limit(Path(config.common.tasks), rows, chat, max_prompt_tokens)
-    return order_of(config, kept, seed)
+    tasks = within_limit(Path(config.common.tasks), rows, chat, max_prompt_tokens)
+    return order_of(config, tasks, seed)
 
 
-def order_of(config: TrainConfig, kept: Sequence[TaskRow], seed: int) -> list[TaskRow]:
+def order_of(config: TrainConfig, rows: Sequence[TaskRow], seed: int) -> list[TaskRow]:
     """The same for tasks whose prompts are short enough."""
-    return schedule(kept, config.num_steps * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
+    return schedule(rows, config.num_steps * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
 
 
 def held_out_tasks(common: StageConfig, stage: Path, chat: ChatTokens, max_prompt_tokens: int) -> list[TaskRow]:

@@ -37,22 +37,22 @@ def take_back_draws() -> None:
 
     sample, keep_books = GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync
 
-    def sampled(self: Any, *given: Any, **named: Any) -> Any:
+    def sampled(self: Any, *args: Any, **kwargs: Any) -> Any:
         states = [(generator, generator.get_state()) for generator in _thrown_away(self).values()]
-        output = sample(self, *given, **named)
+        output = sample(self, *args, **kwargs)
         for generator, state in states:
             generator.set_state(state)
         return output
 
-    def kept(self: Any, *given: Any, **named: Any) -> Any:
+    def bookkeeping(self: Any, *args: Any, **kwargs: Any) -> Any:
         generators, thrown_away = self.input_batch.generators, _thrown_away(self)
         self.input_batch.generators = {place: one for place, one in generators.items() if place not in thrown_away}
         try:
-            return keep_books(self, *given, **named)
+            return keep_books(self, *args, **kwargs)
         finally:
             self.input_batch.generators = generators
 
-    GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync = sampled, kept
+    GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync = sampled, bookkeeping
 
 
 def _thrown_away(runner: Any) -> dict[int, Any]:

@@ -81,14 +81,14 @@ class HarborProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        found, options = self._tasks[task.split][task.index], self._config.options
+        harbor_task, options = self._tasks[task.split][task.index], self._config.options
         return HarborSession(
-            found,
-            lambda: self._start(found),
+            harbor_task,
+            lambda: self._start(harbor_task),
             command_timeout_s=min(options["command_timeout_s"], self._config.limits.call_timeout_s),
             output_bytes=options["output_bytes"],
             reward=options["reward"],
-            environ=(self._resolved(found.environ), self._resolved(found.verifier_environ)),
+            environ=(self._resolved(harbor_task.environ), self._resolved(harbor_task.verifier_environ)),
         )
 
     def close(self) -> None:
@@ -110,8 +110,8 @@ class HarborProvider(IndexedProvider):
     def _resolved(self, environ: Mapping[str, str]) -> dict[str, str]:
         """A task's variables, with declared secrets for `${NAME}`; no other variable of xp is used."""
 
-        def value(found: re.Match[str]) -> str:
-            name, default = found[1], found[2]
+        def value(match: re.Match[str]) -> str:
+            name, default = match[1], match[2]
             if name in self._config.secrets and self._environ.get(name):
                 return self._environ[name]
             if default is None:

@@ -11,16 +11,16 @@ from xp.envs.base import ToolCrashed
 
 JSON_FILE: Final = "reward.json"
 TEXT_FILE: Final = "reward.txt"
-TOLD: Final = 300
+MAX_TAIL: Final = 300
 
 
-def reward_of(sandbox: CommandSandbox, key: str, said: str) -> float:
+def reward_of(sandbox: CommandSandbox, key: str, output: str) -> float:
     """Returns the reward.
 
     Args:
         sandbox: sandbox of the verifier.
         key: name of the reward, if the file has several.
-        said: output of the verifier, for the message.
+        output: output of the verifier, for the message.
 
     Raises:
         ToolCrashed: no reward file has a finite number: the verifier failed, not the model.
@@ -29,7 +29,7 @@ def reward_of(sandbox: CommandSandbox, key: str, said: str) -> float:
         return _finite(_chosen(text, key), JSON_FILE)
     if (text := sandbox.read(TEXT_FILE)) is not None:
         return _finite(text, TEXT_FILE)
-    tail = " ".join(said.split())[-TOLD:]
+    tail = " ".join(output.split())[-MAX_TAIL:]
     raise ToolCrashed(f"the verifier wrote no {VERIFIER_LOGS}/{TEXT_FILE} or {JSON_FILE}; its output ends: {tail!r}")
 
 

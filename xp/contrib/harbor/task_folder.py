@@ -92,10 +92,10 @@ def task_folders(folder: Path) -> Mapping[str, list[Path]]:
     plain = list(_tasks_in(folder))
     if plain and any(splits.values()):
         raise BrokenTask(f"{folder} has tasks beside its folders {' and '.join(splits)}: move {plain[0].name} into one")
-    found = {name: tasks for name, tasks in (splits or {"train": plain}).items() if tasks}
-    if not found:
+    folders = {name: tasks for name, tasks in (splits or {"train": plain}).items() if tasks}
+    if not folders:
         raise BrokenTask(f"{folder} has no folder with a {CONFIG}")
-    return found
+    return folders
 
 
 def read_task(folder: Path) -> HarborTask:
@@ -170,16 +170,16 @@ def _check(folder: Path, config: Mapping[str, Any], instruction: str) -> None:
 
 def _check_tree(path: Path, root: Path, above: frozenset[Path]) -> None:
     """Raises ValueError for a link that leaves the task, is broken, or is circular."""
-    found = path.resolve()
-    if not found.is_relative_to(root):
+    target = path.resolve()
+    if not target.is_relative_to(root):
         raise ValueError(f"{path.relative_to(root) if path.is_relative_to(root) else path.name} leads out of the task")
-    if not found.exists():
+    if not target.exists():
         raise ValueError(f"{path.name} is a link that leads nowhere")
-    if found in above:
+    if target in above:
         raise ValueError(f"{path.name} is a link that leads round in a circle")
-    if found.is_dir():
+    if target.is_dir():
         for child in path.iterdir():
-            _check_tree(child, root, above | {found})
+            _check_tree(child, root, above | {target})
 
 
 def _without_canary(text: str) -> str:

@@ -89,17 +89,17 @@ class InspectSession(ConversationSession):
         self._key, played = self._evaluation.play(self._sample, questions)
         return played
 
-    def _observed(self, before: ModelRequest, asked: ModelRequest) -> ToolResult:
-        if asked.messages[: len(before.messages)] != before.messages:
+    def _observed(self, before: ModelRequest, request: ModelRequest) -> ToolResult:
+        if request.messages[: len(before.messages)] != before.messages:
             raise ProtocolError(
                 "the task asked the trained model for more than the next message of the conversation (a scorer's judge,"
                 " a critique): give a judge a model of its own by options.roles"
             )
-        if asked.tools != before.tools:
+        if request.tools != before.tools:
             raise ProtocolError(
                 "the task changed its tools within a conversation, which no trainer's prompt can follow"
             )
-        return super()._observed(before, asked)
+        return super()._observed(before, request)
 
     def _end(self, episode: EvalSample) -> ToolResult:
         if episode.error is not None:

@@ -72,13 +72,13 @@ def _task(config: EnvConfig) -> InspectTask:
     """The task that the target names; raises XpError if inspect_ai or xp refuses it."""
     where, target = f"env {config.name}: target {config.target}", str(config.target)
     try:
-        found = load_tasks([target], dict(config.options["arguments"]))
+        tasks = load_tasks([target], dict(config.options["arguments"]))
     except (Exception, SystemExit) as error:
         raise XpError(f"{where}: inspect_ai refuses it: {type(error).__name__}: {error}", ExitCode.CONFIG) from error
-    if len(found) != 1:
-        names = ", ".join(task.name for task in found) or "none"
+    if len(tasks) != 1:
+        names = ", ".join(task.name for task in tasks) or "none"
         raise XpError(f"{where}: expected one task, got {names}: write FILE.py@TASK", ExitCode.CONFIG)
-    task = found[0]
+    task = tasks[0]
     if strange := sorted(set(config.options["arguments"]) - set(registry_params(task))):
         raise XpError(f"{where}: options.arguments: the task has no argument {strange[0]!r}", ExitCode.CONFIG)
     if not task.scorer:

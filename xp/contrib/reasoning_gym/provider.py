@@ -22,8 +22,8 @@ class AnswerPlace(StrEnum):
     """The whole message, without surrounding spaces."""
 
 
-def _as_list(given: Any) -> Any:
-    return [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+def _as_list(value: Any) -> Any:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
 class Options(BaseModel):

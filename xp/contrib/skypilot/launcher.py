@@ -138,16 +138,16 @@ class SkypilotLauncher(ServiceLauncher):
     def _state(self, launch: Launch) -> str | None:
         rows = self._rows(launch.native_id)
         stage = launch.key.rpartition("/")[2]
-        own = [row for row in rows if row.get("task_name") == stage] or rows[:1]
-        return str(own[0].get("status")) if own else None
+        stage_rows = [row for row in rows if row.get("task_name") == stage] or rows[:1]
+        return str(stage_rows[0].get("status")) if stage_rows else None
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         """Rows of a job's tasks in SkyPilot's queue."""
         with suppress(XpError, ValueError, AttributeError, TypeError):
-            found = json.loads(
+            queue = json.loads(
                 ask([*_sky(), "jobs", "queue", "--refresh", "--all", "--output", "json"], timeout_s=ANSWER_S)
             )
-            return [row for row in found if row.get("job_name") == name]
+            return [row for row in queue if row.get("job_name") == name]
         return []
 
     def _log(self, launch: Launch) -> str:

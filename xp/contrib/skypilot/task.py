@@ -113,8 +113,8 @@ def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
 def limit_of(stage: Stage) -> str | None:
     """One sentence, with a remedy, for a stage that SkyPilot cannot run; else None."""
     resources = stage.job.resources
-    if (said := needs_one_node(stage, "launcher=skypilot gives a stage one node")) is not None:
-        return said
+    if (limit := needs_one_node(stage, "launcher=skypilot gives a stage one node")) is not None:
+        return limit
     if resources.num_accelerators and resources.accelerator not in ACCELERATORS:
         return f"hardware.accelerator={resources.accelerator}: launcher=skypilot has {', '.join(ACCELERATORS)}"
     return service.limit_of(stage, "skypilot")
@@ -155,19 +155,19 @@ def _document(one: SkyTask, options: SkypilotOptions, spec: LauncherSpec) -> dic
 
 def _resources(job: Job, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
     needs: Resources = job.resources
-    found: dict[str, Any] = {"cpus": f"{needs.num_cpus}+", "memory": f"{needs.memory_gb:g}+"}
+    resources: dict[str, Any] = {"cpus": f"{needs.num_cpus}+", "memory": f"{needs.memory_gb:g}+"}
     if options.infra is not None:
-        found["infra"] = options.infra
+        resources["infra"] = options.infra
     if needs.num_accelerators:
-        found["accelerators"] = {ACCELERATORS[needs.accelerator]: needs.num_accelerators}
+        resources["accelerators"] = {ACCELERATORS[needs.accelerator]: needs.num_accelerators}
     image = job.runtime.image or options.image
     if image is not None:
-        found["image_id"] = f"docker:{image}"
+        resources["image_id"] = f"docker:{image}"
     if options.spot:
-        found["use_spot"] = True
+        resources["use_spot"] = True
     if spec.max_restarts:
-        found["job_recovery"] = {"max_restarts_on_errors": spec.max_restarts}
-    return found
+        resources["job_recovery"] = {"max_restarts_on_errors": spec.max_restarts}
+    return resources
 
 
 def _setup(job: Job) -> str:
@@ -185,5 +185,5 @@ def _setup(job: Job) -> str:
 
 def exit_code_in(log: str) -> int | None:
     """The last exit code in a stage's log; None if there is none."""
-    found = re.findall(rf"^(?:\([^)]*\) )?{EXIT_CODE} (\d{{1,3}})\s*$", log, re.MULTILINE)
-    return int(found[-1]) if found else None
+    codes = re.findall(rf"^(?:\([^)]*\) )?{EXIT_CODE} (\d{{1,3}})\s*$", log, re.MULTILINE)
+    return int(codes[-1]) if codes else None

@@ -94,8 +94,8 @@ class _Chat:
     async def _result(self, call: dict[str, Any]) -> dict[str, Any]:
         name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
         if self._gate is not None:
-            asked = {"tool_call_id": call["id"], "name": name, "arguments": arguments}
-            decision = (await self._client.post(self._gate, json=asked)).raise_for_status().json()
+            request = {"tool_call_id": call["id"], "name": name, "arguments": arguments}
+            decision = (await self._client.post(self._gate, json=request)).raise_for_status().json()
             if decision["action"] == "stop":
                 raise RuntimeError(decision["reason"])
             if decision["action"] == "deny":

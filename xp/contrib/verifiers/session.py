@@ -72,8 +72,8 @@ class VerifiersSession(ConversationSession):
                     yield JudgeCall(one["request"]["model"], read, used["completion_tokens"], used.get("cost"))
             for call in trace.calls if trace.agent.name != self._seat else ():
                 if call.usage is not None:
-                    own = call.usage
-                    yield JudgeCall(call.model or "", own.input_tokens, own.completion_tokens, own.cost)
+                    usage = call.usage
+                    yield JudgeCall(call.model or "", usage.input_tokens, usage.completion_tokens, usage.cost)
 
     async def _stop(self) -> None:
         for trace in self._traces:

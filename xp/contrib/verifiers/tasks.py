@@ -113,23 +113,23 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
 
 def _talks(target: str, declared: Any) -> bool:
     """Returns whether a seat only converses; a package may have its own program for a seat."""
-    own = default_harness_id(target) if declared.harness is None else declared.harness.id
-    return own in TALKING
+    harness = default_harness_id(target) if declared.harness is None else declared.harness.id
+    return harness in TALKING
 
 
-def _policy(where: str, wanted: str | None, seats: Mapping[str, Mapping[str, Any]], declared: Mapping[str, Any]) -> str:
+def _policy(where: str, seat: str | None, seats: Mapping[str, Mapping[str, Any]], declared: Mapping[str, Any]) -> str:
     """Name of the seat that xp's model plays; every other seat needs its own endpoint."""
-    own = [name for name in seats if not seats[name].get("client") and declared[name].client is None]
-    if wanted is not None and wanted not in seats:
-        raise XpError(f"{where}: options.seat={wanted}: there are the seats {', '.join(seats)}", ExitCode.CONFIG)
-    others = [name for name in own if name != wanted]
-    if wanted in own and not others:
-        return str(wanted)
-    if wanted is None and len(own) == 1:
-        return own[0]
+    free_seats = [name for name in seats if not seats[name].get("client") and declared[name].client is None]
+    if seat is not None and seat not in seats:
+        raise XpError(f"{where}: options.seat={seat}: there are the seats {', '.join(seats)}", ExitCode.CONFIG)
+    others = [name for name in free_seats if name != seat]
+    if seat in free_seats and not others:
+        return str(seat)
+    if seat is None and len(free_seats) == 1:
+        return free_seats[0]
     raise XpError(
-        f"{where}: the seats {', '.join(own) or 'of the environment'} have no model of their own, and one of them is"
-        " the trained model: name it by options.seat, and give each other seat an endpoint:"
+        f"{where}: the seats {', '.join(free_seats) or 'of the environment'} have no model of their own, and one of"
+        " them is the trained model: name it by options.seat, and give each other seat an endpoint:"
         " options.seats.NAME={model: ..., client: {base_url: ..., api_key_var: VARIABLE}}",
         ExitCode.CONFIG,
     )

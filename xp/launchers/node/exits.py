@@ -12,7 +12,7 @@ _RESTARTED = frozenset({ExitCode.ENVIRONMENT, ExitCode.UNHEALTHY, ExitCode.ENGIN
 """Exit codes of stages for infrastructure faults."""
 _RESTARTED_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGBUS})
 """Signals of infrastructure faults: out of memory, shutdown, an abort of a communication library. SIGSEGV is a bug."""
-_OWN_CODES = frozenset({ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
+_STAGE_CODES = frozenset({ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
 """Codes of a stage that xp does not exit with: Python's 1 is not a bug in xp, and xp was not interrupted."""
 
 
@@ -30,7 +30,7 @@ def reason(code: int, missing: Sequence[str]) -> str:
             name = signal.Signals(code - 128).name
             hint = "; most often the machine ran out of memory" if code - 128 == signal.SIGKILL else ""
             return f"killed by {name}{hint}"
-    known = f" ({ExitCode(code).name.lower()})" if code in set(ExitCode) - _OWN_CODES else ""
+    known = f" ({ExitCode(code).name.lower()})" if code in set(ExitCode) - _STAGE_CODES else ""
     return f"exit code {code}{known}"
 
 
@@ -38,4 +38,4 @@ def exit_code(code: int, missing: Sequence[str]) -> ExitCode:
     """Exit code of xp for a stage that exited with `code`, or with 0 but without its outputs."""
     if missing:
         return ExitCode.MISSING_OUTPUT
-    return ExitCode(code) if code in set(ExitCode) - _OWN_CODES else ExitCode.STAGE_FAILED
+    return ExitCode(code) if code in set(ExitCode) - _STAGE_CODES else ExitCode.STAGE_FAILED

@@ -92,8 +92,8 @@ class JobSpec:
             value["spread"] = Spread(**spread | {name: tuple(spread[name]) for name in ("srun", "container")})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
         tracking = None
-        if (told := value.get("tracking")) is not None:
-            tracking = NodeTracking(**told | {"names": tuple(told["names"])})
+        if (fields := value.get("tracking")) is not None:
+            tracking = NodeTracking(**fields | {"names": tuple(fields["names"])})
         return JobSpec(**value | lists | {"runtime": runtime, "tracking": tracking})
 
 
@@ -221,7 +221,7 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
 
 def _state(path: Path) -> State:
     try:
-        found = path.stat()
+        stats = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stats.st_ino, stats.st_mtime_ns, stats.st_size

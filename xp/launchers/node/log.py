@@ -70,8 +70,8 @@ def harmless(text: str) -> str:
 
 
 def _is_harmless(sequence: str) -> bool:
-    found = _HARMLESS.fullmatch(sequence)
-    return found is not None and (found["colours"] is None or is_visible(found["colours"], takes_shades=True))
+    match = _HARMLESS.fullmatch(sequence)
+    return match is not None and (match["colours"] is None or is_visible(match["colours"], takes_shades=True))
 
 
 class Redrawn:

@@ -32,9 +32,9 @@ def main(argv: Sequence[str]) -> int:
     except (XpError, OSError) as error:
         print(f"xp: node {number}: {error}", file=sys.stderr, flush=True)
         code = int(error.code) if isinstance(error, XpError) else ExitCode.RUNTIME
-    if code and not ending.is_asked:
-        said = json.dumps({"code": code, "ended": time.time()}) + "\n"
-        write_atomically(Path(path).with_name(f"node_{number}.json"), said)
+    if code and not ending.has_begun:
+        record = json.dumps({"code": code, "ended": time.time()}) + "\n"
+        write_atomically(Path(path).with_name(f"node_{number}.json"), record)
     return code
 
 

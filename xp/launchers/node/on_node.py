@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         except (XpError, OSError) as error:
             print(f"xp: {error}", file=sys.stderr, flush=True)
             return int(error.code) if isinstance(error, XpError) else ExitCode.RUNTIME
-        if code or ending.is_asked:
+        if code or ending.has_begun:
             return code
     return ExitCode.OK
 
@@ -84,13 +84,13 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
             )
     run = "/".join(spec.directory.split("/")[:2])
     absent = missing(root, spec.outputs, before, run) if code == 0 and not is_done else []
-    if ending.is_asked and (code or absent):  # cancelled or preempted; the cluster may run the job again
+    if ending.has_begun and (code or absent):  # cancelled or preempted; the cluster may run the job again
         return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())
     if spec.forgets_secrets:
         token = None if spec.spread is None else spec.spread.ray_token
-        for held in filter(None, (spec.secrets_file, token)):
-            Path(held).unlink(missing_ok=True)
+        for path in filter(None, (spec.secrets_file, token)):
+            Path(path).unlink(missing_ok=True)
     write_atomically(directory / RESULT, json.dumps(asdict(result), indent=2) + "\n")
     return result.exit_code
 
@@ -113,7 +113,7 @@ def _run(spec: JobSpec, file: BinaryIO, ending: Ending) -> int:
     drain(process, stream)
     stream.close()
     code = exit_code(process)
-    if code and spec.spread is not None and not ending.is_asked:
+    if code and spec.spread is not None and not ending.has_begun:
         code = first_failure(Path(spec.root, spec.directory)) or code
     return code
 

@@ -24,7 +24,7 @@ class Ending:
     period."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.has_begun = False
         self.requeues = False
         self._process: subprocess.Popen[bytes] | None = None
         self._grace_s = 0.0
@@ -46,14 +46,14 @@ class Ending:
             signals: signal for an orderly shutdown, and signal that ends it.
         """
         self._process, self._grace_s, self._signals = process, grace_s, signals
-        if self.is_asked:
+        if self.has_begun:
             self._end()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.requeues = self.requeues or number == signal.SIGUSR1
-        if not self.is_asked:
-            self.is_asked = True
+        if not self.has_begun:
+            self.has_begun = True
             self._end()
 
     def _end(self) -> None:
@@ -68,27 +68,27 @@ class Ending:
         killing.start()
 
 
-def held(spec: JobSpec) -> dict[str, str]:
+def node_variables(spec: JobSpec) -> dict[str, str]:
     """Variables of this node, with the path of the stage's secrets file."""
     return dict(os.environ) | ({"XP_SECRETS_FILE": spec.secrets_file} if spec.secrets_file else {})
 
 
 def secrets_of(spec: JobSpec) -> dict[str, str]:
     """Variables of the stage's secrets with their values."""
-    there = held(spec)
+    there = node_variables(spec)
     return {name: value for name, value in with_secrets(there).items() if there.get(name) != value}
 
 
 def redactor_of(spec: JobSpec) -> Redactor:
     """Redactor of the stage's and the node's secrets."""
-    there = held(spec)
-    own = [there[name] for name in spec.secrets if there.get(name)]
-    return Redactor([*secrets_of(spec).values(), *own, *telling_values(os.environ)])
+    there = node_variables(spec)
+    values = [there[name] for name in spec.secrets if there.get(name)]
+    return Redactor([*secrets_of(spec).values(), *values, *telling_values(os.environ)])
 
 
 def variables(spec: JobSpec) -> dict[str, str]:
     """The program's environment without its secrets, and without variables of the node that it must not get."""
-    plain, hidden = inherited(held(spec), (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
+    plain, hidden = inherited(node_variables(spec), (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
     code = python_variables(spec.runtime, Path(spec.root, spec.code), os.environ.get("PYTHONPATH", ""))
     return {**plain, **hidden, **code, **spec.env}
 

@@ -20,11 +20,11 @@ from xp.launchers.node.program import Ending, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.lib import private_ray, processes
 from xp.lib.loopback import free_ports
-from xp.worker.nodes import Nodes, own_address
+from xp.worker.nodes import Nodes, local_address
 
 WAIT = """
 import os, sys, time, ray
-wanted, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+expected, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
 while True:
     try:
         ray.init(address=os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
@@ -34,9 +34,9 @@ while True:
             sys.exit(str(error))
         ray.shutdown()
         time.sleep(1)
-while (there := sum(node["Alive"] for node in ray.nodes())) < wanted:
+while (there := sum(node["Alive"] for node in ray.nodes())) < expected:
     if time.monotonic() > end:
-        sys.exit(f"{there} of {wanted} nodes joined the Ray cluster")
+        sys.exit(f"{there} of {expected} nodes joined the Ray cluster")
     time.sleep(0.5)
 """
 """Waits for all nodes. Ray itself waits a minute for the head's own node, which may take longer than its port."""
@@ -64,9 +64,9 @@ def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapp
     part = _NodePart(spec, nodes)
     try:
         if nodes.number == 0:
-            _wait_for_head(nodes, lambda: part.is_alive() and not ending.is_asked)
+            _wait_for_head(nodes, lambda: part.is_alive() and not ending.has_begun)
             _wait_for_all(spec, part, nodes)
-            return ExitCode.TERMINATED if ending.is_asked else play(part.cluster_variables)
+            return ExitCode.TERMINATED if ending.has_begun else play(part.cluster_variables)
         return _stay(part, nodes, ending)
     finally:
         part.stop()
@@ -98,7 +98,7 @@ class _NodePart:
         else:
             place = [f"--address={head}"]
         self._log = self._directory / f"node_{nodes.number}.log"
-        address = own_address(nodes.address)
+        address = local_address(nodes.address)
         environ = private_ray.joining(variables(spec), self.cluster_variables)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
@@ -153,16 +153,16 @@ def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
         text=True,
     ) as process:
         try:
-            said = _said(process, part)
+            errors = _stderr_of(process, part)
         except XpError:
             process.kill()
             raise
     if process.returncode:
-        lines = said.strip().splitlines() or ["no message"]
+        lines = errors.strip().splitlines() or ["no message"]
         raise XpError(f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME)
 
 
-def _said(process: subprocess.Popen[str], part: _NodePart) -> str:
+def _stderr_of(process: subprocess.Popen[str], part: _NodePart) -> str:
     """Wait for a program that asks Ray; returns its standard error.
 
     Raises:
@@ -177,12 +177,12 @@ def _said(process: subprocess.Popen[str], part: _NodePart) -> str:
 def _stay(part: _NodePart, nodes: Nodes, ending: Ending) -> int:
     """Waits until the head is lost, or this node must end."""
     misses = 0
-    while misses < MISSES and not ending.is_asked:
+    while misses < MISSES and not ending.has_begun:
         time.sleep(LOOK_S)
         misses = 0 if _answers(nodes) else misses + 1
         if misses == 0:
             part.is_alive()
-    return ExitCode.TERMINATED if ending.is_asked else ExitCode.OK
+    return ExitCode.TERMINATED if ending.has_begun else ExitCode.OK
 
 
 def _answers(nodes: Nodes) -> bool:

@@ -62,8 +62,8 @@ def main(argv: Sequence[str]) -> int:
     spread = spec.spread
     assert spread is not None
     ray.init(logging_level="error", log_to_driver=False)
-    is_asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: is_asked.set())
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     needs = {"CPU": spread.num_cpus, **({"GPU": spread.num_gpus} if spread.num_gpus else {})}
     group = placement_group([needs] * spread.count, strategy="STRICT_SPREAD")
     if not group.wait(PLACE_S):
@@ -81,14 +81,14 @@ def main(argv: Sequence[str]) -> int:
     for number, member in enumerate(members):
         stream = member.run.options(num_returns="streaming").remote(number, argv[0], place, spec.grace_s)
         threading.Thread(target=_follow, args=(number, stream, codes, ended), daemon=True).start()
-    while len(codes) < len(members) and not any(codes.values()) and not is_asked.is_set():
+    while len(codes) < len(members) and not any(codes.values()) and not stop.is_set():
         ended.wait(0.5)
         ended.clear()
     for member in members:
         with suppress(Exception):
             ray.kill(member)
     ray.shutdown()
-    return ExitCode.TERMINATED if is_asked.is_set() else next((code for code in codes.values() if code), 0)
+    return ExitCode.TERMINATED if stop.is_set() else next((code for code in codes.values() if code), 0)
 
 
 def _follow(number: int, stream: Any, codes: dict[int, int], ended: threading.Event) -> None:

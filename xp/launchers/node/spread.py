@@ -88,9 +88,9 @@ def node_address() -> str:
 
 def first_failure(directory: Path) -> int | None:
     """Exit code of the node that failed first; None if no node recorded a failure."""
-    found: list[tuple[float, int]] = []
+    failures: list[tuple[float, int]] = []
     for file in directory.glob(ENDED):
         with suppress(OSError, ValueError, KeyError, TypeError):
             value = json.loads(file.read_text(encoding="utf-8"))
-            found.append((float(value["ended"]), int(value["code"])))
-    return next((code for _, code in sorted(found) if code), None)
+            failures.append((float(value["ended"]), int(value["code"])))
+    return next((code for _, code in sorted(failures) if code), None)

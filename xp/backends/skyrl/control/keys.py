@@ -15,7 +15,7 @@ ENGINE = "generator.inference_engine"
 EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
 """Extension class of vLLM's workers in a rehearsal with the real vLLM."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
-OWN_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
+XP_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
 """Estimators that xp.backends.skyrl.worker.advantages computes, registered in SkyRL under xp's name."""
 
 
@@ -40,9 +40,9 @@ def cpu_servers(spec: RunSpec) -> Keys:
     }
 
 
-def is_own(spec: RunSpec) -> bool:
+def has_xp_estimator(spec: RunSpec) -> bool:
     """Returns whether xp computes the advantages."""
-    return spec.algorithm.estimator in OWN_ESTIMATORS
+    return spec.algorithm.estimator in XP_ESTIMATORS
 
 
 def has_critic(spec: RunSpec) -> bool:

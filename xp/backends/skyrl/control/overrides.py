@@ -37,11 +37,11 @@ def assignment(key: str, value: Any) -> str:
 
 def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested sections, from YAML or the command line, as key paths."""
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, value in overrides.items():
         path = f"{prefix}{key}"
-        found |= flat(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return found
+        keys |= flat(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return keys
 
 
 def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
@@ -51,20 +51,24 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
         spec: the spec, with `backend.overrides`.
         owned: native key -> its field.
     """
-    given = flat(spec.backend.overrides)
-    return [Refusal(f"backend.overrides.{key}", why) for key in given for why in _faults(spec, key, given[key], owned)]
+    overrides = flat(spec.backend.overrides)
+    return [
+        Refusal(f"backend.overrides.{key}", why)
+        for key in overrides
+        for why in _faults(spec, key, overrides[key], owned)
+    ]
 
 
 def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
     fields = catalog(catalog_name(spec))["fields"]
-    rendered = next((own for own in owners if _overlap(own, key)), None)
+    rendered = next((native for native in owners if _overlap(native, key)), None)
     if rendered is not None:
         field = owners[rendered]
         yield f"xp renders {rendered} itself; {f'set {field}' if field else 'it is the same for every run'}"
     elif key in fields:
         if not is_of_kind(value, fields[key]["type"]):
             yield f"SkyRL expects a {fields[key]['type']} but silently accepts {value!r}; write a value of this type"
-    elif not any(_is_mapping(fields[own]["type"]) and key.startswith(f"{own}.") for own in fields):
+    elif not any(_is_mapping(fields[parent]["type"]) and key.startswith(f"{parent}.") for parent in fields):
         yield f"SkyRL {catalog_name(spec)} has no such key{nearest(key, fields)}"
 
 
@@ -76,8 +80,8 @@ def catalog_name(spec: RunSpec) -> str:
 @cache
 def catalog(name: str) -> Mapping[str, Any]:
     """Keys of SkyRLTrainConfig with type and default, from tools.catalogs.skyrl."""
-    found: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{name}.json").read_text())
-    return found
+    keys: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{name}.json").read_text())
+    return keys
 
 
 def _overlap(one: str, other: str) -> bool:

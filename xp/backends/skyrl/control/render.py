@@ -218,9 +218,9 @@ def _stand_ins(spec: RunSpec) -> tuple[str, ...]:
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
-    found = rows.refusals(ROWS, spec)
+    row_refusals = rows.refusals(ROWS, spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from xp.backends.skyrl.worker.config import OWN_ESTIMATOR
+from xp.backends.skyrl.worker.config import XP_ESTIMATOR
 from xp.episode.advantages import EPSILON, AdvantageFn, Valid
 
 
@@ -20,8 +20,8 @@ def register_estimator() -> None:
     """Registers the name in this process; the registered function raises, since only xp's trainer may compute it."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
 
-    if OWN_ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
-        AdvantageEstimatorRegistry.register(OWN_ESTIMATOR, _elsewhere)
+    if XP_ESTIMATOR not in AdvantageEstimatorRegistry.list_available():
+        AdvantageEstimatorRegistry.register(XP_ESTIMATOR, _elsewhere)
 
 
 def _elsewhere(**_: Any) -> NoReturn:
@@ -46,8 +46,8 @@ def by_episode(
     advantages = torch.zeros_like(rewards)
     if valid:
         totals, tokens = rewards.double().sum(-1).tolist(), trained.sum(-1).tolist()
-        found = rule([Valid(totals[row], groups[row], int(tokens[row])) for row in valid])
-        advantages[valid] = torch.tensor(found, dtype=rewards.dtype)[:, None] * trained[valid]
+        estimates = rule([Valid(totals[row], groups[row], int(tokens[row])) for row in valid])
+        advantages[valid] = torch.tensor(estimates, dtype=rewards.dtype)[:, None] * trained[valid]
     return advantages
 
 
@@ -73,9 +73,9 @@ def gae(
     for token in reversed(range(rewards.shape[1])):
         here = is_trained[:, token]
         reward = reward + rewards[:, token]
-        found = reward + discount * next_value - values[:, token] + discount * gae_lambda * running
-        advantages[:, token] = torch.where(here, found, 0.0)
-        running = torch.where(here, found, running)
+        advantage = reward + discount * next_value - values[:, token] + discount * gae_lambda * running
+        advantages[:, token] = torch.where(here, advantage, 0.0)
+        running = torch.where(here, advantage, running)
         next_value = torch.where(here, values[:, token], next_value)
         reward = torch.where(here, 0.0, reward)
     returns = torch.where(is_trained, advantages + values, 0.0)

@@ -35,7 +35,7 @@ UPSTREAM_SECRETS = (
 
 Its processes inherit them instead.
 """
-TOLD = ("PYTHONPATH", VARIABLE)
+VARIABLES = ("PYTHONPATH", VARIABLE)
 PREPARE = "xp.backends.skyrl.worker.process.prepare_process"
 REHEARSE = "xp.backends.skyrl.worker.rehearsal.stand_ins.prepare_process"
 REHEARSAL_CPUS = 6
@@ -130,7 +130,7 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if joins(is_rehearsal=num_workers is not None):
         # Its processes inherit nothing from this one: they need the paths of the code and of the secrets file.
-        variables |= {name: os.environ[name] for name in TOLD if os.environ.get(name)}
+        variables |= {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         start = ray.init
     else:

@@ -17,7 +17,7 @@ STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
 AT_THE_END = 1_000_000_000
 """Value of SkyRL's `trainer.eval_interval` without evaluations between the first and the last step."""
-OWN_ESTIMATOR = "xp"
+XP_ESTIMATOR = "xp"
 """Name in SkyRL's registry for worker/advantages.py; SkyRL's parser accepts only registered names."""
 
 

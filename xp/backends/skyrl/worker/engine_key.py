@@ -30,8 +30,8 @@ def use(cfg: Any) -> bool:
     from skyrl.backends.skyrl_train.inference_servers import setup, vllm_router
 
     engine = cfg.generator.inference_engine
-    is_own = engine.external_proxy_url is None and engine.external_server_urls is None
-    if not is_own or "middleware" not in engine.engine_init_kwargs:
+    is_external = engine.external_proxy_url is not None or engine.external_server_urls is not None
+    if is_external or "middleware" not in engine.engine_init_kwargs:
         return False
     setup.build_router_args = _with_key(setup.build_router_args)
     setup.RemoteInferenceClient = EngineClient

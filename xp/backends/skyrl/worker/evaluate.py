@@ -39,8 +39,8 @@ def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence
     check_there(directory)
     common = config.common
     chat = policy_chat(common, directory, stage)
-    kept = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
-    write_view(config.rounds.episodes(kept), Path(config.held_out_data))
+    tasks = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
+    write_view(config.rounds.episodes(tasks), Path(config.held_out_data))
     num_workers = common.num_workers if common.rehearsal else None
     cfg = native_config(common, directory)
     played: list[Played] = run_in_ray(cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers)

@@ -42,11 +42,11 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     """
     os.chdir(root)
     register_environment()
-    held = environment()
+    environ = environment()
     common = config.common
     with (
-        EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
-        Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, held) as recorder,
+        EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
+        Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, environ) as recorder,
         engine_faults(),
     ):
         hide_other_directories()
@@ -54,8 +54,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
         evaluation = None
         if config.evaluation is not None:
-            asked = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
-            evaluation = ModelEvaluation(asked, stage / "episode.json", mix, held)
+            eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
+            evaluation = ModelEvaluation(eval_config, stage / "episode.json", mix, environ)
         experiment = XpTraining(cfg, config, mix, log, evaluation)
         experiment.run()
         trainer = experiment.trainer
@@ -146,7 +146,7 @@ class XpTraining(XpExperiment):
         log: SkyRLStepLog,
         evaluation: ModelEvaluation | None,
     ) -> None:
-        self._log, self._rule, self._evaluation = log, own_rule(config), evaluation
+        self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
         self._keeper = None if config.best is None else BestKeeper(config.best, Path())
         super().__init__(cfg, config.common, mix, config.mask_truncated)
 
@@ -164,7 +164,7 @@ class XpTraining(XpExperiment):
         return AsyncTrainer(self._rule, self._keeper, self._evaluation, **parts)
 
 
-def own_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
+def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
     """Returns the function that makes advantages of rewards; None if SkyRL or a critic does.
 
     Raises XpError if it cannot be loaded.
@@ -186,10 +186,10 @@ def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Pa
     """
     os.chdir(root)
     register_environment()
-    held = environment()
+    environ = environment()
     with (
-        EnvironmentMixture.from_file(stage / "episode.json", held) as mix,
-        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, held) as recorder,
+        EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
+        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, environ) as recorder,
         engine_faults(),
     ):
         evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
@@ -215,7 +215,7 @@ async def _play(
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
         loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
         async for running_episodes in generator.held_out(loader, cfg, 0):
-            own = (running.record for running in running_episodes)
-            played += record(own, recorder, config.common.run, f"evaluate/{name}", 0)
+            records = (running.record for running in running_episodes)
+            played += record(records, recorder, config.common.run, f"evaluate/{name}", 0)
             bar.update(len(running_episodes))
     return played

@@ -49,8 +49,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         mask_truncated: bool,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
-        own = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
-        super().__init__(**parts | own)
+        wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
+        super().__init__(**parts | wrapped)
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
@@ -88,9 +88,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         sampling = get_sampling_params_for_backend(engine, cfg.generator.eval_sampling_params)
         self._begun.pop("eval", None)  # two evaluations of one step have the same seeds
         for batch in loader:
-            wanted, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
-            await self.generate(wanted)
-            yield self.running_episodes(wanted)
+            inputs, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
+            await self.generate(inputs)
+            yield self.running_episodes(inputs)
 
     def running_episodes(self, input_batch: Any) -> list[RunningEpisode]:
         """Returns the episodes of a played batch, in its order, and removes them from this object."""
@@ -148,8 +148,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         row = ViewRow.of(env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        seed, kept = self._seed_of(row.task_id, sample), self._chat.kept(ids)
-        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, kept)
+        seed, prompt = self._seed_of(row.task_id, sample), self._chat.kept(ids)
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
         self._running[id(trajectory_id)] = running
         return running
 

@@ -49,8 +49,8 @@ class SkyRLStepLog(StepLog):
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
         # SkyRL counts steps from 1, trajectories from 0.
-        own = (running.record for running in running_episodes)
-        played = record(own, self._recorder, self._config.common.run, "train", step - 1)
+        records = (running.record for running in running_episodes)
+        played = record(records, self._recorder, self._config.common.run, "train", step - 1)
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
         self._tokens += sum(running.num_tokens for running in running_episodes)
@@ -73,8 +73,8 @@ class SkyRLStepLog(StepLog):
 
     def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
         """Record an evaluation during training and return its reward; raises XpError(UNHEALTHY): too many void."""
-        own = (running.record for running in running_episodes)
-        played = record(own, self._recorder, self._config.common.run, "evaluate/during", step)
+        records = (running.record for running in running_episodes)
+        played = record(records, self._recorder, self._config.common.run, "evaluate/during", step)
         return self.evaluated(played, step)
 
     def evaluated(self, played: Sequence[Played], step: int) -> float:
@@ -91,11 +91,11 @@ class SkyRLStepLog(StepLog):
         if self._tokens_before is None:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens
-        own = {name: data[name] for name in ("time/start_s",) if name in data}
-        own |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
+        metrics = {name: data[name] for name in ("time/start_s",) if name in data}
+        metrics |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
-        own |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
-        self.line(step, episodes | own)
+        metrics |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
+        self.line(step, episodes | metrics)
         self._check_time(step)
         self._played, self._rollout_s, self._tokens = [], 0.0, 0
 
@@ -131,9 +131,9 @@ class ModelEvaluation:
         """Records all episodes of a model; raises XpError(UNHEALTHY) if too many are void."""
         common = self._common
         file = Path(common.stage_dir) / "trajectories" / f"{name}.jsonl"
-        own = (running.record for running in running_episodes)
+        records = (running.record for running in running_episodes)
         with Recorder(file, self._mix, common.upload_as, self._environ) as recorder:
-            played = record(own, recorder, common.run, f"evaluate/{name}", 0)
+            played = record(records, recorder, common.run, f"evaluate/{name}", 0)
         self._whole.add(name, played)
         return played
 

@@ -74,9 +74,9 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
     write_view(order, Path(config.train_data))
     if config.evaluation is not None:
-        asked = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
+        eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
         held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)
-        write_view(asked.rounds.episodes(held_out), Path(config.held_out_data))
+        write_view(eval_config.rounds.episodes(held_out), Path(config.held_out_data))
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:

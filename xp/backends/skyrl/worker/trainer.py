@@ -72,9 +72,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         )
 
     def load_checkpoints(self) -> Any:
-        found = super().load_checkpoints()
-        self.tracker.continue_after(found[0])
-        return found
+        checkpoint = super().load_checkpoints()
+        self.tracker.continue_after(checkpoint[0])
+        return checkpoint
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:  # noqa: N803
         """SkyRL's method, with xp's own workers under FSDP."""
@@ -138,12 +138,12 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             await self._consider(self._keeper, reward)
 
     async def _held_out(self, step: int) -> list[RunningEpisode]:
-        found: list[RunningEpisode] = []
+        running_episodes: list[RunningEpisode] = []
         with tqdm(total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=False) as bar:
             async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
-                found += batch
+                running_episodes += batch
                 bar.update(len(batch))
-        return found
+        return running_episodes
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
         """Keep the model if it is the best so far; else, after `patience`, end the training by SkyRL's limit."""
@@ -169,9 +169,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return data
 
     def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
-        found = super().fwd_logprobs_values_reward(training_input)
+        output = super().fwd_logprobs_values_reward(training_input)
         self.tracker.compared(self.all_metrics, self.global_step)
-        return found
+        return output
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
         """Computes advantages by the rule or the critic if there is one, else by SkyRL's estimator.
@@ -185,10 +185,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             )
             return data
         if self._rule is not None:
-            found = by_episode(
+            advantages = by_episode(
                 self._rule, data["rewards"], data["loss_mask"], data.metadata["uids"], data.metadata[IS_VOID]
             )
-            data["advantages"] = data["returns"] = found
+            data["advantages"] = data["returns"] = advantages
             return data
         return self._skyrls_estimate(data)
 
@@ -220,6 +220,6 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             updates = data.metadata["critic_mini_batch_boundaries"]
             data = data.select(CRITIC_FIELDS)
             data["loss_mask"] = critic_weights(data["loss_mask"], updates, self.cfg.trainer.algorithm)
-        found: dict[str, float] = super()._execute_training_step(model, data)
-        self.tracker.updated(model, found, self.global_step)
-        return found
+        metrics: dict[str, float] = super()._execute_training_step(model, data)
+        self.tracker.updated(model, metrics, self.global_step)
+        return metrics

@@ -31,12 +31,12 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        with _tying(), own_schedule():
+        with _tying(), xp_schedules():
             super().init_model(model_path, num_training_steps)
         disable_dropout(self.model)
 
     def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        with own_means(data["loss_mask"], self.cfg.algorithm, self.device_mesh.get_group("dp")):
+        with update_means(data["loss_mask"], self.cfg.algorithm, self.device_mesh.get_group("dp")):
             return super().forward_backward(data, *args, **kwargs)
 
 
@@ -56,7 +56,7 @@ class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
         self.critic_loss_fn = critic_loss
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        with own_schedule():
+        with xp_schedules():
             super().init_model(model_path, num_training_steps)
         disable_dropout(self.model)
 
@@ -78,7 +78,7 @@ def _tying() -> Iterator[None]:
 
 
 @contextmanager
-def own_schedule() -> Iterator[None]:
+def xp_schedules() -> Iterator[None]:
     """Context manager: replaces transformers' get_scheduler, which FSDPStrategy calls, by xp's schedules."""
     theirs = fsdp_strategy.get_scheduler
 
@@ -101,7 +101,7 @@ WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)
 
 
 @contextmanager
-def own_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[None]:
+def update_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[None]:
     """Context manager for a policy worker's forward and backward passes of an update with these masks.
 
     Args:
@@ -109,9 +109,9 @@ def own_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[No
         settings: SkyRL's AlgorithmConfig.
         group: process group of the update's ranks.
     """
-    own = torch.stack([loss_mask.sum(), (loss_mask.sum(-1) > 0).sum()]).double()
-    torch.distributed.all_reduce(own, group=group)
-    num_tokens, num_episodes = own.clamp(min=1).tolist()
+    counts = torch.stack([loss_mask.sum(), (loss_mask.sum(-1) > 0).sum()]).double()
+    torch.distributed.all_reduce(counts, group=group)
+    num_tokens, num_episodes = counts.clamp(min=1).tolist()
     # SkyRL's gradient is the mean over the ranks.
     scale = len(loss_mask) * torch.distributed.get_world_size(group)
 

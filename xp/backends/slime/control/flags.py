@@ -71,7 +71,7 @@ def words(flags: Flags) -> tuple[str, ...]:
     return tuple(word for name, values in flags.items() if values is not None for word in (name, *values))
 
 
-def given(overrides: Mapping[str, Any]) -> Flags:
+def override_flags(overrides: Mapping[str, Any]) -> Flags:
     """Flags of `backend.overrides`: names without leading dashes; true is a switch, a list several values, a mapping
     JSON."""
     return flags_of({f"--{name}": content for name, content in overrides.items()})
@@ -98,10 +98,12 @@ def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
         return f"it has no value, but got {' '.join(values)}; give true" if values else None
     if flag.nargs in ("*", "?"):
         return None
-    wanted = flag.nargs if isinstance(flag.nargs, int) else 1
+    expected = flag.nargs if isinstance(flag.nargs, int) else 1
     if flag.nargs == "+" and values:
         return None
-    return None if len(values) == wanted else f"it needs {wanted} value{'s' * (wanted > 1)}, but got {len(values)}"
+    return (
+        None if len(values) == expected else f"it needs {expected} value{'s' * (expected > 1)}, but got {len(values)}"
+    )
 
 
 def _wrong_value(flag: Flag, text: str) -> str | None:

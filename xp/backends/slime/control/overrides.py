@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from xp.backends.slime.control.flags import catalog, fault, given
+from xp.backends.slime.control.flags import catalog, fault, override_flags
 from xp.planning.backend import Refusal
 from xp.spec import Estimator, RunSpec
 
@@ -45,7 +45,7 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
         owned: flag -> its field.
     """
     by_dest = {catalog().flags[name].dest: name for name in owned}
-    for name, values in given(spec.backend.overrides).items():
+    for name, values in override_flags(spec.backend.overrides).items():
         key = name.removeprefix("--")
         field = f"backend.overrides.{key}"
         known = catalog().flags.get(name)
@@ -64,7 +64,7 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
 
 def _unheard(spec: RunSpec) -> Mapping[str, str]:
     """Flags that Slime would silently ignore, or fail on, with this algorithm -> reason."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if spec.algorithm.estimator is Estimator.GAE:
-        found["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"
-    return found
+        reasons["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"
+    return reasons

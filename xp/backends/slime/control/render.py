@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
 from xp.backends.slime.control.constraints import CONSTRAINTS, episodes_per_engine
-from xp.backends.slime.control.flags import Flags, catalog, flags_of, given, value, words
+from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, value, words
 from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
@@ -74,7 +74,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         "--ref-load": (_converted(spec) if spec.backend.convert_model else model_place(spec.model),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
         "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
-        **given(spec.backend.overrides),
+        **override_flags(spec.backend.overrides),
     }
 
 
@@ -96,7 +96,7 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
     """See xp.planning.backend.Backend: none if SGLang and its router have the key of the run's own Ray."""
-    if starts_private_ray(spec) and engine_key.is_wanted(tuple(given(spec.backend.overrides))):
+    if starts_private_ray(spec) and engine_key.starts_all_servers(tuple(override_flags(spec.backend.overrides))):
         return ()
     return (
         "SGLang and its router need no key: whoever reaches them can replace the weights and read the generated text",
@@ -189,7 +189,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         "--normalize-advantages": None,
         **dict.fromkeys(rows.render(CRITIC, spec)),
     }
-    return flags | given(spec.backend.overrides)
+    return flags | override_flags(spec.backend.overrides)
 
 
 def _convert_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -292,16 +292,16 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         ]
     if (family := family_refusal(spec)) is not None:
         return [family]
-    found = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
+    layout_refusals = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
-    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
     """Flag -> its field, even if this spec does not write it; empty if the flag is the same for every run."""
     # xp uses this flag for the critic; a user's own function needs another algorithm.
-    own_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
-    return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": own_function}
+    user_function = "algorithm=custom algorithm.advantage_fn=package.module:function"
+    return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": user_function}
 
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from xp.backends.slime.worker.config import WorkerConfig
-from xp.backends.slime.worker.rollout_process import is_void, worker
+from xp.backends.slime.worker.rollout_process import is_void, worker_of
 from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
 
@@ -39,7 +39,7 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
     Raises:
         XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
     """
-    config = worker(args).config
+    config = worker_of(args).config
     return advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
 
 
@@ -48,10 +48,10 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
     raw = [float(sample.reward) for sample in samples]
     positions = [position for position, sample in enumerate(samples) if not is_void(sample)]
     valid = [Valid(raw[at], str(samples[at].group_index), num_trained_tokens(samples[at])) for at in positions]
-    found = [0.0] * len(samples)
+    estimates = [0.0] * len(samples)
     for position, advantage in zip(positions, estimate(valid), strict=True):
-        found[position] = advantage
-    return raw, found
+        estimates[position] = advantage
+    return raw, estimates
 
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
@@ -66,12 +66,12 @@ def by_group(episodes: Sequence[Valid], *, baseline: Baseline, by_std: bool) -> 
     groups: dict[str, list[int]] = {}
     for position, episode in enumerate(episodes):
         groups.setdefault(episode.group, []).append(position)
-    found = [0.0] * len(episodes)
+    estimates = [0.0] * len(episodes)
     for positions in groups.values():
-        own = baseline([episodes[position].reward for position in positions], by_std=by_std)
-        for position, advantage in zip(positions, own, strict=True):
-            found[position] = advantage
-    return found
+        group_estimates = baseline([episodes[position].reward for position in positions], by_std=by_std)
+        for position, advantage in zip(positions, group_estimates, strict=True):
+            estimates[position] = advantage
+    return estimates
 
 
 def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
@@ -124,9 +124,9 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     """
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
-    own = worker(args)
-    own.judge(group)
-    own.check_so_far()
+    worker = worker_of(args)
+    worker.judge(group)
+    worker.check_so_far()
     rewards = [sample.reward for sample in group if not is_void(sample)]
     if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
         return DynamicFilterOutput(keep=True)

@@ -22,8 +22,8 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 def whole(checkpoints: Path, critic: Path | None = None) -> list[int]:
     """Rollout ids with a complete checkpoint, oldest first."""
-    found = _written(checkpoints) if critic is None else _written(checkpoints) & _written(critic)
-    return sorted(rollout_id for rollout_id in found if _position(checkpoints, rollout_id).is_file())
+    ids = _written(checkpoints) if critic is None else _written(checkpoints) & _written(critic)
+    return sorted(rollout_id for rollout_id in ids if _position(checkpoints, rollout_id).is_file())
 
 
 def choose_latest(checkpoints: Path, critic: Path | None = None) -> int | None:

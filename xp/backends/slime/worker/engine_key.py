@@ -17,7 +17,7 @@ from xp.lib.after_import import after_import
 
 FOREIGN_SERVERS: Final = ("--rollout-external-engine-addrs", "--sglang-router-ip")
 """Slime's flags for engines or a router that this run does not start, which therefore have no key of xp's."""
-ASKED_BY_ROUTER: Final = (*OPEN, "/server_info", "/get_server_info", "/model_info", "/get_model_info")
+ROUTER_PATHS: Final = (*OPEN, "/server_info", "/get_server_info", "/model_info", "/get_model_info")
 """Paths that the router (sglang-router 0.3.2) requests of a new engine without a key: settings, no text or weights."""
 HTTP_UTILS: Final = "slime.utils.http_utils"
 ENGINE: Final = "slime.backends.sglang_utils.sglang_engine"
@@ -32,7 +32,7 @@ def prepare_process() -> None:
     after_import(SERVER, _require_key)
 
 
-def is_wanted(flags: Sequence[str]) -> bool:
+def starts_all_servers(flags: Sequence[str]) -> bool:
     """True if Slime starts all of its engines and its router itself."""
     return not any(flag in flags for flag in FOREIGN_SERVERS)
 
@@ -56,7 +56,7 @@ def launch_server(server_args: Any) -> None:
     """Body of an engine's process, in place of SGLang's `launch_server`."""
     from sglang.srt.entrypoints import http_server
 
-    http_server.app.add_middleware(EngineKeyCheck, open_paths=ASKED_BY_ROUTER)
+    http_server.app.add_middleware(EngineKeyCheck, open_paths=ROUTER_PATHS)
     http_server.launch_server(server_args)
 
 

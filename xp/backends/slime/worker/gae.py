@@ -29,13 +29,13 @@ def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
     lengths = list(zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True))
     masks = [mask.bool() for mask in rollout_data["loss_masks"]]
     with torch.no_grad():
-        gathered = [all_gather_with_cp(one, *own) for one, own in zip(rollout_data["values"], lengths, strict=True)]
+        gathered = [all_gather_with_cp(one, *pair) for one, pair in zip(rollout_data["values"], lengths, strict=True)]
         values = [whole[mask] for whole, mask in zip(gathered, masks, strict=True)]
-        found = estimated(values, rollout_data["rewards"], args.gamma, args.lambd)
-        for name, compact in zip(("advantages", "returns"), found, strict=True):
+        results = estimated(values, rollout_data["rewards"], args.gamma, args.lambd)
+        for name, compact in zip(("advantages", "returns"), results, strict=True):
             rollout_data[name] = [
-                slice_log_prob_with_cp(torch.zeros_like(whole).masked_scatter(mask, one), *own)
-                for whole, mask, one, own in zip(gathered, masks, compact, lengths, strict=True)
+                slice_log_prob_with_cp(torch.zeros_like(whole).masked_scatter(mask, one), *pair)
+                for whole, mask, one, pair in zip(gathered, masks, compact, lengths, strict=True)
             ]
 
 
@@ -58,9 +58,11 @@ def estimated(
     if not padded.numel():
         return values, values
     at_last = torch.zeros_like(padded)
-    for row, (own, reward) in enumerate(zip(values, rewards, strict=True)):
-        if own.numel():
-            at_last[row, own.numel() - 1] = reward
-    found = chunked_gae(at_last, padded, discount, gae_lambda)
-    advantages, returns = ([row[: own.numel()] for row, own in zip(one, values, strict=True)] for one in found)
+    for row, (episode, reward) in enumerate(zip(values, rewards, strict=True)):
+        if episode.numel():
+            at_last[row, episode.numel() - 1] = reward
+    results = chunked_gae(at_last, padded, discount, gae_lambda)
+    advantages, returns = (
+        [row[: episode.numel()] for row, episode in zip(one, values, strict=True)] for one in results
+    )
     return advantages, returns

@@ -31,10 +31,10 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     trained, extra = [], []
     begin = 0
     for number in rollout_data["num_microbatches"]:
-        own = [sums[at] for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
+        sizes = [sums[at] for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
         begin += number
-        extra.append(float(sum(not size for size in own)))
-        trained.append(float(sum(own) if args.calculate_per_token_loss else sum(size > 0 for size in own)))
+        extra.append(float(sum(not size for size in sizes)))
+        trained.append(float(sum(sizes) if args.calculate_per_token_loss else sum(size > 0 for size in sizes)))
     device = rollout_data["loss_masks"][0].device
     counts = torch.tensor([trained, extra], dtype=torch.float64, device=device)
     torch.distributed.all_reduce(counts, group=mpu.get_data_parallel_group(with_context_parallel=False))

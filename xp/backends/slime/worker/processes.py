@@ -24,7 +24,7 @@ def setup(flags: Sequence[str]) -> Callable[[], None]:
     """Returns the set-up function for a run with this command line on the machines visible to this process."""
     if loopback.ONE_MACHINE not in os.environ:
         return on_nodes
-    return with_key if engine_key.is_wanted(flags) else on_one_machine
+    return with_key if engine_key.starts_all_servers(flags) else on_one_machine
 
 
 def name_of(function: Callable[[], None]) -> str:
@@ -71,7 +71,7 @@ PATIENCE_S: Final = 5.0
 POLL_S: Final = 0.2
 
 
-def close_when_asked(folder: Path, close: Callable[[], None]) -> None:
+def close_on_request(folder: Path, close: Callable[[], None]) -> None:
     """Waits for the request in a thread of the Ray process; removes the files of an earlier attempt first."""
     for name in (STOP, CLOSED):
         (folder / name).unlink(missing_ok=True)

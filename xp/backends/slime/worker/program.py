@@ -24,7 +24,7 @@ from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
 from xp.worker.best import EarlyStop
 
-OWN: Final = (XpError, EarlyStop)
+XP_ERRORS: Final = (XpError, EarlyStop)
 """Classes of xp's own errors. Ray wraps an actor's exception in a class derived from both, which is none of these."""
 
 
@@ -62,7 +62,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         if end.code:
             raise XpError(f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED) from None
     except Exception as error:
-        fault = _own_fault(error) or _engine_fault(error)
+        fault = _xp_fault(error) or _engine_fault(error)
         if fault is None:
             raise
         raise type(fault)(str(fault), fault.code) from error
@@ -72,14 +72,14 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
 
 def absolute_flags(command: SlimeCommand, root: Path) -> list[str]:
     """The command line with absolute paths of this machine: Ray's processes have another working directory."""
-    found = []
+    flags = []
     for flag, *values in _groups(command.flags):
         if values and flag in command.model_flags:
             values[-1] = str(local_model(values[-1], root))
         elif values and flag in command.path_flags:
             values[-1] = str((root / values[-1]).absolute())
-        found += [flag, *values]
-    return found
+        flags += [flag, *values]
+    return flags
 
 
 def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
@@ -123,8 +123,8 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     if os.environ.get("RAY_ADDRESS"):
         os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
         names = ("PYTHONPATH", VARIABLE)
-        told = {name: os.environ[name] for name in names if os.environ.get(name)}
-        ray.init(runtime_env={**hook, "env_vars": {**command.environment, **told}})
+        variables = {name: os.environ[name] for name in names if os.environ.get(name)}
+        ray.init(runtime_env={**hook, "env_vars": {**command.environment, **variables}})
     else:
         private_ray.start(runtime_env=hook)
     signal.signal(signal.SIGTERM, handler)  # Ray's own ends its processes at once.
@@ -134,9 +134,9 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         ray.shutdown()
 
 
-def _own_fault(error: BaseException | None) -> XpError | None:
+def _xp_fault(error: BaseException | None) -> XpError | None:
     """The XpError behind an exception of Ray's, which wraps what an actor raised."""
-    return next((one for one in _causes(error) if isinstance(one, XpError) and type(one) in OWN), None)
+    return next((one for one in _causes(error) if isinstance(one, XpError) and type(one) in XP_ERRORS), None)
 
 
 def _engine_fault(error: BaseException) -> XpError | None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import EngineTurn, write_turn
-from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker, write_played
+from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -50,13 +50,13 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     """
     from slime.rollout import sample_hooks
 
-    own = worker(args)
+    worker = worker_of(args)
     if not evaluation:
-        own.check_time(sample_hooks._current_rollout_id or 0)
+        worker.check_time(sample_hooks._current_rollout_id or 0)
     _forget(sample)
-    async with own.slots:
+    async with worker.slots:
         if not _is_stopping(args):
-            return await _play(own, args, sample, sampling_params, evaluation)
+            return await _play(worker, args, sample, sampling_params, evaluation)
     sample.status = sample.Status.ABORTED
     return sample
 
@@ -66,25 +66,25 @@ def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Tr
     from slime.rollout.base_types import RolloutFnEvalOutput
     from slime.rollout.sglang_rollout import generate_rollout
 
-    own = worker(args)
-    own.begin_evaluation(rollout_id)
-    if own.evaluated is None:
+    worker = worker_of(args)
+    worker.begin_evaluation(rollout_id)
+    if worker.evaluated is None:
         return RolloutFnEvalOutput(data={})
     return generate_rollout(args, rollout_id, data_source, evaluation=evaluation)
 
 
-async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool) -> Any:
+async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool) -> Any:
     from slime.rollout.sglang_rollout import GenerateState
 
-    chat = own.chat(GenerateState(args).tokenizer)
+    chat = worker.chat(GenerateState(args).tokenizer)
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
     task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
-    episode = own.mix.episode(task)
+    episode = worker.mix.episode(task)
     try:
-        is_whole = await _converse(own, args, sample, sampling, episode, chat, task.tools)
+        is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools)
     finally:
         # Also when anything else fails: the session is closed on the server.
-        outcome = await _threaded(own, episode.settle)
+        outcome = await _threaded(worker, episode.settle)
     if not is_whole:
         sample.status = sample.Status.ABORTED
         return sample
@@ -93,22 +93,22 @@ async def _play(own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any]
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
     ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
-    await _threaded(own, lambda: own.take(ended.played(), _recorded(own, ended, evaluation)))
+    await _threaded(worker, lambda: worker.take(ended.played(), _recorded(worker, ended, evaluation)))
     write_played(sample.metadata, ended.played())
-    close_sample(sample, outcome, chat.end_id, mask_truncated=own.config.mask_truncated)
+    close_sample(sample, outcome, chat.end_id, mask_truncated=worker.config.mask_truncated)
     return sample
 
 
 async def _converse(
-    own: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens, tools: str
+    worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens, tools: str
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
-    limits = own.config.common.limits
+    limits = worker.config.common.limits
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
-    opening = _threaded(own, live if episode.is_live else episode.start)
+    opening = _threaded(worker, live if episode.is_live else episode.start)
     try:
-        sample.tokens = own.prompt(chat, sample)
+        sample.tokens = worker.prompt(chat, sample)
         if episode.is_live:
             ids = await opening
             if ids is None:
@@ -123,7 +123,7 @@ async def _converse(
             await opening
             text = chat.text(written.ids)
             by_limit = is_cut(written.ids, length, chat.end_ids, is_stop)
-            reply = await _threaded(own, partial(episode.step, text, is_cut=by_limit))
+            reply = await _threaded(worker, partial(episode.step, text, is_cut=by_limit))
             if reply.is_done:
                 return True
             ids = reply_ids(chat, episode, reply, limits.room(sample.response_length), written.last_id)
@@ -159,12 +159,12 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
         sample.append_response_tokens(tokens=[end_id], trainable=False)
 
 
-def _recorded(own: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
+def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
     from slime.rollout import sample_hooks
 
-    phase = f"evaluate/{own.evaluated or DURING}" if evaluation else own.config.phase
-    step = (sample_hooks._current_rollout_id or 0) if own.evaluated in (None, DURING) else 0
-    return ended.trajectory(own.config.common.run, phase, step)
+    phase = f"evaluate/{worker.evaluated or DURING}" if evaluation else worker.config.phase
+    step = (sample_hooks._current_rollout_id or 0) if worker.evaluated in (None, DURING) else 0
+    return ended.trajectory(worker.config.common.run, phase, step)
 
 
 def _forget(sample: Any) -> None:
@@ -184,5 +184,5 @@ def _is_stopping(args: Any) -> bool:
     return bool(GenerateState(args).aborted)
 
 
-def _threaded(own: Worker, call: Callable[[], T]) -> asyncio.Future[T]:
-    return asyncio.get_running_loop().run_in_executor(own.pool, call)
+def _threaded(worker: Worker, call: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(worker.pool, call)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeEvaluateConfig, WorkerConfig
-from xp.backends.slime.worker.processes import close_when_asked
+from xp.backends.slime.worker.processes import close_on_request
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
@@ -70,7 +70,7 @@ class Worker:
         mix = EnvironmentMixture.from_file(stage / "episode.json", environ)
         file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
-        close_when_asked(path.parent, mix.close)
+        close_on_request(path.parent, mix.close)
         made = Worker(config, mix, recorder)
         made.start_s = Start().total("imports, tasks, models and engines")
         return made
@@ -171,7 +171,7 @@ class Worker:
         return Path(self.config.root, name)
 
 
-def worker(args: Any) -> Worker:
+def worker_of(args: Any) -> Worker:
     """This process's worker, as Slime's arguments name it."""
     path: str = getattr(args, WORKER_ATTRIBUTE)
     with _lock:

@@ -37,24 +37,24 @@ def open_sources(command: SlimeCommand) -> Sources:
         ),
     )
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    wanted = [str(sources.megatron), str(sources.slime)]
-    sys.path[1:1] = [path for path in wanted if path not in sys.path]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in wanted if path not in known)])
+    checkouts = [str(sources.megatron), str(sources.slime)]
+    sys.path[1:1] = [path for path in checkouts if path not in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in checkouts if path not in known)])
     return sources
 
 
 def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
     """Directory in the variable, else the directory of the installed package (in Slime's own image)."""
     value = os.environ.get(variable)
-    found = Path(value).absolute() if value else _imported(package)
-    if found is None or not (found / mark).exists():
+    checkout = Path(value).absolute() if value else _imported(package)
+    if checkout is None or not (checkout / mark).exists():
         state = f"{variable}={value} is not a checkout with {mark}" if value else f"{variable} is not set"
         raise XpError(
             f"backend=slime needs a checkout of {origin} and {state}; clone it at the commit in conf/backend/slime.yaml"
             f" and `export {variable}=/path/to/checkout`",
             ExitCode.RUNTIME,
         )
-    return found
+    return checkout
 
 
 def _imported(package: str) -> Path | None:

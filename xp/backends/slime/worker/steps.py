@@ -15,7 +15,7 @@ from typing import Any
 from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
-from xp.backends.slime.worker.rollout_process import DURING, Worker, read_played, worker
+from xp.backends.slime.worker.rollout_process import DURING, Worker, read_played, worker_of
 from xp.episode.metrics import check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
@@ -34,22 +34,22 @@ def log_rollout(
     Raises:
         XpError: (UNHEALTHY) too many of the step's episodes are void; it stops before anything is trained on them.
     """
-    own = worker(args)
-    config = own.config
+    worker = worker_of(args)
+    config = worker.config
     played = [read_played(sample.metadata) for sample in samples]
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
-    judged = own.judged()
-    own.num_steps_played += 1
-    own.end_step(is_last=own.is_last(rollout_id) and own.due(rollout_id) is None)
+    judged = worker.judged()
+    worker.num_steps_played += 1
+    worker.end_step(is_last=worker.is_last(rollout_id) and worker.due(rollout_id) is None)
     check_health(played, config.common.max_void_fraction)
     dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
-    if own.start_s is not None and own.num_steps_played == 1:
-        metrics["time/start_s"] = own.start_s
+    if worker.start_s is not None and worker.num_steps_played == 1:
+        metrics["time/start_s"] = worker.start_s
     if config.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
-        metrics["training/staleness"] = float(own.num_steps_played > 1)
+        metrics["training/staleness"] = float(worker.num_steps_played > 1)
     if args.dynamic_sampling_filter_path is not None:
         metrics["episodes/groups_left_out"] = float(dropped)
     if args.debug_rollout_only:
@@ -58,9 +58,9 @@ def log_rollout(
         half = {"began": time.time() - rollout_time, "metrics": metrics}
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
     if config.checkpoints is not None and config.exports is not None:
-        critic = None if config.critic_checkpoints is None else own.path(config.critic_checkpoints)
-        seal_exports(own.path(config.checkpoints), own.path(config.exports), critic)
-        prune(own.path(config.checkpoints), own.path(config.exports), config.keep_checkpoints, critic)
+        critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)
+        seal_exports(worker.path(config.checkpoints), worker.path(config.exports), critic)
+        prune(worker.path(config.checkpoints), worker.path(config.exports), config.keep_checkpoints, critic)
     return True
 
 
@@ -74,24 +74,24 @@ def log_evaluation(
         EarlyStop: while training, none was better for long enough.
     """
     del extra_metrics
-    own = worker(args)
+    worker = worker_of(args)
     played = [read_played(sample.metadata) for one in data.values() for sample in one["samples"]]
     if not played:
         return True  # none was due
-    name, config = own.evaluated or own.due(rollout_id), own.config
-    own.end_evaluation()
-    own.end_step(is_last=config.phase != "train" or (name != BEFORE and own.is_last(rollout_id)))
+    name, config = worker.evaluated or worker.due(rollout_id), worker.config
+    worker.end_evaluation()
+    worker.end_step(is_last=config.phase != "train" or (name != BEFORE and worker.is_last(rollout_id)))
     if name is not None and name != DURING:
-        assert own.evaluation is not None  # its config has the models
-        own.evaluation.add(name, played)
-    if config.phase == "train" and name != BEFORE and own.is_during(rollout_id):
+        assert worker.evaluation is not None  # its config has the models
+        worker.evaluation.add(name, played)
+    if config.phase == "train" and name != BEFORE and worker.is_during(rollout_id):
         reward = evaluated_while_training(config.common, played, rollout_id + 1, Path(config.root))
         if config.best is not None:
-            _consider(own, BestKeeper(config.best, Path(config.root)), rollout_id, reward)
+            _consider(worker, BestKeeper(config.best, Path(config.root)), rollout_id, reward)
     return True
 
 
-def _consider(own: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -> None:
+def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -> None:
     """Keep the export of the step where it is the best so far; else raise EarlyStop where it is time.
 
     The step has an export: `evaluation.every` is a multiple of `training.checkpoint_every`.
@@ -99,11 +99,11 @@ def _consider(own: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -
     if keeper.is_better(reward):
         staged = keeper.begin()
         if keeper.rule.keeps_model:
-            assert own.config.exports is not None  # a training has them
-            linked_copy(own.path(own.config.exports) / str(rollout_id), staged)
+            assert worker.config.exports is not None  # a training has them
+            linked_copy(worker.path(worker.config.exports) / str(rollout_id), staged)
         keeper.finish(rollout_id + 1, reward)
-    elif not own.is_last(rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
-        own.end_step(is_last=True)
+    elif not worker.is_last(rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
+        worker.end_step(is_last=True)
         raise stop
 
 

@@ -103,8 +103,8 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
     write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
     if config.held_out is not None and config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)
-        asked = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)
-        write_episodes(held_out, asked.rounds, Path(config.held_out))
+        eval_config = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)
+        write_episodes(held_out, eval_config.rounds, Path(config.held_out))
 
 
 def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:
@@ -113,9 +113,9 @@ def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_res
     A critic that is not resumed starts with the policy's initial weights and a new output layer.
     """
     checkpoints = str((root / critic.checkpoints).absolute())
-    own = {"lr": critic.learning_rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
-    own |= {"lr_warmup_init": warm_up_start(critic.learning_rate, warmup_updates)}
-    return {"megatron": [{"name": "default", "role": "critic", "overrides": own}]}
+    overrides = {"lr": critic.learning_rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
+    overrides |= {"lr_warmup_init": warm_up_start(critic.learning_rate, warmup_updates)}
+    return {"megatron": [{"name": "default", "role": "critic", "overrides": overrides}]}
 
 
 def worker_config(config: SlimeTrainConfig, root: Path) -> WorkerConfig:

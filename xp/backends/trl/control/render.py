@@ -130,7 +130,7 @@ def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
 
 
 def _common(
-    spec: RunSpec, places: RunPaths, stage: str, temperature: float, own_server: VLLMServer | None
+    spec: RunSpec, places: RunPaths, stage: str, temperature: float, server: VLLMServer | None
 ) -> TRLStageConfig:
     processes = node_size(spec) if stage == "train" else 1
     return TRLStageConfig(
@@ -138,7 +138,7 @@ def _common(
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
         sampling=sampling_of(spec, temperature),
-        server=own_server,
+        server=server,
     )
 
 
@@ -157,9 +157,9 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
-    found = rows.refusals(ROWS, spec)
+    row_refusals = rows.refusals(ROWS, spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return found or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:

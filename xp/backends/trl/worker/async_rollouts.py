@@ -231,9 +231,9 @@ class AsyncRollouts(Rollouts):
         rows = [row for row in self._order[step * size : (step + 1) * size] for _ in range(group)]
         numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
         share = len(rows) // self._ranks.count
-        own = numbered[self._ranks.number * share :][:share]
+        rank_rows = numbered[self._ranks.number * share :][:share]
         with self._generation.engine(self._trainer) as engine:
-            return self._play(engine, own, step, policy)
+            return self._play(engine, rank_rows, step, policy)
 
 
 class _Closed(Exception):

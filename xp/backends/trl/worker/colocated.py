@@ -33,14 +33,14 @@ class ColocatedWriter:
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._sampling, self._end_ids = sampling, list(end_ids)
         self._new: list[tuple[GenerationRequest, Done]] = []
-        self._own: dict[str, Done] = {}
+        self._pending: dict[str, Done] = {}
         self._num_added = 0
         self._is_group_live = True
 
     @property
     def is_writing(self) -> bool:
         """Always true in a group, since every rank takes part until all are done."""
-        return self._group is not None or bool(self._new or self._own)
+        return self._group is not None or bool(self._new or self._pending)
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
         """Adds the request to the engine's next step."""
@@ -57,13 +57,13 @@ class ColocatedWriter:
                 self._num_added += 1
                 prompt = {"type": "token", "prompt_token_ids": list(request.ids)}
                 self._engine.add_request(name, prompt, self._parameters(request))
-                if rank == self._own_place():
-                    self._own[name] = new[place][1]
+                if rank == self._group_rank():
+                    self._pending[name] = new[place][1]
         if not self._engine.has_unfinished_requests():
             time.sleep(IDLE_S)
             return
         for output in self._engine.step():
-            done = self._own.pop(output.request_id, None) if output.finished else None
+            done = self._pending.pop(output.request_id, None) if output.finished else None
             if done is not None:
                 done(_written(output.outputs[0]))
 
@@ -104,7 +104,7 @@ class ColocatedWriter:
         torch.distributed.all_gather_object(values, value, group=self._group)
         return values
 
-    def _own_place(self) -> int:
+    def _group_rank(self) -> int:
         if self._group is None:
             return 0
         import torch.distributed

@@ -55,8 +55,8 @@ def _play(
     directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
     limit = config.common.sampling.max_prompt_tokens
-    kept = within_limit(Path(config.common.tasks), rows, chat, limit)
-    todo = config.rounds.episodes(kept)
+    tasks = within_limit(Path(config.common.tasks), rows, chat, limit)
+    todo = config.rounds.episodes(tasks)
     numbered = list(zip(todo, sample_numbers([row.task_id for row in todo]), strict=True))
     played: list[Played] = []
     file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"

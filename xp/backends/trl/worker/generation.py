@@ -65,11 +65,11 @@ class Generation:
     @contextmanager
     def engine(self, trainer: Any) -> Iterator[EngineOf]:
         """Context manager of the engine with the weights of the last `update`."""
-        with self._vllm(trainer) if trainer.args.use_vllm else self._own() as engine:
+        with self._vllm(trainer) if trainer.args.use_vllm else self._transformers() as engine:
             yield engine
 
     @contextmanager
-    def _own(self) -> Iterator[EngineOf]:
+    def _transformers(self) -> Iterator[EngineOf]:
         from xp.engines.transformers_engine import TransformersEngine
 
         model = self._model

@@ -13,7 +13,7 @@ import torch
 from trl import GRPOTrainer
 
 from xp.backends.trl.worker.lora import without_dropout
-from xp.backends.trl.worker.means import Counts, own_means, rescaled, update_counts
+from xp.backends.trl.worker.means import Counts, rescaled, update_counts, update_means
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.engines.kv_cache import without_padding_mask
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
@@ -86,16 +86,16 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return self.lr_scheduler
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._calculate_rewards(*args, **kwargs)
-        self._xp_rewards = found[:, 0]
-        return found
+        rewards = super()._calculate_rewards(*args, **kwargs)
+        self._xp_rewards = rewards[:, 0]
+        return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        found = super()._generate_and_score_completions(inputs)
+        output = super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)
-        own, size = slice(first, first + len(inputs)), self.num_generations
-        advantages = rescaled(found["advantages"], self._xp_rewards, own, size, str(self.scale_rewards))
-        return {**found, "advantages": advantages}
+        share, size = slice(first, first + len(inputs)), self.num_generations
+        advantages = rescaled(output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards))
+        return {**output, "advantages": advantages}
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, *args: Any, **kwargs: Any
@@ -105,19 +105,19 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         is_before = self._xp_has_adapters and not torch.is_grad_enabled()
         dropout = without_dropout(model) if is_before else nullcontext()
         with dropout, without_padding_mask(model, config, attention_mask):
-            found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *args, **kwargs)
-        self._xp_logps = found[0].detach()
-        return found
+            output = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *args, **kwargs)
+        self._xp_logps = output[0].detach()
+        return output
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """The loss; also compares the engine's log-probabilities with the policy's before its first update."""
         loss = self._loss_of(model, inputs)
         written = inputs.get("sampling_per_token_logps")
         # Those before the update have no dropout; TRL leaves them out where a step is one update without a correction.
-        own = inputs.get("old_per_token_logps", self._xp_logps)
-        if own is not None and written is not None and self._xp_log.is_first(self.state.global_step):
+        policy_logps = inputs.get("old_per_token_logps", self._xp_logps)
+        if policy_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
             is_trained = inputs["completion_mask"] * inputs.get("tool_mask", 1) > 0
-            gaps = (own - written).abs()[is_trained & ~torch.isnan(written)]
+            gaps = (policy_logps - written).abs()[is_trained & ~torch.isnan(written)]
             self._xp_gap = [self._xp_gap[0] + float(gaps.sum()), self._xp_gap[1] + gaps.numel()]
         return loss
 
@@ -126,7 +126,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             return super()._compute_loss(model, inputs)
         if self._step % self.args.gradient_accumulation_steps == 0:
             self._xp_counts = update_counts(self)
-        with own_means(self, inputs, self._xp_counts) as counted:
+        with update_means(self, inputs, self._xp_counts) as counted:
             return super()._compute_loss(model, counted)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -144,9 +144,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Checks the gap over all ranks; all of them stop together."""
         if not self._xp_log.is_first(self.state.global_step):
             return
-        own = torch.tensor(self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32)
-        own = own.to(self.accelerator.device)[None]
-        everybody = self.accelerator.gather(own) if self.accelerator.num_processes > 1 else own
+        gap = torch.tensor(self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32)
+        gap = gap.to(self.accelerator.device)[None]
+        everybody = self.accelerator.gather(gap) if self.accelerator.num_processes > 1 else gap
         total, count = everybody.sum(0).tolist()
         self._xp_gap = [0.0, 0.0]
         if count:
@@ -154,8 +154,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _loss(self) -> float:
         """Loss of this update over all ranks; NaN if one rank's is not finite."""
-        own = self._tr_loss.detach().float().reshape(1)
-        everybody = self.accelerator.gather(own) if self.accelerator.num_processes > 1 else own
+        loss = self._tr_loss.detach().float().reshape(1)
+        everybody = self.accelerator.gather(loss) if self.accelerator.num_processes > 1 else loss
         return float(everybody.mean()) if bool(torch.isfinite(everybody).all()) else math.nan
 
 

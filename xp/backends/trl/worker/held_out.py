@@ -104,13 +104,13 @@ class HeldOutEvaluation:
         process, run, numbered = self._process, self._config.common.run, self._share.numbered
         played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
         # The bar is for a moment where that of the training is.
-        shown: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
-        rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **shown))
+        options: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
+        rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **options))
         counted = (rollout.record for rollout in islice(rollouts, self._share.num_counted))
-        own = record(counted, recorder, run, f"evaluate/{name}", step)
+        recorded = record(counted, recorder, run, f"evaluate/{name}", step)
         for _ in rollouts:  # those that do not count
             pass
-        shares = self._ranks.gather(own)
+        shares = self._ranks.gather(recorded)
         return [shares[number % len(shares)][number // len(shares)] for number in range(sum(map(len, shares)))]
 
     def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:

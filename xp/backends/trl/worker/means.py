@@ -38,13 +38,13 @@ def update_counts(trainer: Any) -> Counts:
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
     masks = [trained(inputs) for inputs in trainer._buffered_inputs[first : first + accumulated]]
-    own = torch.stack([torch.stack([mask.sum(), (mask.sum(-1) > 0).sum()]) for mask in masks]).sum(0).float()
-    tokens, episodes = trainer.accelerator.reduce(own, reduction="sum").clamp(min=1).tolist()
+    counts = torch.stack([torch.stack([mask.sum(), (mask.sum(-1) > 0).sum()]) for mask in masks]).sum(0).float()
+    tokens, episodes = trainer.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
     return Counts(tokens, episodes)
 
 
 @contextmanager
-def own_means(trainer: Any, inputs: dict[str, Any], counts: Counts) -> Iterator[dict[str, Any]]:
+def update_means(trainer: Any, inputs: dict[str, Any], counts: Counts) -> Iterator[dict[str, Any]]:
     """Context manager: GRPOTrainer's loss of these inputs is their part of the means over the whole update.
 
     Args:
@@ -65,13 +65,15 @@ def own_means(trainer: Any, inputs: dict[str, Any], counts: Counts) -> Iterator[
         trainer.current_gradient_accumulation_steps, trainer.entropy_coef = accumulated, coefficient
 
 
-def rescaled(advantages: torch.Tensor, rewards: torch.Tensor, own: slice, group_size: int, scale: str) -> torch.Tensor:
+def rescaled(
+    advantages: torch.Tensor, rewards: torch.Tensor, share: slice, group_size: int, scale: str
+) -> torch.Tensor:
     """TRL's advantages, converted to a division by the standard deviation plus `EPSILON`.
 
     Args:
         advantages: advantages of this rank's episodes.
         rewards: rewards of all ranks' episodes; NaN: void.
-        own: this rank's part of them.
+        share: this rank's part of them.
         group_size: number of episodes of a group.
         scale: value of `scale_rewards`.
     """
@@ -80,5 +82,5 @@ def rescaled(advantages: torch.Tensor, rewards: torch.Tensor, own: slice, group_
     if scale == "none":
         return advantages
     groups = rewards.view(1, -1) if scale == "batch" else rewards.view(-1, group_size)
-    deviations = nanstd(groups, dim=1).repeat_interleave(groups.shape[1])[own]
+    deviations = nanstd(groups, dim=1).repeat_interleave(groups.shape[1])[share]
     return advantages * torch.nan_to_num((deviations + TRLS_EPSILON) / (deviations + EPSILON), nan=1.0)

@@ -87,14 +87,14 @@ class Ranks:
         """Part of a file's name, for a file of each rank."""
         return "" if self.is_main else f".rank_{self.number}"
 
-    def gather(self, own: Sequence[T]) -> list[list[T]]:
+    def gather(self, values: Sequence[T]) -> list[list[T]]:
         """Values of all ranks, in order of rank; all ranks must call it."""
         if self.count == 1:
-            return [list(own)]
+            return [list(values)]
         import torch.distributed
 
         shares: list[list[T]] = [[] for _ in range(self.count)]
-        torch.distributed.all_gather_object(shares, list(own))
+        torch.distributed.all_gather_object(shares, list(values))
         return shares
 
     def wait(self) -> None:

@@ -59,8 +59,8 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = policy_chat(config.common, config.start_model, path.parent, tokenizer)
     sampling = config.common.sampling
-    kept = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
-    order = order_of(config, kept, sampling.seed)
+    tasks = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
+    order = order_of(config, tasks, sampling.seed)
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -80,11 +80,11 @@ def main(argv: Sequence[str]) -> None:
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.evaluation is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            asked = config_of(Path(config.evaluation), TRLEvaluateConfig.from_json)
-            held_out = HeldOutEvaluation(process, asked, path.with_name("episode.json"), judged)
+            eval_config = config_of(Path(config.evaluation), TRLEvaluateConfig.from_json)
+            held_out = HeldOutEvaluation(process, eval_config, path.with_name("episode.json"), judged)
             config = config.with_patience(held_out.patience_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
-        rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, kept, ranks))
+        rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, tasks, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
         start.ended("model and engine")
@@ -122,7 +122,7 @@ def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollout
 
 
 def _curriculum(
-    config: TRLTrainConfig, order: Sequence[TaskRow], kept: Sequence[TaskRow], ranks: Ranks
+    config: TRLTrainConfig, order: Sequence[TaskRow], rows: Sequence[TaskRow], ranks: Ranks
 ) -> Curriculum | None:
     """Selection of tasks during training; None: the tasks are fixed."""
     if not config.refresh:
@@ -130,7 +130,7 @@ def _curriculum(
     common = config.common
     return Curriculum(
         order,
-        kept,
+        rows,
         config.refresh,
         prompts_per_step=config.prompts_per_step,
         seed=common.sampling.seed,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
-from xp.backends.skyrl.control.keys import Keys, has_critic, is_own
-from xp.backends.skyrl.worker.config import OWN_ESTIMATOR
+from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
+from xp.backends.skyrl.worker.config import XP_ESTIMATOR
 from xp.planning.rows import Row, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
@@ -33,7 +33,7 @@ def _clip(spec: RunSpec) -> str:
 
 
 def _advantages(spec: RunSpec) -> str:
-    return "xp.backends.skyrl.worker.advantages" if is_own(spec) else ""
+    return "xp.backends.skyrl.worker.advantages" if has_xp_estimator(spec) else ""
 
 
 def _loss_aggregation(spec: RunSpec) -> Keys:
@@ -56,7 +56,9 @@ def _of_critic(name: str, key: str, note: str = "") -> Row:
 ALGORITHM = (
     Row(
         "algorithm.estimator",
-        lambda s: {f"{PLACE}.advantage_estimator": OWN_ESTIMATOR if is_own(s) else s.algorithm.estimator.value},
+        lambda s: {
+            f"{PLACE}.advantage_estimator": XP_ESTIMATOR if has_xp_estimator(s) else s.algorithm.estimator.value
+        },
         carried_by=_advantages,
         refuse=when(
             lambda s: has_critic(s) and is_megatron(s),
@@ -73,7 +75,7 @@ ALGORITHM = (
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
         carried_by=_advantages,
         refuse=when(
-            lambda s: s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not is_own(s),
+            lambda s: s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not has_xp_estimator(s),
             "SkyRL scales by the group's deviation or not at all; set group_std or none",
         ),
     ),

@@ -29,7 +29,7 @@ from xp.planning.rows import (
 )
 from xp.spec import LossAggregation, RunSpec
 
-TOLD_AFTER = "Slime reports the gap of an update after it; the first update of a step is checked."
+REPORTED_LATER = "Slime reports the gap of an update after it; the first update of a step is checked."
 REPLAYED = "A resumed run repeats the step that was sampled in advance."
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
@@ -250,7 +250,7 @@ PROGRESS = (
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
-        note=lambda s: f"{TOLD_AFTER} {OLDER}" if s.training.max_staleness else TOLD_AFTER,
+        note=lambda s: f"{REPORTED_LATER} {OLDER}" if s.training.max_staleness else REPORTED_LATER,
     ),
 )
 

@@ -17,7 +17,7 @@ COLLECTIVE_S = 1800
 BATCHED_TOKENS = 4096
 """TRL's max_num_batched_tokens of a colocated engine (trl/generation/vllm_generation.py); a decoding step takes one
 token of each sequence."""
-CANNOT_BE_TOLD = "TRL has no argument for this on a colocated engine"
+NO_ARGUMENT = "TRL has no argument for this on a colocated engine"
 
 
 def _is_sharded(spec: RunSpec) -> bool:
@@ -180,14 +180,14 @@ def _untold(name: str, flag: str, default: bool) -> Row:
 
     def refuse(spec: RunSpec) -> str | None:
         is_default = getattr(spec.backend.engine, name) is default
-        way_out = f"{CANNOT_BE_TOLD}; set {str(default).lower()}, or placement=separate"
+        way_out = f"{NO_ARGUMENT}; set {str(default).lower()}, or placement=separate"
         return None if is_default or not is_colocated(spec) else way_out
 
     return Row(
         f"backend.engine.{name}",
         receives=_served(flag),
         support=lambda s: Support.UNSUPPORTED if is_colocated(s) else None,
-        note=lambda s: f"{CANNOT_BE_TOLD}; refused if it differs." if is_colocated(s) else "",
+        note=lambda s: f"{NO_ARGUMENT}; refused if it differs." if is_colocated(s) else "",
         refuse=refuse,
     )
 
