@@ -18,7 +18,7 @@ from xp.lib.text import counted
 from xp.planning.episode import env_config, episode_secrets
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
-from xp.tasks.held_out import OWN_SPLITS
+from xp.tasks.held_out import HELD_OUT_SPLITS
 from xp.tracking.base import check_trackers, node_tracking
 
 PATIENCE_S = 20.0
@@ -94,7 +94,7 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
 def _splits_of_run(member: EnvMember, splits: Sequence[str]) -> list[str]:
     """Names of the splits that a run needs; an environment with splits for evaluation only needs no training split."""
     held_out = member.held_out.split if member.held_out is not None else None
-    train = () if member.train.split == ("train",) and {*splits} <= {*OWN_SPLITS} else member.train.split
+    train = () if member.train.split == ("train",) and {*splits} <= {*HELD_OUT_SPLITS} else member.train.split
     return list(dict.fromkeys([*train, *([] if held_out is None else [held_out])]))
 
 

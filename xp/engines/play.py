@@ -166,7 +166,7 @@ class EpisodePlay:
         row, sample = self._numbered[number]
         conversation = self.engine.conversations[number]
         self.engine.conversations[number] = Conversation([])
-        prompt = self._chat.kept(conversation.prompt_ids)
+        prompt = self._chat.prompt_text(conversation.prompt_ids)
         episode, outcome = self._episodes.pop(number), self._outcomes[number]
         return Rollout(row, sample, conversation, episode, outcome, prompt)
 

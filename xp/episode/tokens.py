@@ -99,7 +99,7 @@ class ChatTokens:
                 return None
         return len(self.prompt(messages, tools))
 
-    def kept(self, prompt_ids: Sequence[int]) -> str | None:
+    def prompt_text(self, prompt_ids: Sequence[int]) -> str | None:
         """The exact prompt for the trajectory; None if the run does not keep prompts."""
         return str(self._tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self.chat.keep_prompts else None
 

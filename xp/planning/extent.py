@@ -24,7 +24,7 @@ from xp.planning.episode import env_config
 from xp.planning.stages import STORE, prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec
 from xp.tasks.config import Purpose, Selection
-from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Rule, evaluation_only, named
+from xp.tasks.held_out import HELD_OUT_SPLITS, HeldOutRecord, Rule, evaluation_only, named
 from xp.tasks.manifest import MANIFEST, read_manifest
 from xp.tasks.request import IDENTITY, canonical_request
 from xp.tasks.training_length import too_few
@@ -257,9 +257,9 @@ def _rule(held_out: HeldOutSpec | None) -> str:
     if held_out is None:
         return "nothing (held_out=null)"
     if held_out.split is None:
-        splits = ", ".join(OWN_SPLITS[:-1])
+        splits = ", ".join(HELD_OUT_SPLITS[:-1])
         return (
-            f"the environment's own {splits} or {OWN_SPLITS[-1]}, else {held_out.fraction:g} of its training tasks"
+            f"the environment's own {splits} or {HELD_OUT_SPLITS[-1]}, else {held_out.fraction:g} of its training tasks"
             " by hash; known after prepare"
         )
     overlap = ", which training leaves in (overlap=allowed)" if held_out.overlap is Overlap.ALLOWED else ""

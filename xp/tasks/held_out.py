@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-OWN_SPLITS: Final = ("test", "validation", "eval", "dev")
+HELD_OUT_SPLITS: Final = ("test", "validation", "eval", "dev")
 """Names of splits for evaluation, the preferred one first."""
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from xp.envs.base import MOST_TASKS
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
-from xp.tasks.held_out import OWN_SPLITS, HeldOutRecord, Identity, Rule, named
+from xp.tasks.held_out import HELD_OUT_SPLITS, HeldOutRecord, Identity, Rule, named
 
 SHARD_TASKS = 64
 
@@ -83,7 +83,7 @@ class _Selecting:
 
     def _train_splits(self) -> tuple[str, ...]:
         """Training splits; empty if the environment has only splits for evaluation."""
-        if self._train.splits == ("train",) and self._names and set(self._names) <= set(OWN_SPLITS):
+        if self._train.splits == ("train",) and self._names and set(self._names) <= set(HELD_OUT_SPLITS):
             return ()
         for split in self._train.splits:
             self._check(split, "train")
@@ -104,7 +104,7 @@ class _Selecting:
         if held_out.split is not None:
             self._check(held_out.split, "held_out")
             return held_out.split
-        offered = (name for name in OWN_SPLITS if name in self._names and name not in train)
+        offered = (name for name in HELD_OUT_SPLITS if name in self._names and name not in train)
         return next((name for name in offered if self._size(name) > 0), None)
 
     def _share(self, held_out: HeldOut, sources: tuple[str, ...]) -> list[Place]:

@@ -142,13 +142,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         limit = self._sampling.max_prompt_tokens
         ids = live_prompt(running.episode, running.row.tools, self._chat, limit)
         if ids is not None:
-            running.prompt_ids, running.prompt = ids, self._chat.kept(ids)
+            running.prompt_ids, running.prompt = ids, self._chat.prompt_text(ids)
 
     def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
         row = ViewRow.of(env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        seed, prompt = self._seed_of(row.task_id, sample), self._chat.kept(ids)
+        seed, prompt = self._seed_of(row.task_id, sample), self._chat.prompt_text(ids)
         running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
         self._running[id(trajectory_id)] = running
         return running

@@ -92,7 +92,7 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     num_generated = sum(sample.loss_mask or ())
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
-    ended = PlayedEpisode(task, number, episode, tokens, chat.kept(sample.tokens[:num_prompt]))
+    ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[:num_prompt]))
     await _threaded(worker, lambda: worker.take(ended.played(), _recorded(worker, ended, evaluation)))
     write_played(sample.metadata, ended.played())
     close_sample(sample, outcome, chat.end_id, mask_truncated=worker.config.mask_truncated)
