@@ -203,7 +203,7 @@ class Run:
         from xp.evaluation.verdict import diagnose
 
         root = self.directory.parents[1]
-        return diagnose(root, self.directory, read_record(self.directory)).verdict
+        return diagnose(self.directory, read_record(self.directory)).verdict
 
     def __repr__(self) -> str:
         return f"<xp.Run {self.name}: {self.status}>"

@@ -39,8 +39,10 @@ def run(asked: Namespace) -> int:
     if not asked.multirun:
         return run_plans(plans_of(asked), has_panel=not asked.lines)
     from xp.cli.compare import compare_existing
+    from xp.run_records.sweep import write_sweep
 
     plans, left = plans_of_sweep(asked)
+    write_sweep(outputs_of(asked.overrides), asked.overrides, [*left, *plans.run_ids])
     try:
         return run_plans(plans, plans.names, has_panel=not asked.lines)
     finally:

@@ -13,7 +13,7 @@ from xp.diagnosis.rules import HACKED, symptoms
 from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import Paired
-from xp.evaluation.results import compare_all
+from xp.evaluation.results import before_and_after
 from xp.evaluation.settings import settings
 from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
@@ -56,22 +56,21 @@ class Diagnosis:
         return CODES[self.verdict]
 
 
-def diagnose(outputs: Path, run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diagnosis:
+def diagnose(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diagnosis:
     """The verdict on a run and its symptoms.
 
     Args:
-        outputs: the outputs root.
         run: the run's directory.
         record: its record.
         tools: use of tools, if the trajectories were read already; None: they are read.
     """
     history = history_of(run, record, tools)
     found = symptoms(history)
-    return Diagnosis(run.name, *_verdict(outputs, run, record, history, found), found)
+    return Diagnosis(run.name, *_verdict(run, record, history, found), found)
 
 
 def _verdict(
-    outputs: Path, run: Path, record: RunRecord, history: History, found: Sequence[Symptom]
+    run: Path, record: RunRecord, history: History, found: Sequence[Symptom]
 ) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
         codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
@@ -82,7 +81,7 @@ def _verdict(
     if not history.lines:
         return RunVerdict.INCOMPLETE, "nothing was trained"
     try:
-        (paired,) = compare_all(outputs, [run.name], settings({}).eval.margin)
+        paired = before_and_after(run, settings({}).eval.margin)
     except XpError as error:
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
     told = (
