@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from tests.planted.recorded import OUTPUTS, RECORDED
+from tests.planted.recorded import RECORDED
 from tests.planted.runs import RUNS, complaints_of
 from xp.evaluation.verdict import diagnose
 from xp.run_records.record import read_record

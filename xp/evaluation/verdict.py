@@ -14,7 +14,7 @@ from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import Paired
 from xp.evaluation.results import before_and_after
-from xp.evaluation.settings import settings
+from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
 from xp.run_records.diagnose import history_of
@@ -69,9 +69,7 @@ def diagnose(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diag
     return Diagnosis(run.name, *_verdict(run, record, history, found), found)
 
 
-def _verdict(
-    run: Path, record: RunRecord, history: History, found: Sequence[Symptom]
-) -> tuple[RunVerdict, str]:
+def _verdict(run: Path, record: RunRecord, history: History, found: Sequence[Symptom]) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
         codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
         ended = next((ExitCode(code) for code in codes if code in FATAL), None)
@@ -81,7 +79,7 @@ def _verdict(
     if not history.lines:
         return RunVerdict.INCOMPLETE, "nothing was trained"
     try:
-        paired = before_and_after(run, settings({}).eval.margin)
+        paired = before_and_after(run, default_margin())
     except XpError as error:
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
     told = (

@@ -31,6 +31,8 @@ NAMED: Final = ("phase", "env", "split", "status")
 """Columns of episodes with positions in a list of names."""
 ROUNDED: Final = ("reward", "seconds")
 COMPRESSION: Final = 6
+USAGE: Final = ("prompt_tokens", "completion_tokens", "cost_usd")
+"""Figures of an evaluation's usage on its page."""
 MOST_WITH_EPISODES: Final = 6
 """Largest number of runs whose episodes a page has by default."""
 
@@ -121,7 +123,9 @@ class EvaluationPage(RunPage):
         found = listed(self.run)
         summary = found.summary
         status = "unreadable" if found.fault else "stopped" if summary is None else summary["status"]
-        facts = [] if summary is None else [(name, page_name(summary[name])) for name in ("task_set", "run", "playing")]
+        known = {} if summary is None else {**summary, **summary["playing"], **summary["usage"]}
+        names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
+        facts = [(name.replace("_", " "), page_name(known[name])) for name in names if known.get(name) is not None]
         return {
             "is_evaluation": True,
             "environments": [] if summary is None else _environments(summary),
@@ -129,7 +133,11 @@ class EvaluationPage(RunPage):
             "status": page_name(status),
             "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
             "facts": facts,
-            "verdict": {"word": page_name(status), "sentence": page_name(line_of(found)), "symptoms": []},
+            "verdict": {
+                "word": page_name(status),
+                "sentence": page_name(line_of(found).split("  ", 2)[-1]),
+                "symptoms": [],
+            },
             "spec": list(flat(self.spec).items()),
             "metrics": {},
             "reward": reward_intervals(self.index),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from threading import Lock
@@ -183,16 +184,16 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     status = "unreadable" if found.fault else summary.get("status", "unfinished")
     reward = as_dict(as_dict(summary.get("summary")).get("reward"))
     began, ended = summary.get("started"), summary.get("ended")
-    is_timed = is_finite(began) and is_finite(ended)
-    model = as_dict(request.get("model"))
-    row = RunRow(place.name, env=str(request["env"]), model=str(model.get("name")), status=str(status), note=found.fault)
+    model = as_dict(request.get("model")).get("name")
+    row = RunRow(place.name, env=str(request["env"]), model=str(model), status=str(status), note=found.fault)
     row = replace(row, after=reward.get("value"), tags=" ".join(read_notes(place).tags))
     data = _data(place, row, None) | {
         "after": [reward["value"], reward["low"], reward["high"]] if reward else None,
-        "seconds": round(ended - began) if is_timed else None,
-        "started": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds") if is_timed else "",
         "of": page_name(request.get("run") or ""),
     }
+    if isinstance(began, float) and isinstance(ended, float):
+        started = datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds")
+        data |= {"seconds": round(ended - began), "started": started}
     return _Entry(stamp, request, row, None, data)
 
 
@@ -203,11 +204,12 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
         tags, note = notes.tags, notes.note
     except XpError as error:
         tags, note = (), str(error)
-    title = [one for one in (row.env, row.model, row.algorithm, row.backend) if one]
+    is_run = place.parent.name == RUNS
+    title = [one for one in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend) if one]
     seed = [] if row.seed is None else [f"seed {row.seed}"]
     return {
         "name": place.name,
-        "kind": "run" if place.parent.name == RUNS else "evaluation",
+        "kind": "run" if is_run else "evaluation",
         "status": page_name(row.status),
         "verdict": verdict,
         "sentence": "",
@@ -225,4 +227,4 @@ def _curve(values: Iterable[Any]) -> list[float]:
     known = [float(one) for one in values if is_finite(one)]
     size = min(MAX_POINTS, len(known))
     edges = [round(at * len(known) / size) for at in range(size + 1)] if size else []
-    return [float(f"{fmean(known[begin:end]):.4g}") for begin, end in zip(edges, edges[1:], strict=False)]
+    return [float(f"{fmean(known[begin:end]):.4g}") for begin, end in pairwise(edges)]

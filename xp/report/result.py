@@ -12,17 +12,12 @@ from xp.errors import XpError
 from xp.evaluation.paired import Paired
 from xp.evaluation.paired import verdict as said
 from xp.evaluation.results import before_and_after
-from xp.evaluation.settings import settings
+from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import interval
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.report.foreign import page_name
 from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.record import RunRecord, RunStatus
-
-
-def margin() -> float:
-    """Largest difference of mean rewards that counts as equivalent (`eval.margin`)."""
-    return settings({}).eval.margin
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -31,7 +26,9 @@ def results(run: Path) -> dict[str, Any]:
         found = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    return {name: asdict(one) | dict(zip(("low", "high"), interval_of(one), strict=True)) for name, one in found.items()}
+    return {
+        name: asdict(one) | dict(zip(("low", "high"), interval_of(one), strict=True)) for name, one in found.items()
+    }
 
 
 def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
@@ -56,7 +53,7 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
     except XpError as error:
         return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
     try:
-        pair = before_and_after(run, margin())
+        pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
         pair = None
     reason = f"the run is {status}" if record.status is RunStatus.RUNNING else found.reason

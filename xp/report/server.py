@@ -32,7 +32,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-FIRST_S: Final = 0.4
+FIRST_S: Final = 0.2
 MORE_S: Final = 0.8
 """Seconds that the start page, and a later request of it, spend on reading runs."""
 MAX_IN_PAGE: Final = 200_000

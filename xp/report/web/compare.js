@@ -30,15 +30,16 @@
       const found = run.held_out[name];
       return XP.estimate(found && [found.reward_mean, found.low, found.high]);
     };
+    const isTrained = XP.report.runs.some((run) => !run.is_evaluation);
     return XP.table([
       { title: "run", value: ({ run }) => run.id, isName: true },
-      { title: "before", value: ({ run }) => result(run, "before"), show: estimate("before"), isNumber: true },
+      isTrained && { title: "before", value: ({ run }) => result(run, "before"), show: estimate("before"), isNumber: true },
       { title: "after", value: ({ run }) => result(run, "after"), show: estimate("after"), isNumber: true },
       { title: "verdict", value: ({ run }) => run.verdict.word, show: ({ run }) => XP.badge(run.verdict.word) },
       ...own,
       { title: "status", value: ({ run }) => run.status },
-      { title: "steps", value: ({ run }) => run.metrics.train?.step.length || 0, isNumber: true },
-    ], rows, { onRow: ({ number }) => XP.go({ run: number, phase: null, step: null, row: null, task: null }) });
+      isTrained && { title: "steps", value: ({ run }) => run.metrics.train?.step.length || 0, isNumber: true },
+    ].filter(Boolean), rows, { onRow: ({ number }) => XP.go({ run: number, phase: null, step: null, row: null, task: null }) });
   };
 
   const xOf = (run, axis) => {

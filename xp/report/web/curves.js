@@ -189,7 +189,7 @@
     const lines = [{ label: "training", x: steps, y: value || column("value") }];
     const bands = [];
     if (reward.step.length) {
-      lines.push({ label: "95 % high", x: steps, y: column("high"), isBound: true }, { label: "95 % low", x: steps, y: column("low"), isBound: true });
+      lines.push({ label: "95 % high", x: steps, y: column("high"), isBound: true, isQuiet: true }, { label: "95 % low", x: steps, y: column("low"), isBound: true, isQuiet: true });
       bands.push([1, 2, 0]);
     }
     const points = heldOutPoints(run, steps[steps.length - 1] || 0);

@@ -55,8 +55,8 @@
     const labels = [0, 0.5, 1].map((share) => svg("text", { x: LEFT - 6, y: Math.max(10, (HEIGHT - BOTTOM) * (1 - share)), "text-anchor": "end" }, XP.num(least + share * (most - least), 3)));
     const every = Math.max(1, Math.ceil((28 / cell)));
     const ticks = columns.map((column, place) => place % every === 0 && svg("text", { x: LEFT + (place + 0.5) * cell, y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, column.first));
-    return h("figure", { class: "chart" }, h("figcaption", {}, "Rewards of a step's episodes"),
-      h("p", { class: "note" }, "Each column is a step. The darker a cell, the larger the share of the step's scored episodes with this reward. A click opens the step."),
+    return h("figure", { class: "chart large" }, h("figcaption", {}, "Rewards of a step's episodes"),
+      h("p", { class: "note" }, "Each column is a step. The stronger the colour of a cell, the larger the share of the step's scored episodes with this reward. A click opens the step."),
       h("div", { class: "wide", tabindex: 0 }, svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, class: "histogram", role: "group", "aria-label": "distribution of rewards by step" },
         bars, labels, ticks, svg("text", { x: LEFT, y: HEIGHT - 6 }, "rollout step"))));
   };
@@ -70,6 +70,6 @@
 
   XP.distributionOf = (run) => {
     const found = [histogram(run), tools(run)].filter(Boolean);
-    return found.length ? found : [h("p", { class: "note" }, "No training episodes are on record, or they were left out (--episodes none).")];
+    return found.length ? [h("div", { class: "charts" }, found)] : [h("p", { class: "note" }, "No training episodes are on record, or they were left out (--episodes none).")];
   };
 })();

@@ -29,11 +29,13 @@
 
   const layOut = (number) => {
     const run = XP.report.runs[number];
+    const num = XP.report.runs.filter((one) => one.is_evaluation).length;
+    const what = num === 0 ? "runs" : num === XP.report.runs.length ? "evaluations" : "runs and evaluations";
     XP.forgetCharts();
     pending = [];
     XP.fill(document.getElementById("head"),
       XP.report.has_start && h("p", { class: "note" }, h("a", { href: "/" }, "◀ all runs")),
-      h("h1", {}, XP.report.comparison ? `${XP.report.runs.length} runs` : run.id),
+      h("h1", {}, XP.report.comparison ? `${XP.report.runs.length} ${what}` : run.id),
       h("p", {}, XP.badge(run.status, run.status), " ", run.title), runChoice(number),
       h("p", { class: "note" }, `made ${XP.report.made} by xp ${XP.report.xp}`, XP.isLive && run.status === "running" && ", following"));
     const extra = several();

@@ -58,7 +58,7 @@
     { title: "training", value: (row) => row.curve?.[row.curve.length - 1], show: (row) => [row.curve && curve(row.curve), h("div", { class: "note" }, progress(row))], isNumber: true, kind: "curve-cell" },
     { title: "took", value: (row) => row.seconds, show: (row) => XP.time(row.seconds), isNumber: true, kind: "number took" },
     { title: "machine", value: (row) => row.machine, show: (row) => h("span", { title: row.host ? `on ${row.host}` : "" }, row.machine), kind: "machine" },
-    { title: "started", value: (row) => row.started, show: (row) => row.started.slice(0, 16).replace("T", " "), kind: "started" },
+    { title: "started (UTC)", value: (row) => row.started, show: (row) => row.started.slice(0, 16).replace("T", " "), kind: "started" },
   ];
 
   const box = h("input", { type: "search", id: "words", placeholder: "text, tag=WORD, seed=1, learning_rate=1e-5", "aria-label": "filter by text or key=value", maxlength: 300 });
@@ -66,6 +66,7 @@
   const actions = h("span", { class: "bar" });
   const state = h("p", { class: "note", role: "status" });
   const table = XP.table(COLUMNS, []);
+  table.className = "cards";
 
   // A sweep as a row: its best run's reward, and the time of all.
   const sweepRow = (sweep) => {
@@ -125,6 +126,8 @@
       timer = setTimeout(ask, FOLLOW_MS);
     }
   };
+
+  XP.known = () => ({ rows: rows.size, left: list.left });
 
   XP.startPage = () => {
     XP.fill(document.getElementById("head"), h("h1", {}, document.title),
