@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,33 @@ def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched
     assert "I accuse number 0 in train step 1, sample 0." in trained
     assert "Who did it?" in masked
     assert "Who did it?" not in trained
+    assert watched.problems == []
+
+
+def test_no_raw_key_and_no_dash_is_in_the_charts_of_a_run(watched: Watched) -> None:
+    page = watched.page
+    for chart in page.locator("#curves .chart, #distribution .plot").all():
+        chart.scroll_into_view_if_needed()
+    page.locator("#distribution .uplot").wait_for()
+    texts = page.locator("main figcaption, main .u-label").all_inner_texts()
+    assert "Groups of 4 with a pass" in texts
+    assert "accuse" in texts
+    assert [text for text in texts if "/" in text or "_" in text] == []
+    values = page.locator("main .u-legend .u-series:not(.quiet) .u-value").all_inner_texts()
+    assert [value for value in values if not re.fullmatch(r"[\d.,e-]*\d", value)] == []
+    assert "95 % confidence interval" in page.inner_text("#curves .chart.large .note")
+    assert watched.problems == []
+
+
+def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(watched: Watched) -> None:
+    page = watched.page
+    page.locator(".histogram .cell[aria-label='step 2']").click()
+    assert page.eval_on_selector("#step", "box => box.value") == "2"
+    page.locator(".chip:not(.bare)").first.click()
+    page.get_by_role("button", name="this task at 4 steps").click()
+    page.wait_for_selector(".side-part")
+    titles = [part.inner_text().split("\n")[0].split(",")[0] for part in page.locator(".side-part").all()]
+    assert titles == ["step 1", "step 2", "step 3", "step 4"]
     assert watched.problems == []
 
 

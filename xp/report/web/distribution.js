@@ -50,7 +50,8 @@
       const rects = counts.map((count, at) => count > 0 && svg("rect", {
         x: LEFT + place * cell, y: (BINS - 1 - at) * row, width: Math.max(1, cell - 1), height: row - 1, "fill-opacity": (0.12 + 0.88 * (count / column.rewards.length)).toFixed(3),
       }, svg("title", {}, `${name}: ${count} of ${column.rewards.length} episodes have a reward from ${XP.num(least + (at * (most - least)) / BINS, 3)} to ${XP.num(least + ((at + 1) * (most - least)) / BINS, 3)}`)));
-      return svg("g", { class: "cell", role: "link", tabindex: 0, "aria-label": name, onclick: open, onkeydown: (event) => event.key === "Enter" && open() }, rects);
+      return svg("g", { class: "cell", role: "link", tabindex: 0, "aria-label": name, onclick: open, onkeydown: (event) => event.key === "Enter" && open() },
+        svg("rect", { class: "ground", x: LEFT + place * cell, y: 0, width: cell, height: HEIGHT - BOTTOM }), rects);
     });
     const labels = [0, 0.5, 1].map((share) => svg("text", { x: LEFT - 6, y: Math.max(10, (HEIGHT - BOTTOM) * (1 - share)), "text-anchor": "end" }, XP.num(least + share * (most - least), 3)));
     const every = Math.max(1, Math.ceil((28 / cell)));
