@@ -126,13 +126,15 @@ def plan(asked: Namespace) -> int:
 def search(asked: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
     from xp.composition.search import search as run_trials
-    from xp.run_records.sweep import held_out_reward
+    from xp.run_records.sweep import held_out_reward, write_sweep
 
     digest = text_digest("\n".join(sorted(asked.overrides)))[:12]
     directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        run_plans(open_plans([spec], again=asked.again)[0])
+        plans, left = open_plans([spec], again=asked.again)
+        write_sweep(outputs_of(asked.overrides), asked.overrides, [*left, *plans.run_ids])
+        run_plans(plans)
         return held_out_reward(spec)
 
     run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)

@@ -28,7 +28,7 @@ from xp.run_records.held_out import NAMES, evaluation_files, held_out
 from xp.run_records.leaderboard import is_match, row_of
 from xp.run_records.named import EVALUATIONS, named_runs, run_directory
 from xp.run_records.named import RUNS as ROOM
-from xp.run_records.notes import change_notes, read_notes
+from xp.run_records.notes import change_notes, listed_notes
 from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
 from xp.run_records.resume import spec_to_resume
 from xp.run_records.run_directory import cancel as stop_supervisor
@@ -129,7 +129,7 @@ def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False)
 def _matches(run: Path, words: Sequence[str]) -> bool:
     try:
         spec, row = row_of(run)
-        return is_match(row, spec, words, read_notes(run).note)
+        return is_match(row, spec, words, listed_notes(run).note)
     except XpError:
         return all(word in run.name for word in words)
 
@@ -156,17 +156,9 @@ def _row(run: Path) -> dict[str, Any]:
         row = {"run": record.run_id, "status": status(run, record)}
     except XpError as error:
         return {"run": run.name, "status": f"unreadable: {error}"}
-    progress, results, own = _progress(run, record), _held_out(run, record), _notes(run)
-    notes = [note for note in (own.get("note"), progress.get("note"), results.get("note")) if note]
-    return {**row, **progress, **results, **own, "note": "; ".join(notes) or None}
-
-
-def _notes(run: Path) -> dict[str, Any]:
-    try:
-        notes = read_notes(run)
-    except XpError as error:
-        return {"note": str(error)}
-    return {"tags": " ".join(notes.tags) or None, "note": notes.note}
+    progress, results, own = _progress(run, record), _held_out(run, record), listed_notes(run)
+    notes = [note for note in (own.note, progress.get("note"), results.get("note")) if note]
+    return {**row, **progress, **results, "tags": " ".join(own.tags) or None, "note": "; ".join(notes) or None}
 
 
 def show(run: Path, *, as_json: bool = False) -> None:

@@ -23,6 +23,7 @@ from xp.report.episodes import EpisodeIndex, EpisodeRow
 from xp.report.foreign import page_name
 from xp.report.result import results, verdict
 from xp.report.selection import Extent, chosen
+from xp.run_records.notes import listed_notes
 from xp.run_records.record import read_record
 from xp.spec.recorded import recorded_spec
 
@@ -75,7 +76,7 @@ class RunPage:
             "id": page_name(record.run_id),
             "status": status,
             "title": title_of(spec),
-            "facts": facts(record),
+            "facts": [*facts(record), *_notes(self.run)],
             "verdict": verdict(self.run, record, status, self.index.tools.result()),
             "stages": stages(record),
             "plan": plan_and_measured(spec, record, lines.get("train", {})),
@@ -132,7 +133,7 @@ class EvaluationPage(RunPage):
             "id": page_name(self.run.name),
             "status": page_name(status),
             "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
-            "facts": facts,
+            "facts": [*facts, *_notes(self.run)],
             "verdict": {
                 "word": page_name(status),
                 "sentence": page_name(line_of(found).split("  ", 2)[-1]),
@@ -148,6 +149,12 @@ class EvaluationPage(RunPage):
             **{name: [] for name in ("stages", "plan", "differences")},
             "base": "",
         }
+
+
+def _notes(place: Path) -> list[tuple[str, str]]:
+    """The user's tags and note, where there are any."""
+    notes = listed_notes(place)
+    return [(name, page_name(one)) for name, one in (("tags", " ".join(notes.tags)), ("note", notes.note)) if one]
 
 
 def _result(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from xp.report.result import interval_of
 from xp.run_records.leaderboard import RunRow, is_match, row_of
 from xp.run_records.named import EVALUATIONS, RUNS, known_names
 from xp.run_records.notes import FILE as NOTES
-from xp.run_records.notes import read_notes
+from xp.run_records.notes import listed_notes
 from xp.run_records.record import FILE, RunRecord, RunStatus, read_record
 from xp.run_records.sweep import read_sweeps
 
@@ -186,7 +186,7 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     began, ended = summary.get("started"), summary.get("ended")
     model = as_dict(request.get("model")).get("name")
     row = RunRow(place.name, env=str(request["env"]), model=str(model), status=str(status), note=found.fault)
-    row = replace(row, after=reward.get("value"), tags=" ".join(read_notes(place).tags))
+    row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
     data = _data(place, row, None) | {
         "after": [reward["value"], reward["low"], reward["high"]] if reward else None,
         "of": page_name(request.get("run") or ""),
@@ -199,11 +199,7 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
 
 def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
     """Fields of every row."""
-    try:
-        notes = read_notes(place)
-        tags, note = notes.tags, notes.note
-    except XpError as error:
-        tags, note = (), str(error)
+    notes = listed_notes(place)
     is_run = place.parent.name == RUNS
     title = [one for one in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend) if one]
     seed = [] if row.seed is None else [f"seed {row.seed}"]
@@ -214,8 +210,8 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
         "verdict": verdict,
         "sentence": "",
         "title": page_name(" · ".join([*title, *seed])),
-        "tags": [page_name(tag) for tag in tags],
-        "note": page_name(note),
+        "tags": [page_name(tag) for tag in notes.tags],
+        "note": page_name(notes.note),
         "remark": page_name(row.note),
         "started": "",
         "machine": "",

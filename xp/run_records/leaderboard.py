@@ -17,7 +17,7 @@ from xp.lib.reading import json_of
 from xp.lib.terminal import csv_cell, markdown_cell
 from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.run_records.named import named_runs
-from xp.run_records.notes import read_notes
+from xp.run_records.notes import listed_notes
 from xp.run_records.record import RunRecord, read_record
 
 
@@ -175,9 +175,6 @@ def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRo
 def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
     results = held_out(directory, record)
     before, after = results.get("before"), results.get("after")
-    tags = ""
-    with suppress(XpError):  # a damaged file of notes hides no run
-        tags = " ".join(read_notes(directory).tags)
     return RunRow(
         run=record.run_id,
         env="+".join(spec["env"]["members"]),
@@ -192,7 +189,7 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         minutes=_minutes(record),
         status=record.status.value,
         note=next((result.label for result in results.values() if result.label), ""),
-        tags=tags,
+        tags=" ".join(listed_notes(directory).tags),
         passes=None if after is None else after.env_pass_share,
         result=after,
         untrained=before,

@@ -40,6 +40,14 @@ def read_notes(directory: Path) -> Notes:
         raise XpError(f"{file} has no tags and note as `runs tag` writes them: {error}", ExitCode.RUN_DIR) from None
 
 
+def listed_notes(directory: Path) -> Notes:
+    """The notes for a listing: a damaged file hides no run, and its fault is the note."""
+    try:
+        return read_notes(directory)
+    except XpError as error:
+        return Notes(note=str(error))
+
+
 def change_notes(directory: Path, tags: Sequence[str], *, removes: bool = False, note: str | None = None) -> Notes:
     """Adds or removes tags, replaces the note, and returns the result.
 

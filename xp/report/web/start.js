@@ -57,7 +57,7 @@
     { title: "after", value: (row) => row.after?.[0], show: (row) => XP.estimate(row.after), isNumber: true, kind: "number after" },
     { title: "training", value: (row) => row.curve?.[row.curve.length - 1], show: (row) => [row.curve && curve(row.curve), h("div", { class: "note" }, progress(row))], isNumber: true, kind: "curve-cell" },
     { title: "took", value: (row) => row.seconds, show: (row) => XP.time(row.seconds), isNumber: true, kind: "number took" },
-    { title: "machine", value: (row) => row.machine, show: (row) => h("span", { title: row.host ? `on ${row.host}` : "" }, row.machine), kind: "machine" },
+    { title: "machine", value: (row) => row.machine, show: (row) => [row.machine, row.host && h("div", { class: "note" }, row.host)], kind: "machine" },
     { title: "started (UTC)", value: (row) => row.started, show: (row) => row.started.slice(0, 16).replace("T", " "), kind: "started" },
   ];
 
@@ -103,7 +103,7 @@
     const found = chosen();
     drawBar();
     const left = list.left ? `; ${list.left.toLocaleString("en")} of ${list.total.toLocaleString("en")} are still being read` : "";
-    XP.fill(state, `${found.length.toLocaleString("en")} ${kind.value === "all" ? "rows" : KINDS[kind.value]}${left}.`);
+    XP.fill(state, `${found.length.toLocaleString("en")} ${KINDS[kind.value]}${left}.`);
     table.update(found);
     table.querySelectorAll(".tick input").forEach((input) => { input.checked = ticked.has(input.value); });
   };
@@ -133,7 +133,7 @@
     XP.fill(document.getElementById("head"), h("h1", {}, document.title),
       h("p", { class: "note" }, "Tick runs to compare them. A click on a column's head sorts. Rewards are means over held-out tasks, with the 95 % interval of the mean (clustered by task) below."));
     XP.fill(document.getElementById("main"), h("div", { class: "bar" }, box, kind, actions), state, table);
-    document.getElementById("nav").hidden = true;
+    document.getElementById("nav").remove();
     box.oninput = () => { clearTimeout(timer); timer = setTimeout(ask, TYPING_MS); };
     kind.onchange = draw;
     take(list);
