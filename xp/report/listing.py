@@ -72,7 +72,7 @@ class Listing:
             words: conditions, as of `is_match`.
         """
         with self._lock:
-            left = self._refresh(monotonic() + seconds)
+            left = self._refresh(seconds)
             entries = sorted(self._entries.items(), key=lambda one: (one[1].data["started"], one[0]), reverse=True)
             return {
                 "version": self._version,
@@ -81,19 +81,24 @@ class Listing:
                 "names": [name for name, one in entries if is_match(one.row, one.spec, words, one.data["note"])],
                 "rows": [one.data for _, one in entries if one.version > since],
                 "sweeps": [
-                    {"name": page_name(one.name), "words": page_name(" ".join(one.words)), "runs": list(one.runs)}
+                    {
+                        "name": page_name(one.name),
+                        "words": page_name(" ".join(word for word in one.words if not word.startswith("outputs="))),
+                        "runs": list(one.runs),
+                    }
                     for one in read_sweeps(self._outputs)
                 ],
             }
 
-    def _refresh(self, end: float) -> int:
-        """Reads until a time; returns the number of rows that are not read, or have no verdict yet."""
+    def _refresh(self, seconds: float) -> int:
+        """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
         places = known_names(self._outputs, (RUNS, EVALUATIONS))
         self._entries = {name: one for name, one in self._entries.items() if name in places}
         stamps = {name: _stamp(place) for name, place in places.items()}
         newest = sorted(places, key=lambda name: stamps[name], reverse=True)
         unread = [name for name in newest if name not in self._entries or self._entries[name].stamp != stamps[name]]
         running = [name for name in newest if name not in unread and self._entries[name].data["status"] == "running"]
+        end = monotonic() + seconds
         while (unread or running) and monotonic() < end:
             name = unread.pop(0) if unread else running.pop(0)
             self._keep(name, _read(places[name], stamps[name]))

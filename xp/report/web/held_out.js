@@ -31,13 +31,13 @@
     "better": (one) => one.gain > 0,
     "worse": (one) => one.gain < 0,
     "the same": (one) => one.gain === 0,
-    "void": (one) => one.numbers.length > 0 && one.gain === null,
+    "void": (one) => one.before.length > 0 && one.after.length > 0 && one.gain === null,
   };
 
   const columns = (run) => [
     { title: "task", value: (one) => one.task },
-    { title: "before", value: (one) => one.meanBefore, show: (one) => XP.reward(one.meanBefore), isNumber: true },
-    { title: "after", value: (one) => one.meanAfter, show: (one) => XP.reward(one.meanAfter), isNumber: true },
+    { title: "before", value: (one) => one.meanBefore, show: (one) => (one.before.length ? XP.reward(one.meanBefore) : "–"), isNumber: true },
+    { title: "after", value: (one) => one.meanAfter, show: (one) => (one.after.length ? XP.reward(one.meanAfter) : "–"), isNumber: true },
     { title: "gain", value: (one) => one.gain, show: (one) => XP.num(one.gain, 3), isNumber: true },
     ...(XP.isLive ? [] : [{ title: "text", value: (one) => Number(one.hasText), show: (one) => (one.hasText ? "in this page" : "") }]),
   ];

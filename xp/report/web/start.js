@@ -4,7 +4,7 @@
   const { h, svg } = XP;
   const FOLLOW_MS = 3000;
   const TYPING_MS = 250;
-  const KINDS = { all: "runs and evaluations", run: "runs", evaluation: "evaluations", sweep: "sweeps" };
+  const KINDS = { all: "Runs and evaluations", run: "Runs", evaluation: "Evaluations", sweep: "Sweeps" };
   const WIDTH = 110;
   const HEIGHT = 26;
 
@@ -103,7 +103,7 @@
     const found = chosen();
     drawBar();
     const left = list.left ? `; ${list.left.toLocaleString("en")} of ${list.total.toLocaleString("en")} are still being read` : "";
-    XP.fill(state, `${found.length.toLocaleString("en")} ${KINDS[kind.value]}${left}.`);
+    XP.fill(state, `${KINDS[kind.value]}: ${found.length.toLocaleString("en")}${left}`);
     table.update(found);
     table.querySelectorAll(".tick input").forEach((input) => { input.checked = ticked.has(input.value); });
   };
