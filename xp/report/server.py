@@ -32,8 +32,8 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-FIRST_S: Final = 0.2
-MORE_S: Final = 0.8
+FIRST_S: Final = 0.1
+MORE_S: Final = 0.5
 """Seconds that the start page, and a later request of it, spend on reading runs."""
 MAX_IN_PAGE: Final = 200_000
 """Largest number of characters of one message, unless the page requests the whole message."""
