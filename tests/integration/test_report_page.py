@@ -14,6 +14,7 @@ from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.report import write_page
+from xp.episode.metrics_file import MetricsFile
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (
@@ -34,6 +35,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of one run, with hostile words in every place that takes them, and a message of 5 MB."""
     outputs = tmp_path_factory.mktemp("page")
     run = make_run(outputs, "run-one")
+    during = MetricsFile(run / "metrics.jsonl", "evaluate_during", 1)
+    during.write(2, {"evaluation/during/reward/avg_raw_reward": 0.25})
     (run / "attempt_1/train/trajectories").mkdir(exist_ok=True)
     hostile = [
         episode("train", 3, 90, 0, 5.0, said=HOSTILE, answer=HOSTILE),
@@ -147,6 +150,15 @@ def test_no_raw_key_and_no_dash_is_in_the_charts_of_a_run(watched: Watched) -> N
     assert [value for value in values if not re.fullmatch(r"[\d.,e-]*\d", value)] == []
     assert "95 % confidence interval" in page.inner_text("#curves .chart.large .note")
     assert watched.problems == []
+
+
+def test_evaluations_during_the_training_are_points_of_the_reward_chart(watched: Watched) -> None:
+    page = watched.page
+    page.locator("#curves .chart.large .plot").focus()
+    for _ in range(3):  # steps 0, 1, 2
+        page.keyboard.press("ArrowRight")
+    legend = page.locator("#curves .chart.large .u-series:has-text('held-out') .u-value")
+    assert legend.inner_text() == "0.25"
 
 
 def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(watched: Watched) -> None:
