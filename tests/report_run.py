@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter
+from xp.evaluation.records import Requested, played
+from xp.evaluation.summary import summary_of
 from xp.run_records.record import (
     Provenance,
     RunRecord,
@@ -25,6 +28,8 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
 
 ENV = "whodunit_mini"
 TOOLS = '[{"type": "function", "function": {"name": "accuse", "parameters": {"type": "object", "properties": {}}}}]'
@@ -99,13 +104,28 @@ def make_run(outputs: Path, name: str, *, gain: float = 0.5, seed: int = 1, num_
     return run
 
 
-def make_evaluation(outputs: Path, name: str) -> Path:
-    """An evaluation by `xp eval` with four episodes, which is not finished."""
+def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path:
+    """An evaluation by `xp eval` with an episode of each of four tasks, which is not finished.
+
+    Args:
+        outputs: the outputs root.
+        name: of the evaluation.
+        gain: share of 20 tasks that pass in a finished evaluation.
+    """
     place = outputs / "evaluations" / name
     place.mkdir(parents=True)
-    request = {"schema_version": 1, "env": ENV, "model": {"kind": "endpoint", "name": "mine"}, "run": None}
-    (place / "request.json").write_text(json.dumps(request))
-    write_episodes(place / "trajectories/episodes.jsonl", [episode("eval", 0, index, 0, 1.0) for index in range(4)])
+    requested = Requested(ENV, {"kind": "endpoint", "name": "mine"}, None, "tasks", "rules", {"samples": 1})
+    (place / "request.json").write_text(json.dumps({"schema_version": 1, **asdict(requested)}))
+    rewards = [1.0] * 4 if gain is None else [float(index < 20 * gain) for index in range(20)]
+    episodes = [episode("eval", 0, index, 0, reward) for index, reward in enumerate(rewards)]
+    write_episodes(place / "trajectories/episodes.jsonl", episodes)
+    if gain is not None:
+        names = [f"{ENV}/test/{index}" for index in range(20)]
+        tasks = [
+            TaskRow(name, ENV, Purpose.HELD_OUT, "test", at, "0" * 64, (), TOOLS, 1.0) for at, name in enumerate(names)
+        ]
+        value = summary_of(requested, compose([]), [(row, 0) for row in tasks], played(place), None, (None, None))
+        (place / "eval.json").write_text(json.dumps(value | {"id": name}))
     return place
 
 

@@ -205,7 +205,7 @@ def metrics_page() -> str:
 
 
 def _metric_row(name: str, row: Metric, *sources: str) -> str:
-    return "| " + " | ".join((f"`{name}`", row.unit, row.meaning, row.reading, *sources)) + " |"
+    return "| " + " | ".join((f"`{name}`: {row.title}", row.unit, row.meaning, row.reading, *sources)) + " |"
 
 
 def main() -> None:

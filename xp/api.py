@@ -129,10 +129,10 @@ def compare(first: str | Run, second: str | Run, outputs: Path | str = OUTPUTS, 
         XpError: PLAN if tasks or rewards differ.
     """
     from xp.evaluation.results import compare_all
-    from xp.evaluation.settings import settings
+    from xp.evaluation.settings import default_margin
 
     names = [one.name if isinstance(one, Run) else one for one in (first, second)]
-    (pair,) = compare_all(Path(outputs), names, settings({}).eval.margin if margin is None else margin)
+    (pair,) = compare_all(Path(outputs), names, default_margin() if margin is None else margin)
     return pair
 
 
@@ -202,8 +202,7 @@ class Run:
         """The verdict of `xp runs diagnose`, one of `xp.evaluation.verdict.RunVerdict`."""
         from xp.evaluation.verdict import diagnose
 
-        root = self.directory.parents[1]
-        return diagnose(root, self.directory, read_record(self.directory)).verdict
+        return diagnose(self.directory, read_record(self.directory)).verdict
 
     def __repr__(self) -> str:
         return f"<xp.Run {self.name}: {self.status}>"

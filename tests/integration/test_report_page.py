@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.cli.report import write_page
+from xp.episode.metrics_file import MetricsFile
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (
@@ -33,6 +35,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of one run, with hostile words in every place that takes them, and a message of 5 MB."""
     outputs = tmp_path_factory.mktemp("page")
     run = make_run(outputs, "run-one")
+    during = MetricsFile(run / "metrics.jsonl", "evaluate_during", 1)
+    during.write(2, {"evaluation/during/reward/avg_raw_reward": 0.25})
     (run / "attempt_1/train/trajectories").mkdir(exist_ok=True)
     hostile = [
         episode("train", 3, 90, 0, 5.0, said=HOSTILE, answer=HOSTILE),
@@ -130,6 +134,42 @@ def test_tokens_are_shown_with_the_mask_when_they_are_asked_for(watched: Watched
     assert "I accuse number 0 in train step 1, sample 0." in trained
     assert "Who did it?" in masked
     assert "Who did it?" not in trained
+    assert watched.problems == []
+
+
+def test_no_raw_key_and_no_dash_is_in_the_charts_of_a_run(watched: Watched) -> None:
+    page = watched.page
+    for chart in page.locator("#curves .chart, #distribution .plot").all():
+        chart.scroll_into_view_if_needed()
+    page.locator("#distribution .uplot").wait_for()
+    texts = page.locator("main figcaption, main .u-label").all_inner_texts()
+    assert "Groups of 4 with a pass" in texts
+    assert "accuse" in texts
+    assert [text for text in texts if "/" in text or "_" in text] == []
+    values = page.locator("main .u-legend .u-series:not(.quiet) .u-value").all_inner_texts()
+    assert [value for value in values if not re.fullmatch(r"[\d.,e-]*\d", value)] == []
+    assert "95 % confidence interval" in page.inner_text("#curves .chart.large .note")
+    assert watched.problems == []
+
+
+def test_evaluations_during_the_training_are_points_of_the_reward_chart(watched: Watched) -> None:
+    page = watched.page
+    page.locator("#curves .chart.large .plot").focus()
+    for _ in range(3):  # steps 0, 1, 2
+        page.keyboard.press("ArrowRight")
+    legend = page.locator("#curves .chart.large .u-series:has-text('held-out') .u-value")
+    assert legend.inner_text() == "0.25"
+
+
+def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(watched: Watched) -> None:
+    page = watched.page
+    page.locator(".histogram .cell[aria-label='step 2']").click()
+    assert page.eval_on_selector("#step", "box => box.value") == "2"
+    page.locator(".chip:not(.bare)").first.click()
+    page.get_by_role("button", name="this task at 4 steps").click()
+    page.wait_for_selector(".side-part")
+    titles = [part.inner_text().split("\n")[0].split(",")[0] for part in page.locator(".side-part").all()]
+    assert titles == ["step 1", "step 2", "step 3", "step 4"]
     assert watched.problems == []
 
 

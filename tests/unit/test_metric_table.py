@@ -15,7 +15,7 @@ import xp
 from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import compose
-from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, check_names, find
+from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, check_names, find, title_of_metric
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -33,6 +33,23 @@ def literals() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value):
                 yield node.value
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("time/step_s", "Seconds of a step"),
+        ("reward/avg_pass_at_8", "Groups of 8 with a pass"),
+        ("reward/avg_pass_at_4_from_0.5", "Groups of 4 with a pass (reward from 0.5)"),
+        ("multiply/episodes/void", "multiply: Void episodes"),
+        ("evaluation/during/multiply/reward/avg_raw_reward", "Held-out during: multiply: Mean reward"),
+        ("reward_fn/length/too_long", "Reward function: length/too_long"),
+        ("my_plugin/cache_hits", "my plugin: cache hits"),
+    ],
+)
+def test_a_metric_has_a_title_for_people(name: str, title: str) -> None:
+    assert title_of_metric(name) == title
+    assert len({row.title for row in METRICS}) == len(METRICS)
 
 
 def test_every_name_in_the_code_is_in_the_table() -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from tests.planted.recorded import OUTPUTS, RECORDED
+from tests.planted.recorded import RECORDED
 from tests.planted.runs import RUNS, complaints_of
 from xp.evaluation.verdict import diagnose
 from xp.run_records.record import read_record
@@ -15,5 +15,5 @@ from xp.run_records.record import read_record
 @pytest.mark.parametrize("name", sorted(place.name for place in RECORDED.iterdir()))
 def test_a_recorded_run_is_diagnosed_as_what_it_is(name: str) -> None:
     run = RECORDED / name
-    found = diagnose(OUTPUTS, run, read_record(run))
+    found = diagnose(run, read_record(run))
     assert complaints_of(RUNS[name], found.verdict, [asdict(one) for one in found.symptoms]) == []

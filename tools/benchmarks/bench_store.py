@@ -29,7 +29,7 @@ def main() -> None:
     """Print seconds, CPU seconds and memory of each command."""
     with tempfile.TemporaryDirectory() as directory:
         outputs = Path(directory)
-        _fill_runs(outputs)
+        fill_runs(outputs, NUM_RUNS)
         with contextlib.redirect_stdout(io.StringIO()):
             for number in range(NUM_SETS):
                 words = ("env=multiply", f"env.train.num_tasks={number + 1}", "env.held_out.num_tasks=1")
@@ -43,11 +43,11 @@ def main() -> None:
             )
 
 
-def _fill_runs(outputs: Path) -> None:
-    """Runs of four learning rates and five hundred seeds."""
+def fill_runs(outputs: Path, num_runs: int) -> None:
+    """Runs of four learning rates and many seeds."""
     first = make_run(outputs, "run-0000", num_steps=10)
     spec, record = yaml.safe_load((first / "spec.yaml").read_text()), read_record(first)
-    for number in range(1, NUM_RUNS):
+    for number in range(1, num_runs):
         run = first.with_name(f"run-{number:04}")
         shutil.copytree(first, run)
         rate, seed = RATES[number % len(RATES)], number // len(RATES)

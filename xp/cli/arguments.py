@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from xp.cli.episode import add_episode
-from xp.cli.report import add_report, add_view
+from xp.cli.report import NAMES_OF_RUNS, add_report, add_view
 from xp.errors import ExitCode, XpError
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -340,7 +340,15 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     """The actions of `runs`; without one, the runs are listed."""
     actions = _actions(parser)
     listing = _action(actions, "list", "every run, oldest first (the default)")
+    listing.add_argument(
+        "words", nargs="*", metavar="key=value|TEXT", help="only runs with these values, tags (tag=WORD) and texts"
+    )
     listing.add_argument("--json", action="store_true", help="as JSON")
+    tag = _action(actions, "tag", "add tags to runs or evaluations, or remove them; set the note; print both")
+    tag.add_argument("run", metavar="RUN", help=NAMES_OF_RUNS)
+    tag.add_argument("words", nargs="*", metavar="TAG", help="words such as good-baseline; none: print the tags")
+    tag.add_argument("--remove", action="store_true", help="remove these tags instead")
+    tag.add_argument("--note", metavar="TEXT", help="sentence about the run; '' removes it")
     for name, text in SIMPLE.items():
         one = _action(actions, name, text)
         one.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
@@ -413,7 +421,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
     ),
     "runs": Command(
-        "runs: list, show, watch, diagnose, logs, recipe, fetch, cancel, resume, trust, episode, compare",
+        "runs: list, show, watch, diagnose, logs, tag, recipe, fetch, cancel, resume, trust, episode, compare",
         add_runs,
         "runs:runs_command",
         takes_overrides=False,
@@ -428,7 +436,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         takes_overrides=False,
     ),
     "view": Command(
-        "serve the report of runs on 127.0.0.1, also during a run",
+        "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run",
         add_view,
         "report:view_command",
         takes_overrides=False,

@@ -39,8 +39,10 @@ def run(asked: Namespace) -> int:
     if not asked.multirun:
         return run_plans(plans_of(asked), has_panel=not asked.lines)
     from xp.cli.compare import compare_existing
+    from xp.run_records.sweep import write_sweep
 
     plans, left = plans_of_sweep(asked)
+    write_sweep(outputs_of(asked.overrides), asked.overrides, [*left, *plans.run_ids])
     try:
         return run_plans(plans, plans.names, has_panel=not asked.lines, resume=_again("-m", asked))
     finally:
@@ -130,13 +132,15 @@ def plan(asked: Namespace) -> int:
 def search(asked: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
     from xp.composition.search import search as run_trials
-    from xp.run_records.sweep import held_out_reward
+    from xp.run_records.sweep import held_out_reward, write_sweep
 
     digest = text_digest("\n".join(sorted(asked.overrides)))[:12]
     directory = outputs_of(asked.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        run_plans(open_plans([spec], again=asked.again)[0], resume=_again(f"search --trials {asked.trials}", asked))
+        plans, left = open_plans([spec], again=asked.again)
+        write_sweep(outputs_of(asked.overrides), asked.overrides, [*left, *plans.run_ids])
+        run_plans(plans, resume=_again(f"search --trials {asked.trials}", asked))
         return held_out_reward(spec)
 
     run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)

@@ -19,7 +19,7 @@ RANKS: Final = {
     for rank, name in enumerate(
         (
             *("run", "after", "passes", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
-            *("minutes", "note"),
+            *("minutes", "tags", "note"),
         )
     )
 }

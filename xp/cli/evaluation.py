@@ -23,7 +23,7 @@ from xp.evaluation.entries import entries
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.paired import Paired, p_text
 from xp.evaluation.results import compare_all
-from xp.evaluation.settings import settings
+from xp.evaluation.settings import default_margin
 from xp.evaluation.words import read
 from xp.lib.signals import stopping
 from xp.lib.terminal import shown
@@ -87,7 +87,7 @@ def show_paired(asked: Namespace) -> int:
         raise XpError("compare --paired: name a RUN (before against after training), or two runs or evaluations")
     if asked.csv or asked.markdown:
         raise XpError("compare --paired is shown as text or with --json; leave out --csv and --markdown")
-    margin = settings({}).eval.margin if asked.margin is None else asked.margin
+    margin = default_margin() if asked.margin is None else asked.margin
     found = compare_all(asked.outputs, asked.names, margin)
     if asked.json:
         print(json.dumps([asdict(one) for one in found], indent=2))

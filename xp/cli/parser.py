@@ -31,6 +31,7 @@ _WORK: Final = frozenset(
         "runs cancel",
         "runs trust",
         "runs resume",
+        "runs tag",
     ]
 )
 """Commands and actions that do more than print."""

@@ -41,7 +41,9 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def add_view(parser: argparse.ArgumentParser) -> None:
     """The arguments of `view`."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared; none: a page of all runs"
+    )
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (0: any free one)")
     parser.epilog = "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
 
@@ -56,10 +58,10 @@ def report_command(asked: Namespace) -> int:
 
 
 def view_command(asked: Namespace) -> int:
-    """Serves the page until Ctrl-C."""
+    """Serves the page of some runs, or the start page, until Ctrl-C."""
     from xp.report.server import serve
 
-    serve(_named(asked), asked.port)
+    serve(asked.outputs, _named(asked), asked.port)
     return ExitCode.OK
 
 

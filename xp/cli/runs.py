@@ -25,7 +25,10 @@ from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, shown
 from xp.run_records import detached
 from xp.run_records.held_out import NAMES, evaluation_files, held_out
-from xp.run_records.named import named_runs, run_directory
+from xp.run_records.leaderboard import is_match, row_of
+from xp.run_records.named import EVALUATIONS, named_runs, run_directory
+from xp.run_records.named import RUNS as ROOM
+from xp.run_records.notes import change_notes, listed_notes
 from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
 from xp.run_records.resume import spec_to_resume
 from xp.run_records.run_directory import cancel as stop_supervisor
@@ -38,7 +41,8 @@ RUNS: Final = (
     Column("steps", 2),
     Column("before", 4),
     Column("after", 3),
-    Column("note", 5),
+    Column("tags", 5),
+    Column("note", 7),
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
 FOREIGN = "of elsewhere"
@@ -52,7 +56,7 @@ PATIENCE_S = 30.0
 
 
 def runs_command(asked: Namespace) -> int:
-    """Runs by their records: list, show one or its recipe, follow its log, stop it, continue it, trust it, compare."""
+    """Runs by their records: list, show, tag, follow the log, stop, continue, trust, compare, print as a recipe."""
     from xp.cli.compare import compare
 
     if asked.action == "compare":
@@ -76,7 +80,11 @@ def runs_command(asked: Namespace) -> int:
 
         return show_episode(asked)
     elif asked.action == "list":
-        show_all(asked.outputs, as_json=asked.json)
+        show_all(asked.outputs, asked.words, as_json=asked.json)
+    elif asked.action == "tag":
+        for place in named_runs(asked.outputs, [asked.run], rooms=(ROOM, EVALUATIONS)):
+            notes = change_notes(place, asked.words, removes=asked.remove, note=asked.note)
+            print(shown(f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"))
     else:
         run = run_directory(asked.outputs, asked.run)
         match asked.action:
@@ -97,11 +105,12 @@ def runs_command(asked: Namespace) -> int:
     return ExitCode.OK
 
 
-def show_all(outputs: Path, *, as_json: bool = False) -> None:
-    """Prints every run below the outputs root, oldest first."""
+def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False) -> None:
+    """Prints every run below the outputs root that matches the words (`is_match`), oldest first."""
     files = sorted((outputs / "runs").glob("*/run.json"), key=_begun)
+    files = [file for file in files if not words or _matches(file.parent, words)]
     if not files and not as_json:
-        print(f"no runs below {outputs / 'runs'}")
+        print(f"no runs below {outputs / 'runs'}{f' match {chr(32).join(words)}' if words else ''}")
         return
     rows = [_row(file.parent) for file in files]
     if not as_json and sys.stdout.isatty():
@@ -115,6 +124,14 @@ def show_all(outputs: Path, *, as_json: bool = False) -> None:
             own = [one for one in found if one.summary is not None and one.summary["run"] == file.parent.name]
             print(*(f"evaluation {shown(line_of(one))}\n" for one in own), sep="", end="")
         print(*(f"evaluation {shown(line_of(one))}\n" for one in found if one.fault), sep="", end="")
+
+
+def _matches(run: Path, words: Sequence[str]) -> bool:
+    try:
+        spec, row = row_of(run)
+        return is_match(row, spec, words, listed_notes(run).note)
+    except XpError:
+        return all(word in run.name for word in words)
 
 
 def _begun(file: Path) -> tuple[str, str]:
@@ -139,9 +156,9 @@ def _row(run: Path) -> dict[str, Any]:
         row = {"run": record.run_id, "status": status(run, record)}
     except XpError as error:
         return {"run": run.name, "status": f"unreadable: {error}"}
-    progress, results = _progress(run, record), _held_out(run, record)
-    notes = [note for note in (progress.get("note"), results.get("note")) if note]
-    return {**row, **progress, **results, "note": "; ".join(notes) or None}
+    progress, results, own = _progress(run, record), _held_out(run, record), listed_notes(run)
+    notes = [note for note in (own.note, progress.get("note"), results.get("note")) if note]
+    return {**row, **progress, **results, "tags": " ".join(own.tags) or None, "note": "; ".join(notes) or None}
 
 
 def show(run: Path, *, as_json: bool = False) -> None:
@@ -340,7 +357,7 @@ def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
 
 def show_diagnosis(run: Path, *, as_json: bool) -> int:
     """Print the verdict on a run; returns its exit code."""
-    found = diagnose(run.parent.parent, run, detached.current(run))
+    found = diagnose(run, detached.current(run))
     if as_json:
         print(json.dumps(asdict(found), indent=2))
         return found.code

@@ -18,6 +18,8 @@ class Metric:
     """One metric, or a family of metrics whose names differ in a part such as `<n>`."""
 
     name: str
+    title: str
+    """Short name for people; with the parts of the name, such as `<n>`."""
     unit: str
     meaning: str
     reading: str
@@ -39,7 +41,7 @@ TABLE: Final = Path(__file__).with_name("metrics.toml")
 METRICS: Final = tuple(Metric(name, **entry) for name, entry in tomllib.loads(TABLE.read_text("utf-8")).items())
 """All metrics, in the order of the docs."""
 
-PARTS: Final = {"<n>": r"\d+", "<threshold>": r"[-+.e\d]+", "<name>": r".+"}
+PARTS: Final = {"<n>": r"(\d+)", "<threshold>": r"([-+.e\d]+)", "<name>": r"(.+)"}
 
 
 def find(name: str) -> Metric | None:
@@ -48,6 +50,25 @@ def find(name: str) -> Metric | None:
         name = name.split("/", 2)[-1]
     metric = _of_run(name)
     return metric if metric is not None or "/" not in name else _of_run(name.split("/", 1)[1])
+
+
+def title_of_metric(name: str) -> str:
+    """Short name of a metric for people; a plugin's metric without an entry is its own name in words."""
+    prefix = ""
+    if name.startswith("evaluation/"):
+        _, when, name = name.split("/", 2) if name.count("/") > 1 else ("", "", name)
+        prefix = f"Held-out {when}: "
+    row, env = _of_run(name), ""
+    if row is None and "/" in name:
+        env, _, rest = name.partition("/")
+        row, name = (_of_run(rest), rest) if _of_run(rest) is not None else (None, name)
+    if row is None:
+        return prefix + name.replace("_", " ").replace("/", ": ")
+    found = _pattern(row.name).fullmatch(name)
+    title = row.title
+    for part, value in zip(re.findall("<.+?>", row.name), found.groups() if found else (), strict=False):
+        title = title.replace(part, value)
+    return f"{prefix}{f'{env}: ' if env else ''}{title}"
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
 from xp.evaluation.paired import Paired, compare, holm, verdict
 from xp.evaluation.results import compare_all
-from xp.evaluation.settings import settings
+from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import interval
 from xp.run_records.leaderboard import RunRow, brief, words_of
 
@@ -106,7 +106,7 @@ def _paired(outputs: Path, other: Setting, best: Setting) -> Paired:
     Raises:
         XpError: there is no common seed, or the tasks cannot be compared.
     """
-    margin = settings({}).eval.margin
+    margin = default_margin()
     common = [seed for seed in best.rewards if seed in other.rewards]
     if len(common) > 1:
         first, second = ({str(seed): one.rewards[seed] for seed in common} for one in (other, best))

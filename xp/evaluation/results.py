@@ -49,6 +49,15 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     return holm([compare_named(first, other, margin) for other in others])
 
 
+def before_and_after(run: Path, margin: float) -> Paired:
+    """Compares a run's trained model with the untrained one; raises XpError as `compare_all` does.
+
+    The run is given by its directory, since finding a name lists all runs.
+    """
+    sides = (_of_run(run, f"{run.name}@0", "before"), _of_run(run, run.name, "after"))
+    return compare_named(*sides, margin)
+
+
 def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Paired:
     """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
     differ."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Final
 
 import yaml
@@ -114,6 +115,12 @@ def defaults() -> dict[str, Any]:
     """The content of eval.yaml."""
     content: dict[str, Any] = yaml.safe_load((ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"))
     return content
+
+
+@cache
+def default_margin() -> float:
+    """`eval.margin` without a command line; read once, since a listing needs it for each run."""
+    return settings({}).eval.margin
 
 
 def settings(values: Mapping[str, Any]) -> Settings:

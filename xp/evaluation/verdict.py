@@ -13,8 +13,8 @@ from xp.diagnosis.rules import HACKED, symptoms
 from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import Paired
-from xp.evaluation.results import compare_all
-from xp.evaluation.settings import settings
+from xp.evaluation.results import before_and_after
+from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
 from xp.run_records.diagnose import history_of
@@ -56,23 +56,20 @@ class Diagnosis:
         return CODES[self.verdict]
 
 
-def diagnose(outputs: Path, run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diagnosis:
+def diagnose(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diagnosis:
     """The verdict on a run and its symptoms.
 
     Args:
-        outputs: the outputs root.
         run: the run's directory.
         record: its record.
         tools: use of tools, if the trajectories were read already; None: they are read.
     """
     history = history_of(run, record, tools)
     observed = symptoms(history)
-    return Diagnosis(run.name, *_verdict(outputs, run, record, history, observed), observed)
+    return Diagnosis(run.name, *_verdict(run, record, history, observed), observed)
 
 
-def _verdict(
-    outputs: Path, run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]
-) -> tuple[RunVerdict, str]:
+def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
         codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
         ended = next((ExitCode(code) for code in codes if code in FATAL), None)
@@ -82,7 +79,7 @@ def _verdict(
     if not history.lines:
         return RunVerdict.INCOMPLETE, "nothing was trained"
     try:
-        (paired,) = compare_all(outputs, [run.name], settings({}).eval.margin)
+        paired = before_and_after(run, default_margin())
     except XpError as error:
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
     text = (

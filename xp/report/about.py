@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from xp.composition import from_container
+from xp.episode.metric_table import title_of_metric
 from xp.errors import XpError
 from xp.planning.memory.fit import memory_lines
 from xp.report.foreign import as_dict, page_name
@@ -104,8 +105,8 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
         lines = memory_lines(from_container({**spec}))
     except (XpError, KeyError, TypeError, ValueError):
         lines = []
-    measured = [f"{name} {max(one for one in column if one is not None):.2f}" for name, column in values.items()
-                if "memory" in name and any(one is not None for one in column)]  # fmt: skip
+    known = {name: [one for one in column if one is not None] for name, column in values.items() if "memory" in name}
+    measured = [f"{title_of_metric(name)} {max(column):.2f}" for name, column in known.items() if column]
     planned = "\n".join(map(page_name, lines)) or "no accelerator: nothing to estimate"
     yield "memory", planned, "\n".join(measured) or "not recorded by this backend"
 

@@ -9,9 +9,10 @@ from typing import Any, Final
 from xp.errors import XpError
 from xp.evaluation.paired import Paired, holm
 from xp.evaluation.results import NamedResult, compare_named, named
+from xp.evaluation.settings import default_margin
 from xp.report.base import MISSING, flat
 from xp.report.foreign import page_name
-from xp.report.result import margin, paired
+from xp.report.result import paired
 from xp.run_records.leaderboard import INCIDENTAL
 from xp.run_records.sweep import spec_digest
 
@@ -56,7 +57,7 @@ def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
             if first is None:
                 first = result
             else:
-                found.append(compare_named(first, result, margin()))
+                found.append(compare_named(first, result, default_margin()))
         except (XpError, KeyError, TypeError, ValueError) as error:
             reasons.append(page_name(str(error).splitlines()[0]))
             if first is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,8 @@ from xp.report.episodes import TRAIN, EpisodeIndex
 from xp.report.foreign import page_name
 
 STAGES: Final = ("train", "evaluate_during", "evaluate")
+MAX_TOOLS: Final = 7
+"""Largest number of tools with a curve of their own."""
 HEAD: Final = ("step", "time", "stage", "attempt", "schema_version", "format")
 """Keys of a line that are not metrics."""
 
@@ -46,6 +49,21 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
             for name, value in zip(found, (step, estimate.value, estimate.low, estimate.high), strict=True):
                 found[name].append(None if value is None else round(value, 6))
     return found
+
+
+def tool_calls(index: EpisodeIndex) -> dict[str, Any]:
+    """Calls of each tool for each episode, by step of the training; the rarest tools together are one."""
+    last = index.last_attempt_of()
+    counts = {step: index.calls[attempt, step] for (phase, step), attempt in last.items() if phase == TRAIN}
+    episodes = Counter(row.step for row in index.rows if row.phase == TRAIN and row.attempt == last[TRAIN, row.step])
+    total: Counter[str] = sum(counts.values(), Counter())
+    names = [name for name, _ in total.most_common(MAX_TOOLS)]
+    steps = sorted(counts)
+    tools = {page_name(name): [round(counts[step][name] / episodes[step], 4) for step in steps] for name in names}
+    if len(total) > MAX_TOOLS:
+        rest = {step: sum(counts[step].values()) - sum(counts[step][name] for name in names) for step in steps}
+        tools[f"{len(total) - MAX_TOOLS} other tools"] = [round(rest[step] / episodes[step], 4) for step in steps]
+    return {"step": steps, "tools": tools}
 
 
 def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp import __version__
-from xp.episode.metric_table import find
+from xp.episode.metric_table import find, title_of_metric
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import REQUEST, line_of, listed
 from xp.lib.reading import json_of
 from xp.report.about import facts, plan_and_measured, stages, status_of, title_of
 from xp.report.base import differences, flat
 from xp.report.comparison import comparison
-from xp.report.curves import curves, reward_intervals
+from xp.report.curves import curves, reward_intervals, tool_calls
 from xp.report.detail import detail
 from xp.report.episodes import EpisodeIndex, EpisodeRow
 from xp.report.foreign import page_name
 from xp.report.result import results, verdict
 from xp.report.selection import Extent, chosen
+from xp.run_records.notes import listed_notes
 from xp.run_records.record import read_record
 from xp.spec.recorded import recorded_spec
 
@@ -31,6 +32,8 @@ NAMED: Final = ("phase", "env", "split", "status")
 """Columns of episodes with positions in a list of names."""
 ROUNDED: Final = ("reward", "seconds")
 COMPRESSION: Final = 6
+USAGE: Final = ("prompt_tokens", "completion_tokens", "cost_usd")
+"""Figures of an evaluation's usage on its page."""
 MOST_WITH_EPISODES: Final = 6
 """Largest number of runs whose episodes a page has by default."""
 
@@ -73,7 +76,7 @@ class RunPage:
             "id": page_name(record.run_id),
             "status": status,
             "title": title_of(spec),
-            "facts": facts(record),
+            "facts": [*facts(record), *_notes(self.run)],
             "verdict": verdict(self.run, record, status, self.index.tools.result()),
             "stages": stages(record),
             "plan": plan_and_measured(spec, record, lines.get("train", {})),
@@ -82,6 +85,7 @@ class RunPage:
             "differences": changed,
             "metrics": lines,
             "reward": reward_intervals(self.index),
+            "calls": tool_calls(self.index),
             "held_out": results(self.run),
             "episodes": self._columns(rows_from, chunk_of),
             "unreadable": self.index.num_unreadable,
@@ -116,26 +120,62 @@ class EvaluationPage(RunPage):
         return value
 
     def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
-        """As of a run; `metrics`, `stages` and `plan` are empty."""
+        """As of a run; `metrics`, `stages` and `plan` are empty, and `held_out` has the model's result as `after`."""
         found = listed(self.run)
         summary = found.summary
         status = "unreadable" if found.fault else "stopped" if summary is None else summary["status"]
-        facts = [] if summary is None else [(name, page_name(summary[name])) for name in ("task_set", "run")]
+        known = {} if summary is None else {**summary, **summary["playing"], **summary["usage"]}
+        names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
+        facts = [(name.replace("_", " "), page_name(known[name])) for name in names if known.get(name) is not None]
         return {
+            "is_evaluation": True,
+            "environments": [] if summary is None else _environments(summary),
             "id": page_name(self.run.name),
             "status": page_name(status),
             "title": page_name(f"{self.spec.get('env')} · {self.spec['model'].get('name')}"),
-            "facts": facts,
-            "verdict": {"word": page_name(status), "sentence": page_name(line_of(found)), "symptoms": []},
+            "facts": [*facts, *_notes(self.run)],
+            "verdict": {
+                "word": page_name(status),
+                "sentence": page_name(line_of(found).split("  ", 2)[-1]),
+                "symptoms": [],
+            },
             "spec": list(flat(self.spec).items()),
             "metrics": {},
             "reward": reward_intervals(self.index),
-            "held_out": {},
+            "held_out": {} if summary is None else _result(summary["summary"]),
+            "calls": {"step": [], "tools": {}},
             "episodes": self._columns(rows_from, chunk_of),
             "unreadable": self.index.num_unreadable,
             **{name: [] for name in ("stages", "plan", "differences")},
             "base": "",
         }
+
+
+def _notes(place: Path) -> list[tuple[str, str]]:
+    """The user's tags and note, where there are any."""
+    notes = listed_notes(place)
+    return [(name, page_name(one)) for name, one in (("tags", " ".join(notes.tags)), ("note", notes.note)) if one]
+
+
+def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an evaluation in the form of a run's result after training."""
+    reward, passes = figures["reward"], figures["passes"]
+    if reward is None:
+        return {}
+    num_void = figures["num_void"]
+    found = {"reward_mean": reward["value"], "reward_stderr": reward["stderr"], "label": "", "num_void": num_void}
+    found |= {"num_scored": figures["num_episodes"] - num_void, "num_tasks": reward["num_tasks"]}
+    found |= {"low": reward["low"], "high": reward["high"], "pass_share": passes and passes["value"]}
+    return {"after": found}
+
+
+def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row of figures for each environment of an evaluation."""
+    names = ("num_tasks", "num_episodes", "num_void", "turns_mean", "tool_calls_mean", "tokens_mean", "seconds_mean")
+    return [
+        {"env": page_name(env), **{name: one.get(name) for name in names}, **_result(one).get("after", {})}
+        for env, one in summary["environments"].items()
+    ]
 
 
 def page_of(place: Path, *, with_episodes: bool = True) -> RunPage:
@@ -197,6 +237,7 @@ def frame(
     names = {name for run in runs for lines in run["metrics"].values() for name in lines["values"]}
     rows = {name: find(name) for name in sorted(names)}
     meanings = {name: [row.unit, row.meaning, row.reading] for name, row in rows.items() if row is not None}
+    titles = {name: page_name(title_of_metric(name)) for name in rows}
     return {
         "format": FORMAT,
         "made": made,
@@ -205,6 +246,7 @@ def frame(
         "runs": runs,
         "comparison": compared,
         "meanings": meanings,
+        "titles": titles,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -58,6 +59,8 @@ class EpisodeIndex:
         """Number of lines that are incomplete (killed writer) or of an unknown schema."""
         self.tools = ToolCount()
         """Use of tools in the training's episodes."""
+        self.calls: dict[tuple[int, int], Counter[str]] = {}
+        """Attempt and step of the training -> tool -> number of its calls."""
 
     def refresh(self) -> None:
         """Reads new lines since the last call; an incomplete line is left for the next call.
@@ -113,7 +116,8 @@ class EpisodeIndex:
                 if row is not None:
                     self.rows.append(row)
                     if is_training:
-                        self.tools.add(file, record)
+                        names = self.tools.add(file, record)
+                        self.calls.setdefault((attempt, row.step), Counter()).update(names)
                     self._places.append((file, offset))
                 elif line.strip():
                     self.num_unreadable += 1

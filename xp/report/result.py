@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from xp.diagnosis.history import ToolUse
+from xp.episode.clusters import within
 from xp.errors import XpError
 from xp.evaluation.paired import Paired
 from xp.evaluation.paired import verdict as said
-from xp.evaluation.results import compare_all
-from xp.evaluation.settings import settings
+from xp.evaluation.results import before_and_after
+from xp.evaluation.settings import default_margin
+from xp.evaluation.statistics import interval
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.report.foreign import page_name
-from xp.run_records.held_out import held_out
+from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.record import RunRecord, RunStatus
-
-
-def margin() -> float:
-    """Largest difference of mean rewards that counts as equivalent (`eval.margin`)."""
-    return settings({}).eval.margin
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -29,7 +26,17 @@ def results(run: Path) -> dict[str, Any]:
         found = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    return {name: asdict(one) for name, one in found.items()}
+    return {
+        name: asdict(one) | dict(zip(("low", "high"), interval_of(one), strict=True)) for name, one in found.items()
+    }
+
+
+def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
+    """Bounds of the 95 % interval of a mean reward, clustered by task; None: one task, or all rewards are equal."""
+    if not result.reward_stderr or result.num_tasks is None or result.num_tasks < 2:
+        return None, None
+    low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    return within(low, result.limits), within(high, result.limits)
 
 
 def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = None) -> dict[str, Any]:
@@ -42,23 +49,23 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
         tools: use of tools, if the trajectories were read already.
     """
     try:
-        found = diagnose(run.parent.parent, run, record, tools)
+        found = diagnose(run, record, tools)
     except XpError as error:
         return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
     try:
-        pairs = compare_all(run.parent.parent, [run.name], margin())
+        pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
-        pairs = []
+        pair = None
     reason = f"the run is {status}" if record.status is RunStatus.RUNNING else found.reason
     page = {
         "word": found.verdict,
         "sentence": page_name(reason),
         "symptoms": [page_name(f"{one.rule}: {one.text()}") for one in found.symptoms],
     }
-    if not pairs:
+    if pair is None:
         return page
     # For a single run, the two sides are its model before and after training.
-    pair = replace(pairs[0], first="before training", second="after training")
+    pair = replace(pair, first="before training", second="after training")
     pair = replace(pair, verdict=said(pair))
     return page | {"sentence": page_name(pair.verdict), "paired": paired(pair)}
 

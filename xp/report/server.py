@@ -1,4 +1,4 @@
-"""`python -m xp view`: serves the page on 127.0.0.1, episodes on demand; visitors need the token in the address."""
+"""`python -m xp view`: serves the pages on 127.0.0.1, episodes on demand; visitors need the token in the address."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from xp.lib.loopback import HOST
 from xp.report.comparison import comparison
 from xp.report.data import RunPage, frame, page_of, title_of_page
 from xp.report.detail import detail, said_in
-from xp.report.foreign import page_text
+from xp.report.foreign import page_name, page_text
+from xp.report.listing import Listing
 from xp.report.web import page, policy
+from xp.run_records.named import EVALUATIONS, RUNS, known_names
 
 COOKIE: Final = "xp_view"
 HEADERS: Final = {
@@ -30,6 +32,9 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+FIRST_S: Final = 0.1
+MORE_S: Final = 0.5
+"""Seconds that the start page, and a later request of it, spend on reading runs."""
 MAX_IN_PAGE: Final = 200_000
 """Largest number of characters of one message, unless the page requests the whole message."""
 
@@ -38,31 +43,51 @@ class View:
     """State of the server: the runs, and the token that visitors need.
 
     Args:
-        runs: directories of the runs.
+        outputs: the outputs root.
+        runs: directories of the runs of the page at `/`; none: the start page of all runs is there.
         token: token of this server only.
     """
 
-    def __init__(self, runs: Sequence[Path], token: str) -> None:
+    def __init__(self, outputs: Path, runs: Sequence[Path], token: str) -> None:
+        self._outputs = outputs
         self._runs = list(runs)
         self._token = token
-        self._pages = [page_of(run) for run in runs]
+        self._pages: dict[Path, RunPage] = {}
+        self._listing = Listing(outputs)
         self._lock = Lock()
+        for run in runs:
+            self._page_of(run)
 
     def app(self) -> Starlette:
         """The ASGI application."""
         answers = {"run": self.one_run, "episode": self.episode, "tokens": self.tokens, "search": self.search}
-        routes = {"/": self.front} | {f"/api/{name}": answer for name, answer in answers.items()}
+        routes = {"/": self.front, "/open": self.open, "/api/list": self.all_runs}
+        routes |= {f"/api/{name}": answer for name, answer in answers.items()}
         return Starlette(routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()])
 
     def front(self, request: Request) -> Response:
-        """The page, without the episodes' texts."""
-        del request
+        """The page of the runs, or the start page."""
+        if self._runs:
+            return self.open(request)
+        data = frame([], None, live=True) | {"list": self._listing.data(FIRST_S)}
+        return HTMLResponse(page(page_name(f"Runs of {self._outputs}"), data, {}, is_live=True))
+
+    def all_runs(self, request: Request) -> Response:
+        """Rows of the start page that changed."""
+        words = request.query_params.get("words", "").split()
+        return JSONResponse(self._listing.data(MORE_S, _whole(request, "since"), words))
+
+    def open(self, request: Request) -> Response:
+        """The page of some runs, without the episodes' texts."""
+        places = self._places(request)
         with self._lock:
-            for one in self._pages:
+            pages = [self._page_of(place) for place in places]
+            for one in pages:
                 one.refresh()
-            runs = [one.data() for one in self._pages]
-        data = frame(runs, comparison(self._runs, [one.spec for one in self._pages]), live=True)
-        return HTMLResponse(page(title_of_page(self._runs), data, {}, is_live=True))
+            runs = [one.data() for one in pages]
+        data = frame(runs, comparison(places, [one.spec for one in pages]), live=True)
+        data |= {"names": request.query_params.getlist("name"), "has_start": not self._runs}
+        return HTMLResponse(page(title_of_page(places), data, {}, is_live=True))
 
     def one_run(self, request: Request) -> Response:
         """Current data of a run, with the episodes from `rows_from` on."""
@@ -94,11 +119,26 @@ class View:
         numbers = range(len(index.rows))
         return JSONResponse({"rows": [one for one in numbers if wanted in said_in(index.record(one)).lower()]})
 
+    def _places(self, request: Request) -> Sequence[Path]:
+        """Directories of the runs that the query names; without a name, those of the command line."""
+        names = request.query_params.getlist("name")
+        if not names:
+            return self._runs
+        known = known_names(self._outputs, (RUNS, EVALUATIONS))
+        if unknown := [name for name in names if name not in known]:
+            raise XpError(f"there is no run or evaluation {page_name(unknown[0])}", ExitCode.RUN_DIR)
+        return [known[name] for name in dict.fromkeys(names)]
+
+    def _page_of(self, place: Path) -> RunPage:
+        if place not in self._pages:
+            self._pages[place] = page_of(place)
+        return self._pages[place]
+
     def _page(self, request: Request) -> RunPage:
-        number = _whole(request, "run")
-        if number >= len(self._pages):
-            raise XpError(f"run={number}: there are {len(self._pages)}", ExitCode.CONFIG)
-        return self._pages[number]
+        number, places = _whole(request, "run"), self._places(request)
+        if number >= len(places):
+            raise XpError(f"run={number}: there are {len(places)}", ExitCode.CONFIG)
+        return self._page_of(places[number])
 
     def _record(self, request: Request) -> tuple[Any, Path]:
         index, number = self._page(request).index, _whole(request, "row")
@@ -141,18 +181,19 @@ class View:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def serve(runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:
+def serve(outputs: Path, runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:
     """Serves until Ctrl-C or SIGTERM.
 
     Args:
-        runs: directories of the runs.
+        outputs: the outputs root.
+        runs: directories of the runs of the page; none: all runs have a start page.
         port: port of 127.0.0.1; 0: a free one.
         say: receives lines for the user.
     """
     import uvicorn
 
     token = secrets.token_urlsafe(24)
-    app = View(runs, token).app()
+    app = View(outputs, runs, token).app()
     try:
         listener = socket.create_server((HOST, port), backlog=64)
     except (OSError, OverflowError) as error:

@@ -16,12 +16,14 @@ SCRIPTS: Final = (
     "base.js",
     "data.js",
     "curves.js",
+    "distribution.js",
     "overview.js",
     "held_out.js",
     "episodes.js",
     "episode.js",
     "compare.js",
     "sweep.js",
+    "start.js",
     "main.js",
 )
 """Names of the scripts, in the order of execution."""

@@ -1,12 +1,13 @@
-"""Lines of `python -m xp runs compare`: runs by their held-out reward, where it is comparable, best first."""
+"""Facts of runs in one row each, for every listing; `python -m xp runs compare` ranks them by held-out reward."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from xp.lib.reading import json_of
 from xp.lib.terminal import csv_cell, markdown_cell
 from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.run_records.named import named_runs
+from xp.run_records.notes import listed_notes
 from xp.run_records.record import RunRecord, read_record
 
 
@@ -40,6 +42,8 @@ class RunRow:
     status: str = "unreadable"
     note: str = ""
     """Remark if the tasks of `before` and `after` are trained on as well; for an unreadable run, the reason."""
+    tags: str = ""
+    """The user's tags, separated by spaces."""
     passes: float | None = None
     """Share of the held-out episodes of `after` that pass by the environment's own reward."""
     ranked_by: str = "reward"
@@ -48,11 +52,13 @@ class RunRow:
     """Reason why the rewards of these runs are not on one scale; empty: they are."""
     result: HeldOutResult | None = None
     """Result of the trained model; None: it was not evaluated."""
+    untrained: HeldOutResult | None = None
+    """Result of the untrained model."""
     differs: Mapping[str, Any] = field(default_factory=dict)
     """Key in which the runs on this environment differ -> this run's value."""
 
 
-PLAIN: Final = tuple(one.name for one in fields(RunRow) if one.name not in ("differs", "result"))
+PLAIN: Final = tuple(one.name for one in fields(RunRow) if one.name not in ("differs", "result", "untrained"))
 """Columns of every table."""
 
 
@@ -67,7 +73,7 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     broken: list[RunRow] = []
     for run in named_runs(outputs, names, takes_several=True):
         try:
-            spec, row = _read(run)
+            spec, row = row_of(run)
         except XpError as error:
             if names:
                 raise
@@ -155,9 +161,9 @@ def spec_of(directory: Path, attempt: int) -> Any:
     return recorded_spec(directory / "spec.yaml")
 
 
-def _read(directory: Path) -> tuple[Any, RunRow]:
-    """A run's spec, and its row without `differs`."""
-    record = read_record(directory)
+def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRow]:
+    """A run's spec, and its row without `differs`; raises XpError(RUN_DIR) for an unreadable run."""
+    record = record or read_record(directory)
     try:
         spec = spec_of(directory, len(record.attempts))
         return spec, _row(directory, record, spec)
@@ -182,9 +188,51 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         minutes=record.minutes,
         status=record.status.value,
         note=next((result.label for result in results.values() if result.label), ""),
+        tags=" ".join(listed_notes(directory).tags),
         passes=None if after is None else after.env_pass_share,
         result=after,
+        untrained=before,
     )
+
+
+def is_match(row: RunRow, spec: Any, words: Sequence[str], *texts: str) -> bool:
+    """Returns whether a run has every word: `key=value`, or a text in its name, environment, model, tags or `texts`.
+
+    Args:
+        row: the run's row; its columns are keys too, and `tag=WORD` is one of its tags.
+        spec: its dumped spec, or the request of an evaluation.
+        words: conditions. A key may be shortened from the left (`learning_rate=1e-5`); a value may be a pattern.
+        texts: further texts, such as the note.
+    """
+    searched = " ".join((row.run, row.env, row.model, row.algorithm, row.backend, row.status, row.tags, *texts)).lower()
+    return all(_has(row, spec, word) if "=" in word else word.lower() in searched for word in words)
+
+
+def _has(row: RunRow, spec: Any, word: str) -> bool:
+    key, _, expected = word.partition("=")
+    if key in ("tag", "tags"):
+        return any(fnmatchcase(tag, expected) for tag in row.tags.split())
+    values = [getattr(row, key)] if key in PLAIN else []
+    values += [value for path, value in _leaves(spec) if path == key or path.endswith(f".{key}")]
+    for section in ("env", "model", "hardware"):
+        values += [_at(spec, (section, "name"))] if key == section else []
+    return any(_equals(value, expected) for value in values)
+
+
+def _equals(value: Any, expected: str) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return value == float(expected)
+    return fnmatchcase(text(value).lower(), expected.lower())
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of a spec with their values."""
+    if not isinstance(value, Mapping) or not value:
+        yield path, value
+        return
+    for key, below in value.items():
+        yield from _leaves(below, f"{path}.{key}" if path else str(key))
 
 
 INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")

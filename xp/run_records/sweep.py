@@ -1,23 +1,59 @@
 """Continues an interrupted sweep: the records of a point's runs decide whether it is skipped, resumed or run.
 
-There is no other file about the sweep that could contradict these records.
+`sweeps/NAME.json` only names the runs of a sweep, for listings.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.codec import JsonFile
 from xp.lib.digest import text_digest
+from xp.lib.reading import text_of
 from xp.run_records.detached import current
 from xp.run_records.leaderboard import INCIDENTAL, leaderboard
 from xp.run_records.record import RunStatus, is_held, is_ours
+from xp.run_records.run_directory import resource_errors
 from xp.spec import RunSpec
+
+SWEEPS: Final = "sweeps"
+"""Directory below the outputs root."""
+
+
+@dataclass(frozen=True)
+class SweepRecord(JsonFile):
+    """A sweep's command and runs."""
+
+    name: str
+    words: tuple[str, ...]
+    """Overrides of the command."""
+    runs: tuple[str, ...]
+
+
+def write_sweep(outputs: Path, words: Sequence[str], runs: Sequence[str]) -> None:
+    """Records a sweep; the same command again adds its runs."""
+    name = text_digest("\n".join(sorted(words)))[:8]
+    file = outputs / SWEEPS / f"{name}.json"
+    known = next((one.runs for one in read_sweeps(outputs) if one.name == name), ())
+    with resource_errors(file.parent):
+        write_atomically(file, SweepRecord(name, tuple(words), tuple(dict.fromkeys((*known, *runs)))).to_json())
+
+
+def read_sweeps(outputs: Path) -> list[SweepRecord]:
+    """The readable records of sweeps."""
+    found = []
+    for file in sorted((outputs / SWEEPS).glob("*.json")):
+        with suppress(XpError, ValueError):
+            found.append(SweepRecord.from_json(text_of(file, ExitCode.RUN_DIR, below=file.parent)))
+    return found
 
 
 class Standing(StrEnum):

@@ -27,25 +27,27 @@ class ToolCount:
         self._num_episodes, self._waited, self._elapsed = 0, 0.0, 0.0
         self._malformed: str | None = None
 
-    def add(self, file: Path, record: Any) -> None:
-        """Counts one record of a file of trajectories; a malformed record is skipped."""
+    def add(self, file: Path, record: Any) -> list[str]:
+        """Counts one record of a file of trajectories, and returns the names of its calls; a malformed record is
+        skipped."""
         try:
             calls = [str(call["name"]) for call in record["tool_calls"] if "name" in call]
             waited, elapsed = record["env_s"], record["elapsed_s"]
             if not all(map(is_finite, (*waited, elapsed))):
-                return
+                return []
             malformed = [call["turn"] for call in record["tool_calls"] if "malformed" in call]
             if malformed and self._malformed is None:
                 replies = [one["content"] for one in record["messages"] if one["role"] == "assistant"]
                 # The prompt may have turns of an assistant too.
                 self._malformed = str(replies[malformed[0] - record["outcome"]["num_turns"]])
         except (LookupError, TypeError):
-            return
+            return []
         self._num_episodes += 1
         self._calls.update(calls)
         self._offered.add((file.parent, str(record.get(TOOLS, ""))))
         self._waited += sum(waited)
         self._elapsed += elapsed
+        return calls
 
     def result(self) -> ToolUse | None:
         """The counts so far; None: no episode was counted."""

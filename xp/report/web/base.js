@@ -49,6 +49,12 @@ const XP = {};
     if (seconds < 90) return `${XP.num(seconds, 3)} s`;
     return seconds < 5400 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
   };
+  // A mean with its 95 % interval, [value, low, high].
+  XP.estimate = (found) => {
+    if (!found) return "–";
+    const [value, low, high] = found;
+    return [XP.h("span", { class: "reward" }, value.toFixed(3)), low === null ? null : XP.h("span", { class: "interval", title: "95 % interval of the mean, clustered by task" }, `${low.toFixed(3)} to ${high.toFixed(3)}`)];
+  };
   XP.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   XP.lineColour = (number) => XP.colour(`line-${number % 8}`);
 
@@ -87,10 +93,12 @@ const XP = {};
     tell();
   };
 
-  // A table whose columns sort by a click on their head. Columns: {title, value(row), show(row), isNumber, isName}.
-  XP.table = (columns, rows, { onRow, most = 200, caption } = {}) => {
+  // A table whose columns sort by a click on their head. Columns: {title, value(row), show(row), isNumber, isName, kind}.
+  // Its `update(rows)` shows other rows in the same order.
+  XP.table = (columns, given, { onRow, most = 200, caption } = {}) => {
     const body = XP.h("tbody");
     const more = XP.h("p", { class: "note" });
+    let rows = given;
     let order = { column: -1, sign: 1 };
     let shownRows = most;
 
@@ -106,13 +114,21 @@ const XP = {};
     };
     const line = (row) => {
       const cells = columns.map((column) =>
-        XP.h("td", { class: column.isNumber ? "number" : column.isName ? "name" : null }, column.show ? column.show(row) : XP.num(column.value(row))));
+        XP.h("td", { class: column.kind || (column.isNumber ? "number" : column.isName ? "name" : null) }, column.show ? column.show(row) : XP.num(column.value(row))));
       if (!onRow) return XP.h("tr", {}, cells);
       const open = () => onRow(row);
       return XP.h("tr", { tabindex: 0, class: "open", onclick: open, onkeydown: (event) => event.key === "Enter" && open() }, cells);
     };
+    // A row that did not change keeps its element, and the keyboard's focus.
+    const lines = new WeakMap();
+    const lineOf = (row) => {
+      if (!lines.has(row)) lines.set(row, line(row));
+      return lines.get(row);
+    };
     const draw = () => {
-      XP.fill(body, sorted().slice(0, shownRows).map(line));
+      const focused = body.contains(document.activeElement) ? document.activeElement : null;
+      XP.fill(body, sorted().slice(0, shownRows).map(lineOf));
+      focused?.focus({ preventScroll: true });
       const left = rows.length - shownRows;
       const onclick = () => { shownRows += most; draw(); };
       XP.fill(more, left > 0 ? XP.h("button", { onclick }, `${left.toLocaleString("en")} more`) : null);
@@ -125,10 +141,12 @@ const XP = {};
         cell.setAttribute("aria-sort", order.sign > 0 ? "ascending" : "descending");
         draw();
       };
-      return XP.fill(cell, XP.h("button", { class: "sort", onclick: sort }, column.title));
+      return XP.fill(cell, column.title && XP.h("button", { class: "sort", onclick: sort }, column.title));
     });
     draw();
     const table = XP.h("table", {}, caption && XP.h("caption", {}, caption), XP.h("thead", {}, XP.h("tr", {}, head)), body);
-    return XP.h("div", {}, XP.h("div", { class: "wide", tabindex: 0 }, table), more);
+    const element = XP.h("div", {}, XP.h("div", { class: "wide", tabindex: 0 }, table), more);
+    element.update = (fresh) => { rows = fresh; draw(); };
+    return element;
   };
 })();

@@ -26,17 +26,20 @@
       title: key, value: ({ number }) => asNumber(values[number][place]), show: ({ number }) => values[number][place],
       isNumber: values.every((row) => typeof asNumber(row[place]) === "number"),
     }));
-    const stderr = ({ run }) => run.held_out.after?.reward_stderr;
+    const estimate = (name) => ({ run }) => {
+      const found = run.held_out[name];
+      return XP.estimate(found && [found.reward_mean, found.low, found.high]);
+    };
+    const isTrained = XP.report.runs.some((run) => !run.is_evaluation);
     return XP.table([
       { title: "run", value: ({ run }) => run.id, isName: true },
-      { title: "before", value: ({ run }) => result(run, "before"), isNumber: true },
-      { title: "after", value: ({ run }) => result(run, "after"), isNumber: true,
-        show: (row) => (result(row.run, "after") === null ? "–" : `${result(row.run, "after").toFixed(3)}${stderr(row) ? ` ± ${stderr(row).toFixed(3)}` : ""}`) },
+      isTrained && { title: "before", value: ({ run }) => result(run, "before"), show: estimate("before"), isNumber: true },
+      { title: "after", value: ({ run }) => result(run, "after"), show: estimate("after"), isNumber: true },
       { title: "verdict", value: ({ run }) => run.verdict.word, show: ({ run }) => XP.badge(run.verdict.word) },
       ...own,
       { title: "status", value: ({ run }) => run.status },
-      { title: "steps", value: ({ run }) => run.metrics.train?.step.length || 0, isNumber: true },
-    ], rows, { onRow: ({ number }) => XP.go({ run: number, phase: null, step: null, row: null, task: null }) });
+      isTrained && { title: "steps", value: ({ run }) => run.metrics.train?.step.length || 0, isNumber: true },
+    ].filter(Boolean), rows, { onRow: ({ number }) => XP.go({ run: number, phase: null, step: null, row: null, task: null }) });
   };
 
   const xOf = (run, axis) => {
@@ -93,7 +96,7 @@
       const { lines, bands } = linesOf(name, axis, asBands);
       const isLong = lines.some((line) => line.label.length > LONG_LABEL);
       return XP.chart({
-        title: name, lines, bands, xLabel: AXES[axis], isLarge: name === MAIN, isSynced: axis === "step", isBare: isLong && name !== MAIN,
+        title: XP.title(name), metric: name, lines, bands, xLabel: AXES[axis], isLarge: name === MAIN, isSynced: axis === "step", isBare: isLong && name !== MAIN,
       });
     });
   };
@@ -134,13 +137,16 @@
 
   // Sections of a page of several runs, which stand before those of the chosen one.
   XP.comparisonOf = () => {
-    const runs = XP.section("runs", "Runs and what differs", h("p", { class: "note" }, "A row opens its run below. A click on a column's head sorts."), XP.runsTable());
+    const runs = XP.section("runs", "Runs and what differs", h("p", { class: "note" }, "A row opens its run below. A click on a column's head sorts. Below a reward is its 95 % interval, clustered by task."), XP.runsTable());
     const sweep = XP.sweepOf();
+    const tasks = XP.tasksAcross();
+    const isTrained = XP.report.runs.some((run) => run.metrics.train);
     return [
       ["runs", "Runs", runs],
       ...(sweep ? [["sweep", "Sweep", XP.section("sweep", "Sweep: keys and held-out reward", sweep)]] : []),
-      ["over", "Together", XP.section("over", "Curves over each other", overlay())],
+      ...(isTrained ? [["over", "Together", XP.section("over", "Curves over each other", overlay())]] : []),
       ["pairs", "Paired", XP.section("pairs", "Paired comparison", pairs())],
+      ...(tasks ? [["tasks", "Tasks", XP.section("tasks", "Task by task", tasks)]] : []),
     ].map(([id, title, element]) => ({ id, title, element }));
   };
 })();

@@ -17,14 +17,17 @@
     ["Seconds of a step, and its parts", /^time\//],
     ["Gradient norm", /grad_norm/],
     ["Learning rate", /learning_rate/],
+    ["Memory of the GPU", /gpu.*memory|memory.*gpu/i],
+    ["Utilisation of the GPU", /gpu.*util|util.*gpu/i],
   ];
+  const REWARD = "reward/avg_raw_reward";
   const IN_MAIN = /^reward\/avg_raw_reward$/;
 
   const groupsOf = (names) => {
     const left = names.filter((name) => !IN_MAIN.test(name));
     const found = GROUPS.map(([title, pattern]) => [title, left.filter((name) => pattern.test(name))]);
     const used = new Set(found.flatMap(([, own]) => own));
-    const others = left.filter((name) => !used.has(name)).map((name) => [name, [name]]);
+    const others = left.filter((name) => !used.has(name)).map((name) => [XP.title(name), [name]]);
     return [...found.filter(([, own]) => own.length), ...others];
   };
 
@@ -45,13 +48,38 @@
       dash: line.dash,
       spanGaps: true,
       points: line.isPoints ? { show: true, size: 9, fill: colour } : { show: line.isBound ? false : undefined, size: 5 },
-      value: (plot, value) => XP.num(value),
+      value: shownValue,
     };
+  };
+  // The legend's value: at the cursor, or else the last one that is known.
+  const shownValue = (plot, value, series, place) => {
+    const known = place === null || place === undefined ? plot.data[series].filter((one) => one !== null && one !== undefined).at(-1) : value;
+    return known === null || known === undefined ? " " : XP.num(known);
   };
 
   // Of a line that is 0 throughout, uPlot's own range goes up to 100.
   const range = (plot, low, high) => (low === null || (low === 0 && high === 0) ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true));
   const tint = (colour) => `color-mix(in srgb, ${colour} 22%, transparent)`;
+
+  // Error bars: {x, low, high, colour}.
+  const drawBars = (plot, bars) => {
+    const { ctx } = plot;
+    ctx.save();
+    ctx.lineWidth = 2 * devicePixelRatio;
+    for (const { x, low, high, colour } of bars) {
+      const left = plot.valToPos(x, "x", true);
+      const [top, bottom] = [high, low].map((value) => plot.valToPos(value, "y", true));
+      const half = 5 * devicePixelRatio;
+      ctx.strokeStyle = colour;
+      ctx.beginPath();
+      for (const [fromX, fromY, toX, toY] of [[left, top, left, bottom], [left - half, top, left + half, top], [left - half, bottom, left + half, bottom]]) {
+        ctx.moveTo(fromX, fromY);
+        ctx.lineTo(toX, toY);
+      }
+      ctx.stroke();
+    }
+    ctx.restore();
+  };
 
   const options = (host, given, lines, height) => ({
     width: Math.max(240, host.clientWidth),
@@ -60,23 +88,25 @@
     legend: { live: true, show: !given.isBare },
     cursor: { sync: given.isSynced ? { key: "steps" } : undefined, points: { size: 8 }, drag: { x: true, y: false } },
     axes: axes(given.xLabel),
-    series: [{ label: given.xLabel, value: (plot, value) => XP.num(value) }, ...lines.map(seriesOf)],
+    series: [{ label: given.xLabel, value: shownValue }, ...lines.map(seriesOf)],
+    hooks: { draw: [(plot) => drawBars(plot, given.bars || [])] },
     bands: (given.bands || []).map(([high, low, of]) => ({
       series: [high + 1, low + 1], fill: tint(lines[of].colour || XP.lineColour(of)),
     })),
   });
 
-  // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], onPick,
-  // isBare: without a legend}.
+  // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], bars, metric: its
+  // name for the explanation, note, onPick, isBare: without a legend}.
   XP.chart = (given) => {
     const host = h("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${given.title}: ${describe(given.lines)}` });
-    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", { title: meaning(given) }, given.title), host);
+    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", { title: meaning(given) }, given.title), given.note && h("p", { class: "note" }, given.note), host);
     const entry = { plot: null, given, host, figure };
     const draw = () => {
       entry.plot?.destroy();
       const { lines } = entry.given;
       const data = uPlot.join(lines.map((line) => [line.x, line.y]));
       entry.plot = new uPlot(options(host, entry.given, lines, entry.given.isLarge ? 320 : 200), data, host);
+      entry.plot.setLegend({ idx: null }, false);
       if (entry.given.onPick) listen(entry);
     };
     entry.draw = () => host.isConnected && host.clientWidth > 0 && draw();
@@ -86,7 +116,7 @@
   };
 
   const meaning = (given) => {
-    const found = XP.report.meanings[given.lines[0]?.label] || XP.report.meanings[given.title];
+    const found = XP.report.meanings[given.metric];
     return found ? `${found[1]} ${found[2]} Unit: ${found[0]}.` : null;
   };
   const describe = (lines) => lines.filter((line) => !line.isBound).map((line) => {
@@ -141,7 +171,7 @@
   const heldOutPoints = (run, lastStep) => {
     const points = [];
     const during = run.metrics.evaluate_during;
-    const own = during?.values["reward/avg_raw_reward"];
+    const own = during?.values[`evaluation/during/${REWARD}`];
     if (run.held_out.before) points.push([0, run.held_out.before.reward_mean]);
     if (own) during.step.forEach((step, place) => own[place] !== null && points.push([step, own[place]]));
     if (run.held_out.after && !points.some(([step]) => step === lastStep)) points.push([lastStep, run.held_out.after.reward_mean]);
@@ -159,14 +189,22 @@
     const lines = [{ label: "training", x: steps, y: value || column("value") }];
     const bands = [];
     if (reward.step.length) {
-      lines.push({ label: "95 % high", x: steps, y: column("high"), isBound: true }, { label: "95 % low", x: steps, y: column("low"), isBound: true });
+      lines.push({ label: "95 % high", x: steps, y: column("high"), isBound: true, isQuiet: true }, { label: "95 % low", x: steps, y: column("low"), isBound: true, isQuiet: true });
       bands.push([1, 2, 0]);
     }
     const points = heldOutPoints(run, steps[steps.length - 1] || 0);
+    const colour = XP.colour("held-out");
+    const bars = [["before", 0], ["after", steps[steps.length - 1] || 0]]
+      .filter(([name]) => typeof run.held_out[name]?.low === "number")
+      .map(([name, x]) => ({ x, low: run.held_out[name].low, high: run.held_out[name].high, colour }));
     if (points.length) {
-      lines.push({ label: "held-out", x: points.map(([step]) => step), y: points.map(([, mean]) => mean), isPoints: points.length < 3, colour: XP.colour("held-out") });
+      lines.push({ label: "held-out", x: points.map(([step]) => step), y: points.map(([, mean]) => mean), isPoints: points.length < 3, colour });
     }
-    return XP.chart({ title: "Reward: mean of a step's episodes with its 95 % interval (clustered by task)", lines, bands, onPick, isLarge: true, isSynced: true, xLabel: "rollout step" });
+    const note = [
+      reward.step.length && "Band: 95 % confidence interval of the mean of the step's episodes, clustered by task: with other tasks of the same kind, 95 of 100 such intervals contain the true mean.",
+      bars.length && "Bars: the same interval of the mean over the held-out tasks.",
+    ].filter(Boolean).join(" ");
+    return XP.chart({ title: "Reward: mean of a step's episodes", metric: REWARD, note, lines, bands, bars, onPick, isLarge: true, isSynced: true, xLabel: "rollout step" });
   };
 
   XP.curvesOf = (run) => {
@@ -175,12 +213,12 @@
     const charts = [];
     if (train || run.reward.step.length) charts.push(rewardChart(run, onPick));
     for (const [title, names] of groupsOf(Object.keys(train?.values || {}))) {
-      const lines = names.map((name) => ({ label: name, x: train.step, y: train.values[name] }));
-      charts.push(XP.chart({ title, lines, onPick, isSynced: true, xLabel: "rollout step" }));
+      const lines = names.map((name) => ({ label: XP.title(name), x: train.step, y: train.values[name] }));
+      charts.push(XP.chart({ title, metric: names[0], lines, onPick, isSynced: true, xLabel: "rollout step" }));
     }
     const during = run.metrics.evaluate_during;
     for (const [name, y] of Object.entries(during?.values || {})) {
-      charts.push(XP.chart({ title: `held-out during training: ${name}`, lines: [{ label: name, x: during.step, y }], xLabel: "rollout step" }));
+      charts.push(XP.chart({ title: XP.title(name), metric: name, lines: [{ label: XP.title(name), x: during.step, y }], xLabel: "rollout step" }));
     }
     return charts.length
       ? [h("p", { class: "note" }, "A click on a point, or arrow keys and Enter, opens the episodes of its step. Drag to zoom, double click for all."), h("div", { class: "charts" }, charts)]

@@ -5,6 +5,7 @@
   XP.isLive = XP.report.live;
   const kept = new Map();
 
+  XP.title = (metric) => XP.report.titles[metric] || metric;
   XP.count = (run) => run.episodes.columns.step.length;
   const NAMED = ["phase", "env", "split", "status"];
 
@@ -66,7 +67,9 @@
   };
 
   XP.ask = async (path, parameters) => {
-    const answer = await fetch(`api/${path}?${new URLSearchParams(parameters)}`, { cache: "no-store" });
+    const names = (XP.report.names || []).map((name) => ["name", name]);
+    const query = new URLSearchParams([...names, ...Object.entries(parameters)]);
+    const answer = await fetch(`api/${path}?${query}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(await answer.text());
     return answer.json();
   };

@@ -111,9 +111,17 @@
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
   };
-  const close = () => XP.go({ row: null, task: null });
+  const close = () => XP.go({ row: null, task: null, across: null });
 
   const labelOf = (row) => `${row.task} · ${row.phase}${row.phase.startsWith("evaluate") && !row.step ? "" : ` step ${row.step}`}`;
+
+  // Of a task's training episodes the median one of each step, at most MOST_STEPS that are spread evenly.
+  const MOST_STEPS = 24;
+  const atSteps = (run, task) => {
+    const numbers = XP.atRank(run, XP.choose(run, { phase: "train", task }), 0.5).sort((one, other) => run.episodes.columns.step[one] - run.episodes.columns.step[other]);
+    const size = Math.min(MOST_STEPS, numbers.length);
+    return Array.from({ length: size }, (_, at) => numbers[Math.round((at * (numbers.length - 1)) / Math.max(1, size - 1))]);
+  };
 
   const showRow = async (run, number) => {
     const row = XP.row(run, number);
@@ -122,6 +130,7 @@
       if (around.includes(number) && place >= 0 && place < around.length) XP.go({ row: around[place] });
     };
     const group = XP.choose(run, { phase: row.phase, step: row.step, task: row.task });
+    const steps = row.phase === "train" ? atSteps(run, row.task) : [];
     dialog.onkeydown = (event) => {
       if (["INPUT", "SELECT"].includes(event.target.tagName)) return;
       if (event.key === "ArrowLeft") move(-1);
@@ -131,21 +140,29 @@
       h("button", { onclick: () => move(-1), "aria-label": "previous episode" }, "◀"),
       h("button", { onclick: () => move(1), "aria-label": "next episode" }, "▶"),
       group.length > 1 && h("button", { onclick: () => XP.openSide(run, row.task, group) }, `its group of ${group.length}`),
+      steps.length > 1 && h("button", { onclick: () => XP.openSide(run, row.task, steps) }, `this task at ${steps.length} steps`),
     ];
     show(labelOf(row), run, buttons, h("div", { class: "sides one" }, await column(run, number)));
   };
 
   const showSide = async (run, task, numbers) => {
-    const rows = numbers.map((number) => XP.row(run, number)).sort((one, other) => one.phase < other.phase ? 1 : one.phase > other.phase ? -1 : one.sample - other.sample);
+    const rows = numbers.map((number) => XP.row(run, number)).sort((one, other) => one.phase < other.phase ? 1 : one.phase > other.phase ? -1 : one.step - other.step || one.sample - other.sample);
+    const hasSteps = new Set(rows.map((row) => row.step)).size > 1;
+    const title = (row) => (row.phase.startsWith("evaluate/") ? row.phase.slice(9) : `${hasSteps ? `step ${row.step}, ` : ""}sample ${row.sample}`);
+    await showParts(task, rows.map((row) => [title(row), run, row.number]));
+  };
+
+  // Episodes of one task side by side: [title, run, number].
+  const showParts = async (task, found) => {
     dialog.onkeydown = null;
-    const parts = await Promise.all(rows.slice(0, 64).map(async (row) =>
-      h("div", { class: "side-part" }, h("h3", {}, row.phase.startsWith("evaluate/") ? row.phase.slice(9) : `sample ${row.sample}`), await column(run, row.number))));
-    show(`${task}, side by side`, run, [], h("div", { class: "sides", tabindex: 0 }, parts));
+    const parts = await Promise.all(found.slice(0, 64).map(async ([title, run, number]) =>
+      h("div", { class: "side-part" }, h("h3", {}, title), await column(run, number))));
+    show(`${task}, side by side`, null, [], h("div", { class: "sides", tabindex: 0 }, parts));
   };
 
   XP.openRow = (run, number, others) => {
     around = others || [];
-    XP.go({ run: XP.report.runs.indexOf(run), row: number, task: null });
+    XP.go({ run: XP.report.runs.indexOf(run), row: number, task: null, across: null });
   };
   XP.openSide = (run, task, numbers) => {
     side = { task, numbers };
@@ -156,10 +173,11 @@
 
   XP.onState((state) => {
     const run = XP.report.runs[state.run || 0];
-    const key = JSON.stringify([state.run, state.row, state.task]);
+    const key = JSON.stringify([state.run, state.row, state.task, state.across]);
     if (key === open) return;
     open = key;
     if (state.row !== undefined && state.row < XP.count(run)) showRow(run, state.row);
+    else if (state.across !== undefined) showParts(state.across, XP.across(state.across));
     else if (state.task !== undefined) {
       const numbers = side?.task === state.task ? side.numbers : XP.choose(run, { phase: state.phase, step: state.step, task: state.task });
       showSide(run, state.task, numbers);

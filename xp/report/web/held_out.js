@@ -1,5 +1,5 @@
 "use strict";
-// The held-out tasks before and after training, the same task side by side.
+// The held-out tasks before and after training, and of several runs or evaluations: the same task side by side.
 (() => {
   const { h } = XP;
   const PHASES = { before: "evaluate/before", after: "evaluate/after" };
@@ -31,13 +31,13 @@
     "better": (one) => one.gain > 0,
     "worse": (one) => one.gain < 0,
     "the same": (one) => one.gain === 0,
-    "void": (one) => one.numbers.length > 0 && one.gain === null,
+    "void": (one) => one.before.length > 0 && one.after.length > 0 && one.gain === null,
   };
 
   const columns = (run) => [
     { title: "task", value: (one) => one.task },
-    { title: "before", value: (one) => one.meanBefore, show: (one) => XP.reward(one.meanBefore), isNumber: true },
-    { title: "after", value: (one) => one.meanAfter, show: (one) => XP.reward(one.meanAfter), isNumber: true },
+    { title: "before", value: (one) => one.meanBefore, show: (one) => (one.before.length ? XP.reward(one.meanBefore) : "–"), isNumber: true },
+    { title: "after", value: (one) => one.meanAfter, show: (one) => (one.after.length ? XP.reward(one.meanAfter) : "–"), isNumber: true },
     { title: "gain", value: (one) => one.gain, show: (one) => XP.num(one.gain, 3), isNumber: true },
     ...(XP.isLive ? [] : [{ title: "text", value: (one) => Number(one.hasText), show: (one) => (one.hasText ? "in this page" : "") }]),
   ];
@@ -59,5 +59,37 @@
     }));
     draw("all");
     return [h("p", { class: "note" }, "A row opens the task's episodes before and after training side by side."), h("div", { class: "bar" }, buttons), place];
+  };
+
+  // Episodes of a run's final model, or of an evaluation.
+  const final = (run) => XP.choose(run, { phase: run.is_evaluation ? "eval" : PHASES.after });
+
+  XP.across = (task) => XP.report.runs.flatMap((run) =>
+    final(run).filter((number) => XP.row(run, number).task === task).map((number) => [run.id, run, number]));
+
+  // A row for each task that several have played, with the mean reward of each; null where there is none.
+  XP.tasksAcross = () => {
+    const { runs } = XP.report;
+    const found = new Map();
+    runs.forEach((run, place) => final(run).forEach((number) => {
+      const { task, reward } = XP.row(run, number);
+      if (!found.has(task)) found.set(task, runs.map(() => []));
+      if (reward !== null) found.get(task)[place].push(reward);
+    }));
+    const rows = [...found].map(([task, rewards]) => {
+      const means = rewards.map(mean);
+      const known = means.filter((value) => value !== null);
+      return { task, means, spread: Math.max(...known) - Math.min(...known), isShared: known.length > 1 };
+    }).filter((row) => row.isShared).sort((one, other) => other.spread - one.spread);
+    if (!rows.length) return null;
+    const difference = { title: "difference", value: (row) => (row.means[0] === null || row.means[1] === null ? null : row.means[1] - row.means[0]), isNumber: true };
+    return [
+      h("p", { class: "note" }, "Mean reward of each task, with the largest differences first. A row opens the episodes side by side."),
+      XP.table([
+        { title: "task", value: (row) => row.task },
+        ...runs.map((run, place) => ({ title: run.id, value: (row) => row.means[place], show: (row) => XP.num(row.means[place], 3), isNumber: true, kind: "number long" })),
+        ...(runs.length === 2 ? [difference] : []),
+      ], rows, { most: 25, onRow: (row) => XP.go({ across: row.task, row: null, task: null }) }),
+    ];
   };
 })();

@@ -14,6 +14,7 @@
   const PARTS = [
     ["overview", "Overview", XP.overviewOf],
     ["curves", "Curves", XP.curvesOf],
+    ["distribution", "Rewards and tools by step", XP.distributionOf],
     ["held-out", "Held-out tasks before and after", XP.heldOutOf],
     ["episodes", "Episodes", XP.episodesOf],
     ["plan", "Plan and what was measured", XP.planOf],
@@ -21,17 +22,20 @@
   ];
 
   const runChoice = (number) => XP.report.runs.length > 1 && h("label", {}, "run ",
-    h("select", { id: "run", onchange: (event) => XP.go({ run: Number(event.target.value), phase: null, step: null, row: null, task: null, filter: null, text: null }) },
+    h("select", { id: "run", onchange: (event) => XP.go({ run: Number(event.target.value), phase: null, step: null, row: null, task: null, across: null, filter: null, text: null }) },
       XP.report.runs.map((run, place) => h("option", { value: place, selected: place === number }, run.id))));
 
   const several = () => (XP.report.comparison && XP.comparisonOf ? XP.comparisonOf() : []);
 
   const layOut = (number) => {
     const run = XP.report.runs[number];
+    const num = XP.report.runs.filter((one) => one.is_evaluation).length;
+    const what = num === 0 ? "runs" : num === XP.report.runs.length ? "evaluations" : "runs and evaluations";
     XP.forgetCharts();
     pending = [];
     XP.fill(document.getElementById("head"),
-      h("h1", {}, XP.report.comparison ? `${XP.report.runs.length} runs` : run.id),
+      XP.report.has_start && h("p", { class: "note" }, h("a", { href: "/" }, "◀ all runs")),
+      h("h1", {}, XP.report.comparison ? `${XP.report.runs.length} ${what}` : run.id),
       h("p", {}, XP.badge(run.status, run.status), " ", run.title), runChoice(number),
       h("p", { class: "note" }, `made ${XP.report.made} by xp ${XP.report.xp}`, XP.isLive && run.status === "running" && ", following"));
     const extra = several();
@@ -68,6 +72,9 @@
     if (goesOn.length) setTimeout(follow, FOLLOW_MS);
   };
 
-  XP.start();
-  if (XP.isLive) setTimeout(follow, FOLLOW_MS);
+  if (XP.report.list) XP.startPage();
+  else {
+    XP.start();
+    if (XP.isLive) setTimeout(follow, FOLLOW_MS);
+  }
 })();

@@ -18,10 +18,11 @@
   const heldOut = (run, name) => {
     const found = run.held_out[name];
     if (!found) return null;
-    const error = found.reward_stderr === null ? "" : ` ± ${XP.num(found.reward_stderr, 2)}`;
-    const passes = found.pass_share === null ? "" : `${Math.round(found.pass_share * 100)} % pass`;
+    const interval = typeof found.low === "number" ? `95 % interval ${found.low.toFixed(3)} to ${found.high.toFixed(3)}` : "";
+    const passes = typeof found.pass_share === "number" ? `${Math.round(found.pass_share * 100)} % of ` : "";
     const voids = found.num_void ? `, ${found.num_void} void` : "";
-    return figure(`held-out reward ${name}`, `${found.reward_mean.toFixed(3)}${error}`, `${passes} of ${XP.num(found.num_scored)} episodes${voids}`);
+    const label = run.is_evaluation ? "mean reward" : `held-out reward ${name}`;
+    return figure(label, found.reward_mean.toFixed(3), [h("div", {}, interval), `${passes}${XP.num(found.num_scored)} episodes${passes ? " pass" : ""}${voids}`]);
   };
 
   const last = (run, name) => {
@@ -48,10 +49,24 @@
         heldOut(run, "before"), heldOut(run, "after"), paired(verdict.paired),
         run.metrics.train && figure("training reward, last step", XP.num(last(run, "reward/avg_raw_reward"), 3), `${steps} rollout steps`),
         figure("episodes", XP.num(XP.count(run)), run.unreadable ? `${run.unreadable} lines could not be read` : null)),
+      run.is_evaluation && run.environments.length > 0 && environments(run),
       h("dl", { class: "facts" }, run.facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       run.stages.length ? h("details", {}, h("summary", {}, "Stages"), stages(run)) : null,
     ];
   };
+
+  const environments = (run) => XP.table([
+    { title: "environment", value: (row) => row.env },
+    { title: "mean reward", value: (row) => row.reward_mean ?? null, show: (row) => XP.estimate(row.reward_mean === undefined ? null : [row.reward_mean, row.low, row.high]), isNumber: true },
+    { title: "pass", value: (row) => row.pass_share ?? null, show: (row) => (typeof row.pass_share === "number" ? `${Math.round(row.pass_share * 100)} %` : "–"), isNumber: true },
+    { title: "tasks", value: (row) => row.num_tasks, isNumber: true },
+    { title: "episodes", value: (row) => row.num_episodes, isNumber: true },
+    { title: "void", value: (row) => row.num_void, isNumber: true },
+    { title: "turns", value: (row) => row.turns_mean, isNumber: true },
+    { title: "calls", value: (row) => row.tool_calls_mean, isNumber: true },
+    { title: "tokens", value: (row) => row.tokens_mean, isNumber: true },
+    { title: "seconds", value: (row) => row.seconds_mean, isNumber: true },
+  ], run.environments);
 
   const stages = (run) => XP.table([
     { title: "attempt", value: (row) => row.attempt, isNumber: true },

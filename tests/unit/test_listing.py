@@ -1,0 +1,138 @@
+"""Every run in one row: tags and notes, the words that filter, and rows that are read again when files change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report_run import episode, make_evaluation, make_run, write_episodes
+from xp.__main__ import main
+from xp.errors import ExitCode
+from xp.report.listing import Listing
+from xp.run_records.leaderboard import leaderboard
+from xp.run_records.notes import read_notes
+
+NO_CALL = "<tool_call>{broken"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that learned, a flat one with another learning rate, and a finished evaluation."""
+    root = tmp_path_factory.mktemp("listing")
+    make_run(root, "good")
+    make_run(root, "flat", gain=0.0, seed=2, training__learning_rate=1e-5)
+    make_evaluation(root, "mine", 0.4)
+    return root
+
+
+@pytest.fixture
+def outputs(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "outputs"))
+
+
+def xp(outputs: Path, *words: str) -> int:
+    return main(["runs", *words, f"outputs={outputs}"])
+
+
+def test_tags_and_the_note_are_in_the_runs_own_directory(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert xp(outputs, "tag", "*", "good-baseline", "paper") == ExitCode.OK
+    assert xp(outputs, "tag", "good", "paper", "--remove", "--note", "the run of table 2") == ExitCode.OK
+    capsys.readouterr()
+    assert xp(outputs, "tag", "good") == ExitCode.OK
+    assert capsys.readouterr().out == "good  good-baseline  the run of table 2\n"
+    assert json.loads((outputs / "runs/good/notes.json").read_text()) == {
+        "tags": ["good-baseline"],
+        "note": "the run of table 2",
+    }
+    assert read_notes(outputs / "evaluations/mine").tags == ("good-baseline", "paper")
+    assert {row.run: row.tags for row in leaderboard(outputs, ["flat", "good"])} == {
+        "flat": "good-baseline paper",
+        "good": "good-baseline",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("two words",), "a sentence is a note: --note"),
+        (("a=b",), "a tag begins with a letter or a digit"),
+        (("--remove", "absent"), "has no tag 'absent'"),
+        (("--note", "x" * 2000), "at most 1,000 characters; got 2,000"),
+    ],
+)
+def test_a_tag_that_cannot_be_filtered_by_is_refused(
+    outputs: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert xp(outputs, "tag", "good", *words) == ExitCode.CONFIG
+    assert said in capsys.readouterr().err
+    assert not (outputs / "runs/good/notes.json").exists()
+
+
+def test_notes_that_xp_did_not_write_hide_no_run(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (outputs / "runs/good/notes.json").write_text('{"tags": "x"}')
+    assert xp(outputs, "list", "good") == ExitCode.OK
+    assert "0.500" in (said := capsys.readouterr().out)
+    assert "has no tags and note as `runs tag` writes them" in said
+    assert sorted(Listing(outputs).data(60)["names"]) == ["flat", "good", "mine"]
+
+
+def test_words_filter_by_keys_tags_and_text(outputs: Path) -> None:
+    xp(outputs, "tag", "good", "good-baseline", "--note", "the run of table 2")
+    listing = Listing(outputs)
+    expected = {
+        ("seed=2",): ["flat"],
+        ("learning_rate=0.00001",): ["flat"],
+        ("training.learning_rate=1e-5", "seed=1"): [],
+        ("rate=1e-5",): [],
+        ("env=whodunit_mini", "status=succeeded"): ["flat", "good"],
+        ("model=mine",): ["mine"],
+        ("hardware=cpu",): ["flat", "good"],
+        ("tag=go*",): ["good"],
+        ("GOO",): ["good"],
+        ("table 2",): ["good"],
+    }
+    assert {words: sorted(listing.data(60, 0, words)["names"]) for words in expected} == expected
+
+
+def test_the_list_of_runs_takes_the_same_words(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    xp(outputs, "tag", "flat", "lr")
+    capsys.readouterr()
+    assert xp(outputs, "list", "tag=lr", "--json") == ExitCode.OK
+    assert [(row["run"], row["tags"]) for row in json.loads(capsys.readouterr().out)] == [("flat", "lr")]
+    xp(outputs, "list", "seed=7")
+    assert "match seed=7" in capsys.readouterr().out
+
+
+def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Path) -> None:
+    shutil.rmtree(outputs / "runs/flat/attempt_1/train/trajectories")
+    calls = [{"turn": 0, "malformed": NO_CALL}]
+    broken = [episode("train", 0, index, 0, 0.0, said=NO_CALL) for index in range(60)]
+    broken = [type(one)(**{**vars(one), "tool_calls": calls}) for one in broken]
+    write_episodes(outputs / "runs/flat/attempt_1/train/trajectories/train.jsonl", broken)
+    rows = {row["name"]: row for row in Listing(outputs).data(60)["rows"]}
+    assert {name: row["verdict"] for name, row in rows.items()} == {"good": "learned", "flat": "broken", "mine": None}
+    assert [round(one, 2) for one in rows["good"]["after"]] == [0.5, 0.26, 0.74]
+    assert [round(one, 3) for one in rows["mine"]["after"]] == [0.4, 0.165, 0.635]
+    assert rows["good"]["curve"] == [0.0, 0.25, 0.5, 0.75]
+    assert rows["good"]["machine"] == "cpu"
+
+
+def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -> None:
+    listing = Listing(outputs)
+    first: dict[str, Any] = listing.data(0)
+    assert (first["rows"], first["left"]) == ([], 3)
+    whole = listing.data(60)
+    assert (len(whole["rows"]), whole["left"]) == (3, 0)
+    assert listing.data(60, whole["version"])["rows"] == []
+    xp(outputs, "tag", "good", "new")
+    changed = listing.data(60, whole["version"])
+    assert [(row["name"], row["tags"], row["verdict"]) for row in changed["rows"]] == [("good", ["new"], "learned")]
+    shutil.rmtree(outputs / "runs/flat")
+    (outputs / "runs/good/run.json").write_text("{}")
+    after = listing.data(60, changed["version"])
+    assert sorted(after["names"]) == ["good", "mine"]
+    assert [(row["name"], row["status"]) for row in after["rows"]] == [("good", "unreadable")]
