@@ -1,0 +1,70 @@
+"""GPU memory and utilisation in the metrics, from a program in the place of nvidia-smi."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.launching import eventually
+from xp.worker import gpu_watch
+from xp.worker.gpu_watch import GpuWatch
+
+ROWS = """0, GPU-aa, 1000, 10
+1, GPU-bb, 40000, 50
+2, GPU-cc, 80000, 100
+"""
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File of the rows that are shown."""
+    rows, program = tmp_path / "rows", tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ntest "$1" = --query-gpu=index,uuid,memory.used,utilization.gpu && cat {rows}\n')
+    program.chmod(0o755)
+    rows.write_text(ROWS)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(gpu_watch, "POLL_S", 0.02)
+    return rows
+
+
+def show(rows: Path, text: str) -> None:
+    """Replaces the rows at once, since the program may read them at any time."""
+    rows.with_name("new").write_text(text)
+    rows.with_name("new").rename(rows)
+
+
+@pytest.mark.parametrize(
+    ("visible", "memory", "utilization"),
+    [("0,1", 40000, 0.3), ("GPU-cc", 80000, 1.0), ("", 80000, 1.6 / 3), (None, 80000, 1.6 / 3)],
+)
+def test_a_step_has_peak_and_mean_of_the_visible_gpus(
+    visible: str | None, memory: int, utilization: float, shown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    watch = GpuWatch()
+    assert watch.metrics() == {}
+    eventually(lambda: bool(watch._samples))
+    metrics = watch.metrics()
+    assert metrics["gpu/memory_gb"] == pytest.approx(memory * 2**20 / 1e9)
+    assert metrics["gpu/utilization"] == pytest.approx(utilization)
+    show(shown, "")  # the thread ends
+
+
+def test_the_peak_of_a_step_is_not_that_of_the_step_before(shown: Path) -> None:
+    watch = GpuWatch()
+    watch.metrics()
+    eventually(lambda: bool(watch._samples))
+    show(shown, "0, GPU-aa, 500, 0\n")
+    eventually(lambda: watch._samples[-1][1] == 0.0)
+    assert watch.metrics()["gpu/memory_gb"] == pytest.approx(80000 * 2**20 / 1e9)
+    eventually(lambda: bool(watch._samples))
+    assert watch.metrics() == {"gpu/memory_gb": pytest.approx(500 * 2**20 / 1e9), "gpu/utilization": 0.0}
+    show(shown, "0, GPU-aa, [N/A], [N/A]\n")
+    assert watch._thread is not None
+    watch._thread.join(30)
+    assert not watch._thread.is_alive()

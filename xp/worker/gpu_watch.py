@@ -1,0 +1,50 @@
+"""Memory and utilisation of this machine's GPUs during each rollout step, as nvidia-smi shows them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from statistics import fmean
+from typing import Final
+
+from xp.hardware import gpu_rows
+
+POLL_S: Final = 5.0
+COLUMNS: Final = ("index", "uuid", "memory.used", "utilization.gpu")
+MIB_PER_GB: Final = 1e9 / 2**20
+
+
+class GpuWatch:
+    """Samples the visible GPUs in a thread, from the first call of `metrics` on; without nvidia-smi, nothing."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, float]] = []
+        """Gigabytes of the fullest GPU, and mean share of the time in which the GPUs worked."""
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """`gpu/memory_gb` and `gpu/utilization` since the last call; empty if there is no sample."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="xp-gpu-watch", daemon=True)
+            self._thread.start()
+        with self._lock:
+            samples, self._samples = self._samples, []
+        if not samples:
+            return {}
+        memory, shares = zip(*samples, strict=True)
+        return {"gpu/memory_gb": max(memory), "gpu/utilization": fmean(shares)}
+
+    def _run(self) -> None:
+        while rows := gpu_rows(*COLUMNS):
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            # A process without GPUs of its own, as SkyRL's, sees all of the machine.
+            rows = [row for row in rows if {row[0], row[1]} & set(visible)] or rows
+            try:
+                sample = max(float(row[2]) for row in rows) / MIB_PER_GB, fmean(float(row[3]) / 100 for row in rows)
+            except ValueError:  # "[N/A]", as of a part of a GPU (MIG)
+                return
+            with self._lock:
+                self._samples.append(sample)
+            time.sleep(POLL_S)
