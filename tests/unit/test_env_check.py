@@ -192,8 +192,14 @@ class Silent:
         (rules(serve=f"{DRAWN}:Drawn"), "fake/train/0 in a second session"),
         (rules(serve=f"{DRAWN}:Dated"), "fake/train/0 in a second session"),
         (rules(serve=f"{DRAWN}:Shuffled"), "fake/train/0 in another process"),
-        (rules(provider="local", grader=f"{DRAWN}:Dealt", rows=f"{DRAWN}:rows"), "fake/train/0 in a second session"),
-        (rules(provider="local", grader=f"{DRAWN}:equals", rows=f"{DRAWN}:hashed"), "fake/train/0 in another process"),
+        (
+            rules(provider="local", grader=f"{DRAWN}_rows:Dealt", rows=f"{DRAWN}_rows:rows"),
+            "fake/train/0 in a second session",
+        ),
+        (
+            rules(provider="local", grader=f"{DRAWN}_rows:equals", rows=f"{DRAWN}_rows:hashed"),
+            "fake/train/0 in another process",
+        ),
         (rules(serve=f"{DRAWN}:Steady"), None),
     ],
 )
