@@ -32,64 +32,64 @@ from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 
 
-def run(asked: Namespace) -> int:
+def run(args: Namespace) -> int:
     """Plans all runs, refuses illegal ones, then runs them in order."""
-    if asked.cfg:
-        return show_config(asked)
-    if not asked.multirun:
-        return run_plans(plans_of(asked), has_panel=not asked.lines)
+    if args.cfg:
+        return show_config(args)
+    if not args.multirun:
+        return run_plans(plans_of(args), has_panel=not args.lines)
     from xp.cli.compare import compare_existing
     from xp.run_records.sweep import write_sweep
 
-    plans, left = plans_of_sweep(asked)
-    write_sweep(outputs_of(asked.overrides), asked.overrides, [*left, *plans.run_ids])
+    plans, left = plans_of_sweep(args)
+    write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
     try:
-        return run_plans(plans, plans.names, has_panel=not asked.lines, resume=_again("-m", asked))
+        return run_plans(plans, plans.names, has_panel=not args.lines, resume=_again("-m", args))
     finally:
-        compare_existing(outputs_of(asked.overrides), [*left, *plans.run_ids])
+        compare_existing(outputs_of(args.overrides), [*left, *plans.run_ids])
 
 
-def _again(words: str, asked: Namespace) -> str:
+def _again(words: str, args: Namespace) -> str:
     """The same command once more, which continues a sweep or a search; without --again, which would begin anew."""
-    directories = (word for place in asked.config_dir for word in ("--config-dir", str(place)))
-    return f"python -m xp {words} {shlex.join([*asked.overrides, *directories])}"
+    directories = (word for place in args.config_dir for word in ("--config-dir", str(place)))
+    return f"python -m xp {words} {shlex.join([*args.overrides, *directories])}"
 
 
-def prepare(asked: Namespace) -> int:
+def prepare(args: Namespace) -> int:
     """Prepares tasks; checks the model's chat template against them if the model is on this machine."""
     from xp.doctor.template import hold_against_tasks
 
-    points = points_of(asked)
+    points = points_of(args)
     plans = [build_preparation(point.spec, new_run_id(point.spec)) for point in points]
     code = run_plans(plans, [point.name for point in points], is_whole=False)
     hold_against_tasks([plan.spec for plan in plans])
     return code
 
 
-def evaluate(asked: Namespace) -> int:
+def evaluate(args: Namespace) -> int:
     """Plays held-out episodes with a run's model (`run=RUN`), its checkpoint (`checkpoint=STEP`), or the spec's
     model."""
-    given, overrides = split_off(("run", "checkpoint"), asked.overrides)
-    step = given.get("checkpoint")
-    if "run" not in given:
+    named, overrides = split_off(("run", "checkpoint"), args.overrides)
+    step = named.get("checkpoint")
+    if "run" not in named:
         if step is not None:
-            command = xp_command("runs list", outputs_of(asked.overrides))
+            command = xp_command("runs list", outputs_of(args.overrides))
             raise XpError(f"checkpoint=STEP is one of a run: give run=RUN; {command} names the runs")
-        points = points_of(asked)
+        points = points_of(args)
         plans = [build_model_evaluation(point.spec, new_run_id(point.spec)) for point in points]
         return run_plans(plans, [point.name for point in points])
     if step is not None and not (step.isascii() and step.isdigit()):
         raise XpError(f"checkpoint={step}: a rollout step is a whole number")
     if step is not None and int(step) == 0:
-        command = xp_command(f"eval run={given['run']}@0", outputs_of(asked.overrides))
+        command = xp_command(f"eval run={named['run']}@0", outputs_of(args.overrides))
         raise XpError(f"checkpoint=0: for the model before training, {command}")
-    name = f"{given['run']}{'' if step is None else f'@{step}'}"
+    name = f"{named['run']}{'' if step is None else f'@{step}'}"
     if moved := [word for word in overrides if word.startswith("env")]:
         raise XpError(
             f"{moved[0]}: `evaluate` plays the run's own held-out tasks; other tasks or another environment:\n"
-            f"  {xp_command(f'eval run={name} {shlex.join(moved)}', outputs_of(asked.overrides))}"
+            f"  {xp_command(f'eval run={name} {shlex.join(moved)}', outputs_of(args.overrides))}"
         )
-    resumed = spec_to_resume(given["run"], overrides)
+    resumed = spec_to_resume(named["run"], overrides)
     outputs = Path(resumed.spec.outputs)
     if step is not None:
         check_checkpoint(resumed.spec, outputs / "runs" / resumed.run_id, int(step))
@@ -103,20 +103,20 @@ def evaluate(asked: Namespace) -> int:
     return ExitCode.OK
 
 
-def plan(asked: Namespace) -> int:
+def plan(args: Namespace) -> int:
     """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
     from xp.cli.table import wrapped
     from xp.planning.duration import time_lines
 
-    if asked.cfg:
-        return show_config(asked)
-    plans = plans_of(asked)
-    if asked.json:
+    if args.cfg:
+        return show_config(args)
+    plans = plans_of(args)
+    if args.json:
         texts = map(plan_json, plans)
-        print("[" + ",".join(texts) + "]" if asked.multirun else next(texts), end="")
+        print("[" + ",".join(texts) + "]" if args.multirun else next(texts), end="")
         return ExitCode.OK
-    if asked.multirun:
+    if args.multirun:
         out = console()
         for one in plans:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
@@ -125,24 +125,24 @@ def plan(asked: Namespace) -> int:
         for line in time_lines([one.spec for one in plans], Path(plans[0].spec.outputs)):
             out.print(wrapped(line))
         return ExitCode.OK
-    show_plan(plans[0], Path(plans[0].spec.outputs), with_files=asked.files)
+    show_plan(plans[0], Path(plans[0].spec.outputs), with_files=args.files)
     return ExitCode.OK
 
 
-def search(asked: Namespace) -> int:
+def search(args: Namespace) -> int:
     """Searches the given ranges with Optuna for the highest held-out reward, one run after the other."""
     from xp.composition.search import search as run_trials
     from xp.run_records.sweep import held_out_reward, write_sweep
 
-    digest = text_digest("\n".join(sorted(asked.overrides)))[:12]
-    directory = outputs_of(asked.overrides) / "searches" / digest
+    digest = text_digest("\n".join(sorted(args.overrides)))[:12]
+    directory = outputs_of(args.overrides) / "searches" / digest
 
     def reward(spec: RunSpec) -> float:
-        plans, left = open_plans([spec], again=asked.again)
-        write_sweep(outputs_of(asked.overrides), asked.overrides, [*left, *plans.run_ids])
-        run_plans(plans, resume=_again(f"search --trials {asked.trials}", asked))
+        plans, left = open_plans([spec], again=args.again)
+        write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
+        run_plans(plans, resume=_again(f"search --trials {args.trials}", args))
         return held_out_reward(spec)
 
-    run_trials(asked.overrides, asked.config_dir, directory, asked.trials, reward)
+    run_trials(args.overrides, args.config_dir, directory, args.trials, reward)
     print(f"the best of all trials: {directory / 'optimization_results.yaml'}")
     return ExitCode.OK

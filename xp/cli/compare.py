@@ -50,22 +50,22 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
 
 def compare_existing(outputs: Path, names: Sequence[str]) -> None:
     """Compares those of the runs that have a record, since a sweep may have been interrupted."""
-    found = [name for name in names if (outputs / "runs" / name / "run.json").is_file()]
-    if len(found) > 1:
+    existing = [name for name in names if (outputs / "runs" / name / "run.json").is_file()]
+    if len(existing) > 1:
         print()
-        show(outputs, leaderboard(outputs, found))
+        show(outputs, leaderboard(outputs, existing))
 
 
 def show(outputs: Path, lines: Sequence[RunRow]) -> None:
     """Prints a table and a sentence for each environment."""
     envs = list(dict.fromkeys(line.env for line in lines))
     for env in envs:
-        own = [line for line in lines if line.env == env]
+        of_env = [line for line in lines if line.env == env]
         if len(envs) > 1:
             print(f"{one_line(env) or 'unreadable'}:")
-        keys = list(dict.fromkeys(key for line in own for key in line.differs))
+        keys = list(dict.fromkeys(key for line in of_env for key in line.differs))
         plain = [name for name in PLAIN if name not in ("run", "env", "ranked_by", "incomparable")]
-        first = "passes" if own[0].ranked_by == "passes" else "after"
+        first = "passes" if of_env[0].ranked_by == "passes" else "after"
         ends = [key.rpartition(".")[2] for key in keys]
         # On a terminal the end of `training.learning_rate`, so that all keys fit 80 columns.
         is_short = sys.stdout.isatty() and len({*ends, *RANKS}) == len(ends) + len(RANKS)
@@ -74,17 +74,19 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
             *(Column(name, 0) for name in ("run", first, *titles.values())),
             *(Column(name, 1 + RANKS[name]) for name in plain if name != first),
         ]
-        rows = [{**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}} for line in own]
+        rows = [
+            {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}} for line in of_env
+        ]
         rows = [{key: brief(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
         show_table(columns, rows)
-        settings = settings_of(own)
+        settings = settings_of(of_env)
         if len(settings) > 1 and any(len(one.seeds) > 1 for one in settings):
             print()
             rows_of_settings = [
                 {"setting": one.label, "mean": one.mean, "stderr": one.stderr, "n": len(one.seeds)} for one in settings
             ]
             show_table(SETTINGS, rows_of_settings)
-        if (told := sentence(outputs, own)) is not None:
+        if (told := sentence(outputs, of_env)) is not None:
             print(wrapped(one_line(told)))
         if env != envs[-1]:
             print()

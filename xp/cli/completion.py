@@ -42,8 +42,8 @@ def _give_completers(parser: Any) -> None:
 
 def _outputs() -> Path:
     """The outputs root in the command line, else the default one."""
-    given = [word for word in os.environ.get("COMP_LINE", "").split() if word.startswith("outputs=")]
-    return Path(given[-1].partition("=")[2] if given else "outputs")
+    roots = [word for word in os.environ.get("COMP_LINE", "").split() if word.startswith("outputs=")]
+    return Path(roots[-1].partition("=")[2] if roots else "outputs")
 
 
 def _runs(**_: Any) -> Iterator[str]:

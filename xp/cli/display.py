@@ -235,8 +235,8 @@ def _symptoms(plan: Plan, run: Path) -> list[str]:
         return []
     facts = Facts.of_spec(plan.spec.model_dump(mode="json"))
     history = History(read_metrics(file, "train"), facts, read_metrics(file, "evaluate_during"))
-    found = [one for one in symptoms(history) if one.severity is not Severity.NOTE]
-    lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in found]
+    observed = [one for one in symptoms(history) if one.severity is not Severity.NOTE]
+    lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
     command = xp_command(f"runs diagnose {plan.run_id}", run.parent.parent)
     return [*lines, f"              {command}"] if lines else []
 
@@ -254,8 +254,8 @@ def _interval(result: HeldOutResult) -> str:
         return ""
     if result.num_tasks is None or result.num_tasks < 2:
         return f" ± {result.reward_stderr:.3f}"
-    found = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
-    low, high = (within(one, result.limits) for one in found)
+    bounds = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
+    low, high = (within(one, result.limits) for one in bounds)
     return f" (95 %: {low:.3f} to {high:.3f})"
 
 

@@ -43,14 +43,14 @@ def check_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
         seconds: time limit.
         as_json: whether the reports are printed as JSON.
     """
-    given, rest = split_off(("tasks", "tokenizer"), words)
+    named, rest = split_off(("tasks", "tokenizer"), words)
     if not rest:
         raise XpError("env check: name an environment: env=NAME, a URL, Org/Name or package.module:Class")
-    tasks = given.get("tasks", str(NUM_TASKS))
+    tasks = named.get("tasks", str(NUM_TASKS))
     if not tasks.isdigit() or int(tasks) < 1:
         raise XpError(f"tasks={tasks}: the number of tasks to play must be a whole number from 1 on")
     spec = compose(_as_overrides(rest))
-    reports = check(spec, int(tasks), given.get("tokenizer"), seconds)
+    reports = check(spec, int(tasks), named.get("tokenizer"), seconds)
     if as_json:
         print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
     else:
@@ -73,7 +73,7 @@ def _check_member(
     rules = env_config(name, member, spec)
     # The check must find faults, so no retry on a second session may hide one.
     rules = replace(rules, limits=replace(rules.limits, retries_per_episode=0))
-    found, raised = Measured(), list[BaseException]()
+    measured, raised = Measured(), list[BaseException]()
     providers: list[Provider] = []
 
     def work() -> None:
@@ -82,7 +82,7 @@ def _check_member(
             providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
             split = _split(member, provider.splits())
             how = {"num_tasks": num_tasks, "group_size": group_size}
-            measure(provider, rules, split, **how, environ=environ, measured=found, watch=watch)
+            measure(provider, rules, split, **how, environ=environ, measured=measured, watch=watch)
         except BaseException as error:  # raised below, on the command's own thread
             raised.append(error)
 
@@ -90,9 +90,9 @@ def _check_member(
         is_whole = watch.run(work)
         # Exceptions after the end of the time come from the close.
         fault = raised[0] if is_whole and raised else None
-        found = found.until_now()
+        measured = measured.until_now()
         if not is_whole or (watch.is_over and fault is None):
-            found.stopped = f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
+            measured.stopped = f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
     finally:
         for provider in providers:
             close_within(provider.close, CLOSE_S)
@@ -101,7 +101,7 @@ def _check_member(
     if fault is not None:
         raise fault
     limit = spec.training.max_prompt_tokens
-    return report(rules, found, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
+    return report(rules, measured, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
 
 
 def _split(member: EnvMember, splits: Sequence[str]) -> str:
@@ -184,11 +184,11 @@ class InstalledEnvironment:
 
 def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> int:
     """Prints the list of environments."""
-    found = listed(config_dirs, is_opened=is_opened)
+    environments = listed(config_dirs, is_opened=is_opened)
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
+        print(json.dumps([asdict(one) for one in environments], indent=2))
     else:
-        show_options({one.name: _line(one) for one in found})
+        show_options({one.name: _line(one) for one in environments})
     return ExitCode.OK
 
 
@@ -210,8 +210,8 @@ def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[Installe
         needs = tuple(dict.fromkeys(need for member in members.values() for need in _needs(member)))
         providers = tuple(dict.fromkeys(member.provider for member in members.values()))
         turns = max(member.max_turns for member in members.values())
-        found = InstalledEnvironment(name, about, providers, turns, needs)
-        yield _opened(found, spec) if is_opened and not needs and len(members) == 1 else found
+        env = InstalledEnvironment(name, about, providers, turns, needs)
+        yield _opened(env, spec) if is_opened and not needs and len(members) == 1 else env
 
 
 def _line(one: InstalledEnvironment) -> str:
@@ -245,8 +245,8 @@ def _needs(member: EnvMember) -> Iterator[str]:
         yield HOSTED_NEEDS[member.provider]
 
 
-def _opened(found: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
-    (name, member), fields = next(iter(spec.env.members.items())), asdict(found)
+def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
+    (name, member), fields = next(iter(spec.env.members.items())), asdict(env)
     try:
         provider = load_provider(env_config(name, member, spec), os.environ)
     except (XpError, EnvFault) as error:
@@ -321,10 +321,10 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
     return [word.format(module=name, cls=cls) for word in WORDS[kind]]
 
 
-def env_command(asked: Namespace) -> int:
+def env_command(args: Namespace) -> int:
     """Environments: check one or each of a mixture, create one, list them."""
-    if asked.action == "new":
-        return new_command(asked.name, asked.kind)
-    if asked.action == "list":
-        return list_command(asked.config_dir, is_opened=asked.open, as_json=asked.json)
-    return check_command(asked.words, asked.seconds, as_json=asked.json)
+    if args.action == "new":
+        return new_command(args.name, args.kind)
+    if args.action == "list":
+        return list_command(args.config_dir, is_opened=args.open, as_json=args.json)
+    return check_command(args.words, args.seconds, as_json=args.json)

@@ -33,18 +33,18 @@ def add_episode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="its line of the trajectories")
 
 
-def show_episode(asked: Namespace) -> int:
+def show_episode(args: Namespace) -> int:
     """Prints the first episode that matches the arguments."""
     from xp.cli.display import console
     from xp.report.episodes import EpisodeIndex
     from xp.run_records.named import EVALUATIONS, RUNS, named_runs
 
-    found = named_runs(asked.outputs, [asked.run], rooms=(RUNS, EVALUATIONS))
-    index = EpisodeIndex(found[0])
+    places = named_runs(args.outputs, [args.run], rooms=(RUNS, EVALUATIONS))
+    index = EpisodeIndex(places[0])
     index.refresh()
-    number, others = _chosen(index, asked)
+    number, others = _chosen(index, args)
     record = index.record(number)
-    if asked.json:
+    if args.json:
         print(json.dumps(record, indent=2, ensure_ascii=False))
         return ExitCode.OK
     row, out = index.rows[number], console()
@@ -64,19 +64,19 @@ def show_episode(asked: Namespace) -> int:
     return ExitCode.OK
 
 
-def _chosen(index: EpisodeIndex, asked: Namespace) -> tuple[int, int]:
+def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
     """Number of the chosen episode, and number of further matches."""
     from xp.report.selection import ranked
 
     rows = index.rows
     if not rows:
-        raise XpError(f"{asked.run} has no trajectories: no episode of it has ended", ExitCode.RUN_DIR)
+        raise XpError(f"{args.run} has no trajectories: no episode of it has ended", ExitCode.RUN_DIR)
     phases = sorted({row.phase for row in rows})
-    phase = asked.phase or (TRAIN if TRAIN in phases else phases[-1])
+    phase = args.phase or (TRAIN if TRAIN in phases else phases[-1])
     if phase not in phases:
         raise XpError(f"--phase {phase}: the run has {', '.join(phases)}", ExitCode.CONFIG)
     steps = sorted({row.step for row in rows if row.phase == phase})
-    step = steps[-1] if asked.step is None else asked.step
+    step = steps[-1] if args.step is None else args.step
     if step not in steps:
         raise XpError(f"--step {step}: {phase} has the steps {steps[0]} to {steps[-1]}", ExitCode.CONFIG)
     attempt = index.last_attempt_of()[phase, step]
@@ -84,13 +84,13 @@ def _chosen(index: EpisodeIndex, asked: Namespace) -> tuple[int, int]:
         number
         for number, row in enumerate(rows)
         if (row.attempt, row.phase, row.step) == (attempt, phase, step)
-        and (asked.index is None or row.task_index == asked.index)
-        and (asked.sample is None or row.sample == asked.sample)
-        and (asked.rank != "void" or row.reward is None)
+        and (args.index is None or row.task_index == args.index)
+        and (args.sample is None or row.sample == args.sample)
+        and (args.rank != "void" or row.reward is None)
     ]
-    if asked.rank in ("best", "median", "worst"):
+    if args.rank in ("best", "median", "worst"):
         order = ranked(rows, numbers)
-        numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[asked.rank]]]
+        numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[args.rank]]]
     if not numbers:
         indices = sorted({row.task_index for row in rows if row.phase == phase and row.step == step})
         raise XpError(
@@ -108,16 +108,16 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Style and text of each part, in order; a call follows the message that contains it."""
     from xp.report.detail import detail
 
-    found = detail(record)
-    for message in found["messages"]:
+    shown_record = detail(record)
+    for message in shown_record["messages"]:
         yield "dim", f"\n── {message['role']} " + "─" * 20
         yield COLOURS.get(message["role"], ""), message["content"]
-        for call in (one for one in found["calls"] if one["turn"] == message.get("turn", -1)):
+        for call in (one for one in shown_record["calls"] if one["turn"] == message.get("turn", -1)):
             yield "dim", _call(call)
-    rewards = ", ".join("none" if one is None else f"{one:g}" for one in found["step_rewards"])
+    rewards = ", ".join("none" if one is None else f"{one:g}" for one in shown_record["step_rewards"])
     yield "dim", f"\nreward of each step: {rewards or 'none'}"
-    if found["void_reason"]:
-        yield "red", f"void: {found['void_reason']}"
+    if shown_record["void_reason"]:
+        yield "red", f"void: {shown_record['void_reason']}"
 
 
 def _call(call: Mapping[str, Any]) -> str:

@@ -34,25 +34,25 @@ from xp.tasks.profile import pass_share
 from xp.tasks.report import UNLIMITED
 
 
-def eval_command(asked: Namespace) -> int:
+def eval_command(args: Namespace) -> int:
     """Evaluates, or lists evaluations; the exit code is UNHEALTHY if too many episodes are void."""
-    if asked.overrides[:1] == ["list"]:
-        return show_list(asked, outputs_of(asked.overrides), asked.overrides[1:])
-    allowance = Allowance(asked.budget_usd, asked.max_tokens_total)
-    runs = evaluations(asked.overrides, asked.config_dir, allowance, again=asked.again)
+    if args.overrides[:1] == ["list"]:
+        return show_list(args, outputs_of(args.overrides), args.overrides[1:])
+    allowance = Allowance(args.budget_usd, args.max_tokens_total)
+    runs = evaluations(args.overrides, args.config_dir, allowance, again=args.again)
     outputs = Path(runs[0].entry.spec.outputs)
     results: list[dict[str, Any]] = []
     with stopping():
         try:
             for run in runs:
                 with redirect_stdout(sys.stderr):
-                    results.append(run.run(again=asked.again))
+                    results.append(run.run(again=args.again))
         except (XpError, KeyboardInterrupt):
             if results:
-                _show(asked, results, outputs)
+                _show(args, results, outputs)
             _tell_played(runs[len(results) :])
             raise
-    _show(asked, results, outputs)
+    _show(args, results, outputs)
     return _judge([run.entry.spec for run in runs], results)
 
 
@@ -81,19 +81,19 @@ def _tell_played(runs: Sequence[EvaluationRun]) -> None:
             print(f"xp: {on_record}; the same command continues from there", file=sys.stderr)
 
 
-def show_paired(asked: Namespace) -> int:
+def show_paired(args: Namespace) -> int:
     """Prints evaluations compared task by task: difference, interval, tests, and a sentence with the result."""
-    if not asked.names:
+    if not args.names:
         raise XpError("compare --paired: name a RUN (before against after training), or two runs or evaluations")
-    if asked.csv or asked.markdown:
+    if args.csv or args.markdown:
         raise XpError("compare --paired is shown as text or with --json; leave out --csv and --markdown")
-    margin = default_margin() if asked.margin is None else asked.margin
-    found = compare_all(asked.outputs, asked.names, margin)
-    if asked.json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
+    margin = default_margin() if args.margin is None else args.margin
+    pairs = compare_all(args.outputs, args.names, margin)
+    if args.json:
+        print(json.dumps([asdict(one) for one in pairs], indent=2))
         return ExitCode.OK
     out = console()
-    for one in found:
+    for one in pairs:
         for line in paired_lines(one):
             out.print(wrapped(line))
     return ExitCode.OK
@@ -104,36 +104,36 @@ def paired_lines(one: Paired) -> list[str]:
     passes = one.passes
     left_out = f", {one.num_left_out} left out as void" if one.num_left_out else ""
     interval = "" if one.low is None else f", 95 % interval {one.low:+.3f} to {one.high:+.3f}"
-    found = [
+    lines = [
         f"{one.second} against {one.first}, {counted(one.num_tasks, 'task')}{left_out}",
         f"  reward   {one.mean_first:.3f} -> {one.mean_second:.3f}: {one.difference:+.3f}{interval}",
         f"  passes   both {passes.both}, only {one.first} {passes.only_first}, only {one.second} {passes.only_second},"
         f" neither {passes.neither} (first episode of each task; McNemar p {p_text(passes.p_value)})",
     ]
     if one.smallest:
-        found.append(
+        lines.append(
             f"  smallest difference that {one.num_tasks} tasks show with a probability of 80 %: {one.smallest:.3f}"
         )
-    return [*found, f"  {one.verdict}"]
+    return [*lines, f"  {one.verdict}"]
 
 
-def show_list(asked: Namespace, outputs: Path, words: Sequence[str]) -> int:
+def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
     if strange := [word for word in words if not word.startswith("outputs=")]:
         raise XpError(f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex")
-    if asked.again or asked.budget_usd is not None or asked.max_tokens_total is not None or asked.config_dir:
+    if args.again or args.budget_usd is not None or args.max_tokens_total is not None or args.config_dir:
         raise XpError("eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex")
     out = console()
-    found = records.summaries(outputs)
-    if asked.json or asked.markdown or asked.latex:
-        _show(asked, [dict(one.summary) for one in found if one.summary is not None], outputs)
-        for one in found:
+    evaluations = records.summaries(outputs)
+    if args.json or args.markdown or args.latex:
+        _show(args, [dict(one.summary) for one in evaluations if one.summary is not None], outputs)
+        for one in evaluations:
             if one.fault:
                 print(f"xp: {shown(records.line_of(one))}", file=sys.stderr)
         return ExitCode.OK
-    for one in found:
+    for one in evaluations:
         out.print(records.line_of(one))
-    if not found:
+    if not evaluations:
         out.print(f"no evaluations below {outputs / records.ROOM}")
     return ExitCode.OK
 
@@ -155,12 +155,12 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
             out.print(f"  {line}")
 
 
-def _show(asked: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> None:
-    if asked.json:
+def _show(args: Namespace, results: Sequence[dict[str, Any]], outputs: Path) -> None:
+    if args.json:
         print(json.dumps(list(results), indent=2))
-    elif asked.markdown:
+    elif args.markdown:
         print(tables.markdown(results), end="")
-    elif asked.latex:
+    elif args.latex:
         print(tables.latex(results), end="")
     else:
         show_table(results)
@@ -174,13 +174,13 @@ def _show(asked: Namespace, results: Sequence[dict[str, Any]], outputs: Path) ->
 def _judge(specs: Sequence[RunSpec], results: Sequence[dict[str, Any]]) -> int:
     """Returns OK, or UNHEALTHY with a message on standard error."""
     for spec, one in zip(specs, results, strict=True):
-        found, most = one["summary"], spec.training.max_void_fraction
-        if found["num_void"] > most * found["num_episodes"]:
-            void, total = found["num_void"], found["num_episodes"]
+        summary, most = one["summary"], spec.training.max_void_fraction
+        if summary["num_void"] > most * summary["num_episodes"]:
+            void, total = summary["num_void"], summary["num_episodes"]
             raise XpError(
                 f"{one['env']} / {one['model']['name']}: {void} of {total} episodes are void, more than"
                 f" training.max_void_fraction={most}: environment or endpoint is failing"
-                f" ({found.get('void_reasons')}); --again plays them again",
+                f" ({summary.get('void_reasons')}); --again plays them again",
                 ExitCode.UNHEALTHY,
             )
     return ExitCode.OK
@@ -190,23 +190,23 @@ BINS: Final = 4
 """Number of ranges of rates between never and always."""
 
 
-def profile_command(asked: Namespace) -> int:
+def profile_command(args: Namespace) -> int:
     """Plays every training task several times, or resumes; prints the distribution of the pass rates.
 
     Raises:
         XpError: the evaluation failed, or there is more than one model or environment.
     """
-    own = ("eval.tasks=train", f"evaluation.samples_per_task={asked.tries}", f"outputs={asked.outputs}")
-    if taken := [word for word in asked.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:
+    fixed = ("eval.tasks=train", f"evaluation.samples_per_task={args.tries}", f"outputs={args.outputs}")
+    if taken := [word for word in args.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:
         raise XpError(f"{taken[0]}: a profile plays the training tasks; --tries N says how often")
-    words = read([*asked.overrides, *own], asked.config_dir)
-    found = entries(words)
-    if len(found) != 1:
-        raise XpError(f"a profile is of one model and one environment or mixture; got {len(found)} pairs")
+    words = read([*args.overrides, *fixed], args.config_dir)
+    profiled = entries(words)
+    if len(profiled) != 1:
+        raise XpError(f"a profile is of one model and one environment or mixture; got {len(profiled)} pairs")
     with stopping(), redirect_stdout(sys.stderr):
-        result = EvaluationRun(found[0], words.settings, Allowance(None, None)).run(again=False)
+        result = EvaluationRun(profiled[0], words.settings, Allowance(None, None)).run(again=False)
     rates = rates_of(result)
-    if asked.json:
+    if args.json:
         print(json.dumps({"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2))
     else:
         _show_rates(result, rates)

@@ -84,11 +84,13 @@ def key_json(
     Args: as `explain`.
     """
     fields = fields_of(spec)
-    found = [field for field in fields.values() if field.path == path or field.path.startswith(f"{path}.")]
-    if not found:
+    fields_below = [field for field in fields.values() if field.path == path or field.path.startswith(f"{path}.")]
+    if not fields_below:
         raise _unknown(path, fields)
     meanings, reasons = {row.field: row.meanings for row in rows(specs)}, refused(specs)
-    return [_facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in found]
+    return [
+        _facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in fields_below
+    ]
 
 
 def _facts(
@@ -100,7 +102,7 @@ def _facts(
     config_dirs: Sequence[Path],
 ) -> dict[str, Any]:
     path, other = field.path, other_of(field.path) if field.value is None else None
-    own = {
+    own_facts = {
         name: [text.removeprefix(f"{path}: ") for text in texts if text.startswith(f"{path}: ")]
         for name, texts in reasons.items()
     }
@@ -111,7 +113,7 @@ def _facts(
         "from": _places(path, overrides, config_dirs),
         "means": field.meaning or comment_of(origin_of(path, overrides, config_dirs)),
         "legal": field.legal,
-        "backends": {name: asdict(one) | {"refused": own.get(name, [])} for name, one in meanings.items()},
+        "backends": {name: asdict(one) | {"refused": own_facts.get(name, [])} for name, one in meanings.items()},
     }
 
 
@@ -122,14 +124,14 @@ def _unknown(path: str, fields: Mapping[str, Field]) -> XpError:
 
 def fields_of(spec: RunSpec) -> dict[str, Field]:
     """Every leaf field by its key as the user types it; for a single environment, without the member's name."""
-    found = {field.path: field for field in _walk(spec, "")}
+    fields = {field.path: field for field in _walk(spec, "")}
     if len(spec.env.members) == 1:
         prefix = f"env.members.{next(iter(spec.env.members))}."
-        short = {path: f"env.{path.removeprefix(prefix)}" if path.startswith(prefix) else path for path in found}
-        found = {
-            short[path]: Field(short[path], field.value, field.meaning, field.legal) for path, field in found.items()
+        short = {path: f"env.{path.removeprefix(prefix)}" if path.startswith(prefix) else path for path in fields}
+        fields = {
+            short[path]: Field(short[path], field.value, field.meaning, field.legal) for path, field in fields.items()
         }
-    return found
+    return fields
 
 
 def shown(value: Any) -> str:
@@ -178,11 +180,11 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 def _places(path: str, overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
     origin: Origin = origin_of(path, overrides, config_dirs)
-    found = [f"the command line: {origin.override}"] if origin.override else []
+    places = [f"the command line: {origin.override}"] if origin.override else []
     for mark in reversed(origin.marks):
         file = os.path.relpath(mark.file, ROOT) if mark.file.is_relative_to(ROOT) else str(mark.file)
-        found.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
-    return found or ["xp itself"]
+        places.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
+    return places or ["xp itself"]
 
 
 def comment_of(origin: Origin) -> str:

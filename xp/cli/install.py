@@ -71,8 +71,8 @@ def _python_of_sources(spec: RunSpec, checkout: Path, python: str | None) -> Pat
     """Interpreter of the checkout's `.venv`, else one with the trainer's packages; None if the spec names its own."""
     if spec.backend.runtime.python is not None:
         return None
-    own = checkout / ".venv" / "bin" / "python"
-    return own if own.exists() and python is None else interpreter_for(spec, python)
+    venv_python = checkout / ".venv" / "bin" / "python"
+    return venv_python if venv_python.exists() and python is None else interpreter_for(spec, python)
 
 
 def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
@@ -116,10 +116,10 @@ def cannot_run_here(spec: RunSpec) -> str | None:
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
         return f"launcher={spec.launcher.name} makes the job's Python where it runs"
-    wanted = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
-    if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < wanted:
+    num_gpus = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
+    if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < num_gpus:
         shown = counted(len(there), "GPU")
-        return f"the run needs {wanted} x {spec.hardware.accelerator} and this machine shows {shown}"
+        return f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
     return None
 
 
@@ -140,13 +140,13 @@ def _python(program: list[str]) -> str:
     return next(there, PYTHONS[0])
 
 
-def install_command(asked: Namespace) -> int:
+def install_command(args: Namespace) -> int:
     """Installs the Python environment of the spec's trainer."""
-    spec = compose(asked.overrides, asked.config_dir)
-    if asked.for_run and (reason := cannot_run_here(spec)):
+    spec = compose(args.overrides, args.config_dir)
+    if args.for_run and (reason := cannot_run_here(spec)):
         print(f"nothing installed: {reason}")
         return ExitCode.OK
-    python = install(spec, asked.python)
+    python = install(spec, args.python)
     print(f"nothing to install: {why_not(spec)}" if python is None else f"installed: {python}")
     return ExitCode.OK
 
@@ -169,12 +169,12 @@ def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> d
     """
     if (sources := runtime_checkouts(spec)) is None:
         return {}
-    own = {one.variable: environ[one.variable] for one in sources.checkouts if environ.get(one.variable)}
+    checkouts = {one.variable: environ[one.variable] for one in sources.checkouts if environ.get(one.variable)}
     if wrong := list(differing(spec.backend.commits, environ)):
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
-    if len(own) == len(sources.checkouts):
-        return own
-    return {**make_checkouts(sources), **own}
+    if len(checkouts) == len(sources.checkouts):
+        return checkouts
+    return {**make_checkouts(sources), **checkouts}
 
 
 def make_checkouts(sources: Checkouts) -> dict[str, str]:
@@ -199,12 +199,12 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
         return installed_checkouts(sources.key)
 
 
-def interpreter_for(spec: RunSpec, asked: str | None) -> Path:
+def interpreter_for(spec: RunSpec, python: str | None) -> Path:
     """Chooses the Python of a trainer whose packages come with an image, once for all runs with these checkouts.
 
     Args:
         spec: the run.
-        asked: the user's interpreter; None: the first on PATH that has the trainer's packages.
+        python: the user's interpreter; None: the first on PATH that has the trainer's packages.
 
     Raises:
         XpError: RUNTIME if it lacks a package, or no Python on PATH has all of them.
@@ -214,7 +214,7 @@ def interpreter_for(spec: RunSpec, asked: str | None) -> Path:
     stage = next(stage for stage in build_plan(spec, "install").stages if stage.name == "train")
     sources = runtime_checkouts(spec)
     assert sources is not None
-    candidates = [asked] if asked is not None else _on_path()
+    candidates = [python] if python is not None else _on_path()
     try:
         return python_above(candidates, stage.job.runtime.packages, directory() / sources.key)
     except XpError as error:
@@ -265,16 +265,16 @@ def _is_virtual(python: str) -> bool:
 
 def _on_path() -> list[str]:
     places = os.environ.get("PATH", "").split(os.pathsep)
-    found = [shutil.which(name, path=place) for name in PYTHON_NAMES for place in places if place]
-    return list(dict.fromkeys(os.path.abspath(one) for one in found if one is not None))
+    paths = [shutil.which(name, path=place) for name in PYTHON_NAMES for place in places if place]
+    return list(dict.fromkeys(os.path.abspath(one) for one in paths if one is not None))
 
 
 def _lacks(python: str, packages: Sequence[str]) -> list[str]:
     try:
-        found, _, _ = probe(python, packages, ())
+        versions, _, _ = probe(python, packages, ())
     except XpError:
         return ["a working interpreter"]
-    return [name for name in packages if not found[name]]
+    return [name for name in packages if not versions[name]]
 
 
 def _clone(one: Checkout, place: Path) -> None:

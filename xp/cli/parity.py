@@ -34,10 +34,10 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
     Raises:
         XpError: the overrides do not compose.
     """
-    kept = [text for text in overrides if not text.startswith("backend=")]
+    others = [text for text in overrides if not text.startswith("backend=")]
     chosen = [text for text in overrides if text.startswith("backend=")]
-    specs: dict[str, RunSpec] = {name: compose([*kept, f"backend={name}"], config_dirs) for name in BackendName}
-    for spec in (compose([*kept, *chosen], config_dirs) for _ in chosen[:1]):
+    specs: dict[str, RunSpec] = {name: compose([*others, f"backend={name}"], config_dirs) for name in BackendName}
+    for spec in (compose([*others, *chosen], config_dirs) for _ in chosen[:1]):
         specs.setdefault(spec.backend.name, spec)
     return specs
 
@@ -81,8 +81,8 @@ def lines(table: Iterable[ParityRow]) -> Iterator[str]:
 
 def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     """Backend -> reasons why it refuses the spec; backends that accept it are left out."""
-    found = {name: [str(one) for one in backend_of(spec).refusals(spec)] for name, spec in specs.items()}
-    return {name: reasons for name, reasons in found.items() if reasons}
+    refusals = {name: [str(one) for one in backend_of(spec).refusals(spec)] for name, spec in specs.items()}
+    return {name: reasons for name, reasons in refusals.items() if reasons}
 
 
 def _of(field: str, meanings: Mapping[str, Mapping[str, Meaning]]) -> dict[str, Meaning]:

@@ -61,28 +61,28 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words = [words[0], *_with_values(words[1:], flags[words[0]])]
     words, outputs = (words, Path("outputs")) if is_open or words[0] == "env" else _outputs_of(words)
     words = _with_action(words, flags)
-    asked, unknown = parser.parse_known_args(words)
-    unknown = unknown if is_open else _with_rest(asked, unknown)
-    action = getattr(asked, "action", None)
-    called = f"{asked.command} {action}" if action else asked.command
+    args, unknown = parser.parse_known_args(words)
+    unknown = unknown if is_open else _with_rest(args, unknown)
+    action = getattr(args, "action", None)
+    called = f"{args.command} {action}" if action else args.command
     for word in unknown:
         if not is_open or _owners(word, called, flags):
             raise XpError(_not_taken(word, called, flags))
     if is_open:
-        asked.overrides = [*asked.overrides, *unknown]
-        _check_configuration(asked)
-    asked.outputs = outputs
-    return asked
+        args.overrides = [*args.overrides, *unknown]
+        _check_configuration(args)
+    args.outputs = outputs
+    return args
 
 
-def is_product(asked: argparse.Namespace) -> bool:
+def is_product(args: argparse.Namespace) -> bool:
     """Returns whether the printed text is what the command is for, as in `plan` or with `--json`."""
-    action = getattr(asked, "action", None)
-    if getattr(asked, "json", False) or getattr(asked, "cfg", None):
+    action = getattr(args, "action", None)
+    if getattr(args, "json", False) or getattr(args, "cfg", None):
         return True
-    if asked.command == "eval" and asked.overrides[:1] == ["list"]:
+    if args.command == "eval" and args.overrides[:1] == ["list"]:
         return True
-    return (f"{asked.command} {action}" if action else asked.command) not in _WORK
+    return (f"{args.command} {action}" if action else args.command) not in _WORK
 
 
 def outputs_of(words: Sequence[str]) -> Path:
@@ -102,12 +102,12 @@ def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"xp {__version__}")
-    found = parser.add_subparsers(
+    commands = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=Parser, prog="python -m xp"
     )
     flags: dict[str, frozenset[str]] = {}
     for name, command in COMMANDS.items():
-        one = found.add_parser(
+        one = commands.add_parser(
             name,
             help=command.help,
             description=f"{command.help[0].upper()}{command.help[1:]}.",
@@ -123,9 +123,9 @@ def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
 def _outputs_of(words: Sequence[str]) -> tuple[list[str], Path]:
     from xp.spec.section import local_path
 
-    given = [_unquoted(word) for word in words if word.startswith("outputs=")]
+    values = [_unquoted(word) for word in words if word.startswith("outputs=")]
     try:
-        root = Path(local_path(given[-1]) if given else "outputs")
+        root = Path(local_path(values[-1]) if values else "outputs")
     except ValueError as error:
         raise XpError(f"outputs: {error}") from None
     return [word for word in words if not word.startswith("outputs=")], root
@@ -143,12 +143,12 @@ def _unquoted(word: str) -> str:
 
 def _flags(parser: argparse.ArgumentParser, name: str) -> dict[str, frozenset[str]]:
     """Flags of a command and of each of its actions."""
-    found = {name: frozenset(flag for action in parser._actions for flag in action.option_strings)}
+    flags = {name: frozenset(flag for action in parser._actions for flag in action.option_strings)}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for child, one in action.choices.items():
-                found |= _flags(one, f"{name} {child}")
-    return found
+                flags |= _flags(one, f"{name} {child}")
+    return flags
 
 
 def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[str]:
@@ -170,12 +170,12 @@ def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[
     return [command, rest.pop(place), *rest]
 
 
-def _with_rest(asked: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
+def _with_rest(args: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
     """Adds words after an option to the list that the action takes, which argparse ends there; returns the others."""
-    own = next((value for name in _LISTS if isinstance(value := getattr(asked, name, None), list)), None)
-    if own is None:
+    rest = next((value for name in _LISTS if isinstance(value := getattr(args, name, None), list)), None)
+    if rest is None:
         return list(unknown)
-    own += [word for word in unknown if not word.startswith("-")]
+    rest += [word for word in unknown if not word.startswith("-")]
     return [word for word in unknown if word.startswith("-")]
 
 
@@ -199,9 +199,9 @@ def _no_command(text: str) -> str:
 def _owners(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> list[str]:
     """Commands that have a flag; only actions of the same command, if some have it."""
     flag = word.partition("=")[0]
-    found = [name for name, own in flags.items() if flag in own and name != called]
-    siblings = [name for name in found if name.startswith(f"{called.partition(' ')[0]} ")]
-    return siblings or found
+    owners = [name for name, own in flags.items() if flag in own and name != called]
+    siblings = [name for name in owners if name.startswith(f"{called.partition(' ')[0]} ")]
+    return siblings or owners
 
 
 def _not_taken(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> str:
@@ -210,31 +210,31 @@ def _not_taken(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> s
     flag = word.partition("=")[0]
     if not flag.startswith("-"):
         return f"{word}: {called} takes no further argument; {see}"
-    own = sorted(name for name in flags[called] if name.startswith("--") and name != "--help")
-    takes = f"{called} takes {', '.join(own)}; {see}"
+    legal = sorted(name for name in flags[called] if name.startswith("--") and name != "--help")
+    takes = f"{called} takes {', '.join(legal)}; {see}"
     if owners := _owners(word, called, flags):
         return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
-    return f"{flag}: no such flag of {called}{nearest(flag, own)}; {takes}"
+    return f"{flag}: no such flag of {called}{nearest(flag, legal)}; {takes}"
 
 
-def _check_configuration(asked: argparse.Namespace) -> None:
+def _check_configuration(args: argparse.Namespace) -> None:
     """Refuses flags of `--cfg` without `--cfg`, since the command would then start a run."""
-    given = [name for name in ("package", "resolve") if getattr(asked, name, None)]
-    if given and not asked.cfg:
-        value = f" {asked.package}" if given[0] == "package" else ""
-        command = "" if asked.command == "run" else f" {asked.command}"
+    misplaced = [name for name in ("package", "resolve") if getattr(args, name, None)]
+    if misplaced and not args.cfg:
+        value = f" {args.package}" if misplaced[0] == "package" else ""
+        command = "" if args.command == "run" else f" {args.command}"
         raise XpError(
-            f"--{given[0]} belongs to --cfg job, which prints the configuration and runs nothing; write\n"
-            f"  python -m xp{command} --cfg job --{given[0]}{value}"
+            f"--{misplaced[0]} belongs to --cfg job, which prints the configuration and runs nothing; write\n"
+            f"  python -m xp{command} --cfg job --{misplaced[0]}{value}"
         )
 
 
-def _with_values(words: Sequence[str], own: frozenset[str]) -> list[str]:
+def _with_values(words: Sequence[str], flags: frozenset[str]) -> list[str]:
     """The words, with another program's flag joined to its value, so that one message is about both."""
     rest, found = list(words), list[str]()
     while rest:
         word = rest.pop(0)
-        is_foreign = word.startswith("--") and word != "--" and "=" not in word and word not in own
+        is_foreign = word.startswith("--") and word != "--" and "=" not in word and word not in flags
         if is_foreign and rest and not rest[0].startswith("-") and "=" not in rest[0]:
             word = f"{word}={rest.pop(0)}"
         found.append(word)

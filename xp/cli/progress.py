@@ -74,9 +74,9 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-def curves(found: RunProgress) -> list[str]:
+def curves(progress: RunProgress) -> list[str]:
     """Reward and held-out reward by step, each in a line."""
-    named = (("reward", found.rewards, "step"), ("held-out", found.held_out, "evaluation"))
+    named = (("reward", progress.rewards, "step"), ("held-out", progress.held_out, "evaluation"))
     return [
         f"{name:<9}{sparkline([value for _, value in points])}  {points[0][1]:.3f} -> {points[-1][1]:.3f}"
         f"  ({counted(len(points), unit)})"
@@ -92,10 +92,10 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
     if failed is not None:
         return f"problem  {failed.name}: exit {failed.exit_code}: {_last_words(run, failed)}"
     try:
-        found = symptoms(metrics_history(run, record))
+        problems = symptoms(metrics_history(run, record))
     except XpError:
         return None
-    alarms = sorted((one for one in found if one.severity is not Severity.NOTE), key=_weight)
+    alarms = sorted((one for one in problems if one.severity is not Severity.NOTE), key=_weight)
     if not alarms:
         return None
     one, command = alarms[0], xp_command(f"runs diagnose {run.name}", run.parent.parent)
@@ -116,8 +116,8 @@ def _last_words(run: Path, stage: StageRecord) -> str:
             lines = log.read(LAST_BYTES).decode("utf-8", "replace").split("\n")
     except (OSError, XpError):
         return "no log"
-    told = [" ".join(line.split()) for line in lines if line.strip()]
-    return shown(told[-1][:300]) if told else "an empty log"
+    words = [" ".join(line.split()) for line in lines if line.strip()]
+    return shown(words[-1][:300]) if words else "an empty log"
 
 
 def _points(lines: Sequence[dict[str, Any]], name: str) -> Points:
@@ -151,12 +151,12 @@ def bar(share: float) -> str:
     return f"{marks[0] * done}{marks[1] * (CELLS - done)} {share:.0%}"
 
 
-def _marks(wanted: str, otherwise: str) -> str:
+def _marks(preferred: str, otherwise: str) -> str:
     try:
-        wanted.encode(sys.stdout.encoding or "ascii")
+        preferred.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return otherwise
-    return wanted
+    return preferred
 
 
 LINES: Final = 6
@@ -260,8 +260,8 @@ class Panel:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_mtime_ns, found.st_size
+    stat = file.stat()
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _stages(record: RunRecord) -> Any:
@@ -274,11 +274,11 @@ def _stages(record: RunRecord) -> Any:
     return line
 
 
-def _training(found: RunProgress | None) -> list[str]:
+def _training(progress: RunProgress | None) -> list[str]:
     """Lines with the step, the completed share, the time left, and the curves."""
-    if found is None:
+    if progress is None:
         return []
-    step = f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step)
-    done = "" if found.share is None else f"  {bar(found.share)}"
-    left = "" if not found.seconds_left else f"  {clock(found.seconds_left)} left"
-    return [f"step {step}{done}{left}", *curves(found)]
+    step = f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step)
+    done = "" if progress.share is None else f"  {bar(progress.share)}"
+    left = "" if not progress.seconds_left else f"  {clock(progress.seconds_left)} left"
+    return [f"step {step}{done}{left}", *curves(progress)]

@@ -48,28 +48,28 @@ def add_view(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
 
 
-def report_command(asked: Namespace) -> int:
+def report_command(args: Namespace) -> int:
     """Writes the page and prints its path."""
-    runs = _named(asked)
-    target = asked.page or _target(asked.outputs, runs)
-    size = write_page(runs, target, asked.episodes, tokens=asked.tokens)
+    runs = _named(args)
+    target = args.page or _target(args.outputs, runs)
+    size = write_page(runs, target, args.episodes, tokens=args.tokens)
     print(f"{target}  ({size / 1e6:.1f} MB; it opens in any browser, without a network)")
     return ExitCode.OK
 
 
-def view_command(asked: Namespace) -> int:
+def view_command(args: Namespace) -> int:
     """Serves the page of some runs, or the start page, until Ctrl-C."""
     from xp.report.server import serve
 
-    serve(asked.outputs, _named(asked), asked.port)
+    serve(args.outputs, _named(args), args.port)
     return ExitCode.OK
 
 
-def _named(asked: Namespace) -> list[Path]:
+def _named(args: Namespace) -> list[Path]:
     """The runs and evaluations of a command line."""
     from xp.run_records.named import EVALUATIONS, RUNS, named_runs
 
-    return named_runs(asked.outputs, asked.runs, rooms=(RUNS, EVALUATIONS))
+    return named_runs(args.outputs, args.runs, rooms=(RUNS, EVALUATIONS))
 
 
 def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:
@@ -110,11 +110,11 @@ def _target(outputs: Path, runs: Sequence[Path]) -> Path:
 
 def episodes_line(run: Path) -> str | None:
     """Directory of the last attempt's trajectories, with the command that shows one; None: there are none."""
-    found = [place.parents[1] for place in run.glob("attempt_*/*/trajectories")]
-    if not found:
+    stages = [place.parents[1] for place in run.glob("attempt_*/*/trajectories")]
+    if not stages:
         return None
     command = xp_command(f"runs episode {run.name} --worst", run.parent.parent)
-    return f"episodes      {max(found, key=number_of)}/*/trajectories  ({command})"
+    return f"episodes      {max(stages, key=number_of)}/*/trajectories  ({command})"
 
 
 def report_line(run: Path) -> str:

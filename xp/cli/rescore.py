@@ -20,7 +20,7 @@ MOST_ROWS: Final = 12
 """Largest number of training steps in the table; `--json` has all."""
 
 
-def rescore_command(asked: Namespace) -> int:
+def rescore_command(args: Namespace) -> int:
     """Settles recorded episodes of one run, or of two to compare them, by another rule."""
     from xp.composition.points import parse_assignments, validated
     from xp.evaluation.settings import settings
@@ -29,10 +29,10 @@ def rescore_command(asked: Namespace) -> int:
     from xp.run_records.resume import split_off
     from xp.spec.recorded import recorded_spec
 
-    given, words = split_off(("outputs",), asked.overrides)
+    named, words = split_off(("outputs",), args.overrides)
     names = [word for word in words if "=" not in word]
     rule = parse_assignments([word for word in words if "=" in word])
-    runs = named_runs(Path(given.get("outputs", "outputs")), names)
+    runs = named_runs(Path(named.get("outputs", "outputs")), names)
     if not 1 <= len(runs) <= 2 or not rule:
         raise XpError("rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION")
     episodes = [rescore(run, rule) for run in runs]
@@ -45,9 +45,9 @@ def rescore_command(asked: Namespace) -> int:
         if error.code is not ExitCode.PLAN:
             raise
         pair, reason = None, str(error)
-    if asked.json:
-        found = {run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)}
-        print(json.dumps({"steps": found, "comparison": None if pair is None else asdict(pair)}, indent=2))
+    if args.json:
+        by_run = {run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)}
+        print(json.dumps({"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2))
         return ExitCode.OK
     for run, each in zip(runs, lines, strict=True):
         print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")

@@ -58,7 +58,7 @@ def _grouped(plans: Sequence[Plan]) -> tuple[dict[str, Grouping], list[tuple[Gro
     """Run id -> launcher, for runs that are submitted together; and each launcher with its runs' stages."""
     from xp.launchers.choice import make_launcher
 
-    found: dict[str, Grouping] = {}
+    launchers: dict[str, Grouping] = {}
     sweeps: dict[str, tuple[Grouping, dict[str, Sequence[Stage]]]] = {}
     for one in plans:
         if not one.spec.launcher.array:
@@ -69,8 +69,8 @@ def _grouped(plans: Sequence[Plan]) -> tuple[dict[str, Grouping], list[tuple[Gro
             assert isinstance(launcher, Grouping)  # LauncherSpec: array is of Slurm
             sweeps[key] = launcher, {}
         sweeps[key][1][one.run_id] = one.stages
-        found[one.run_id] = sweeps[key][0]
-    return found, list(sweeps.values())
+        launchers[one.run_id] = sweeps[key][0]
+    return launchers, list(sweeps.values())
 
 
 def _run_points(
@@ -178,11 +178,11 @@ def _is_own(run: Path, number: int) -> bool:
         attempts = read_record(run).attempts
     except XpError:
         return False
-    own = (os.getpid(), platform.node())
-    return len(attempts) >= number and (attempts[-1].supervisor, attempts[-1].host) == own
+    process = (os.getpid(), platform.node())
+    return len(attempts) >= number and (attempts[-1].supervisor, attempts[-1].host) == process
 
 
-def plans_of(asked: Namespace) -> Sequence[Plan]:
+def plans_of(args: Namespace) -> Sequence[Plan]:
     """Plans a run, a resumed run, or a sweep.
 
     Raises:
@@ -190,22 +190,22 @@ def plans_of(asked: Namespace) -> Sequence[Plan]:
     """
     for line in unread_variables(os.environ):
         print(f"xp: note: {line}", file=sys.stderr)
-    given, overrides = split_off(("resume",), asked.overrides)
-    if "resume" in given and not asked.multirun:
-        resumed = spec_to_resume(given["resume"], overrides)
+    named, overrides = split_off(("resume",), args.overrides)
+    if "resume" in named and not args.multirun:
+        resumed = spec_to_resume(named["resume"], overrides)
         return [plan_again(resumed)]
-    if asked.multirun:
-        return plans_of_sweep(asked)[0]
-    spec = compose(asked.overrides, asked.config_dir)
+    if args.multirun:
+        return plans_of_sweep(args)[0]
+    spec = compose(args.overrides, args.config_dir)
     return [build_plan(spec, new_run_id(spec))]
 
 
-def plans_of_sweep(asked: Namespace) -> tuple[SweepPlans, list[str]]:
+def plans_of_sweep(args: Namespace) -> tuple[SweepPlans, list[str]]:
     """Plans of a sweep's points that must still run, and the runs of the other points."""
-    if split_off(("resume",), asked.overrides)[0]:
+    if split_off(("resume",), args.overrides)[0]:
         raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
-    points = points_of(asked)
-    return open_plans([point.spec for point in points], again=asked.again, names=[point.name for point in points])
+    points = points_of(args)
+    return open_plans([point.spec for point in points], again=args.again, names=[point.name for point in points])
 
 
 def plan_again(resumed: Resumed) -> Plan:
@@ -213,11 +213,11 @@ def plan_again(resumed: Resumed) -> Plan:
     return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
 
 
-def points_of(asked: Namespace) -> list[Point]:
+def points_of(args: Namespace) -> list[Point]:
     """The points of a sweep, or the only point of a command line without one."""
-    if asked.multirun:
-        return compose_sweep(asked.overrides, asked.config_dir)
-    return [Point((), compose(asked.overrides, asked.config_dir))]
+    if args.multirun:
+        return compose_sweep(args.overrides, args.config_dir)
+    return [Point((), compose(args.overrides, args.config_dir))]
 
 
 def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = ()) -> tuple[SweepPlans, list[str]]:

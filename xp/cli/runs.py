@@ -55,49 +55,49 @@ PATIENCE_S = 30.0
 """Seconds that a cancelled run's jobs may take to end; after that the command reports them and returns."""
 
 
-def runs_command(asked: Namespace) -> int:
+def runs_command(args: Namespace) -> int:
     """Runs by their records: list, show, tag, follow the log, stop, continue, trust, compare, print as a recipe."""
     from xp.cli.compare import compare
 
-    if asked.action == "compare":
-        if asked.paired:
+    if args.action == "compare":
+        if args.paired:
             from xp.cli.evaluation import show_paired
 
-            return show_paired(asked)
-        if asked.margin is not None:
+            return show_paired(args)
+        if args.margin is not None:
             raise XpError("--margin is of paired comparisons; add --paired")
-        form = next((name for name in ("csv", "markdown", "json") if getattr(asked, name)), None)
-        compare(asked.outputs, asked.names, form)
-    elif asked.action == "watch":
-        watch(asked.outputs, asked.names)
-    elif asked.action == "resume":
-        where = () if "/" in asked.run else (f"outputs={asked.outputs}",)
+        form = next((name for name in ("csv", "markdown", "json") if getattr(args, name)), None)
+        compare(args.outputs, args.names, form)
+    elif args.action == "watch":
+        watch(args.outputs, args.names)
+    elif args.action == "resume":
+        where = () if "/" in args.run else (f"outputs={args.outputs}",)
         from xp.cli.run_plans import plan_again, run_plans
 
-        return run_plans([plan_again(spec_to_resume(asked.run, [*asked.overrides, *where]))])
-    elif asked.action == "episode":
+        return run_plans([plan_again(spec_to_resume(args.run, [*args.overrides, *where]))])
+    elif args.action == "episode":
         from xp.cli.episode import show_episode
 
-        return show_episode(asked)
-    elif asked.action == "list":
-        show_all(asked.outputs, asked.words, as_json=asked.json)
-    elif asked.action == "tag":
-        for place in named_runs(asked.outputs, [asked.run], rooms=(ROOM, EVALUATIONS)):
-            notes = change_notes(place, asked.words, removes=asked.remove, note=asked.note)
+        return show_episode(args)
+    elif args.action == "list":
+        show_all(args.outputs, args.words, as_json=args.json)
+    elif args.action == "tag":
+        for place in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
+            notes = change_notes(place, args.words, removes=args.remove, note=args.note)
             print(shown(f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"))
     else:
-        run = run_directory(asked.outputs, asked.run)
-        match asked.action:
+        run = run_directory(args.outputs, args.run)
+        match args.action:
             case "recipe":
-                print(recipe(run, asked.config_dir), end="")
+                print(recipe(run, args.config_dir), end="")
             case "show":
-                show(run, as_json=asked.json)
+                show(run, as_json=args.json)
             case "diagnose":
-                return show_diagnosis(run, as_json=asked.json)
+                return show_diagnosis(run, as_json=args.json)
             case "logs":
                 logs(run.parent.parent, run)
             case "fetch":
-                print(fetch(run, with_checkpoints=asked.checkpoints))
+                print(fetch(run, with_checkpoints=args.checkpoints))
             case "cancel":
                 print(cancel(run))
             case "trust":
@@ -146,8 +146,12 @@ def evaluations_of(run: Path) -> list[str]:
     """A run's evaluations by `xp eval`, one line each; they have their own records."""
     from xp.evaluation.records import line_of, summaries
 
-    found = summaries(run.parent.parent)
-    return [f"evaluation {line_of(one)}" for one in found if one.summary is not None and one.summary["run"] == run.name]
+    evaluations = summaries(run.parent.parent)
+    return [
+        f"evaluation {line_of(one)}"
+        for one in evaluations
+        if one.summary is not None and one.summary["run"] == run.name
+    ]
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -229,8 +233,8 @@ def logs(outputs: Path, run: Path) -> None:
             _show_new(tails.setdefault(file, Tail(file)))
         if is_over or not is_read():
             break
-        asked = time.monotonic()
-        while time.monotonic() - asked < ASK_S and is_read():
+        began = time.monotonic()
+        while time.monotonic() - began < ASK_S and is_read():
             time.sleep(LOOK_S)
             for tail in tails.values():
                 _show_new(tail)
@@ -263,11 +267,11 @@ def cancel(run: Path) -> str:
     end = time.monotonic() + PATIENCE_S
     while detached.current(run).status is RunStatus.RUNNING and time.monotonic() < end:
         time.sleep(LOOK_S)
-    asked = f"asked for the end of job {', '.join(jobs)}"
+    answer = f"asked for the end of job {', '.join(jobs)}"
     if detached.current(run).status is not RunStatus.RUNNING:
-        return f"{asked}: {read_record(run).attempts[-1].status}"
+        return f"{answer}: {read_record(run).attempts[-1].status}"
     detached.abandon(run)
-    return f"{asked}; this was not confirmed, so check there before you resume: {read_record(run).attempts[-1].status}"
+    return f"{answer}; this was not confirmed, so check there before you resume: {read_record(run).attempts[-1].status}"
 
 
 def fetch(run: Path, *, with_checkpoints: bool) -> str:
@@ -357,18 +361,18 @@ def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
 
 def show_diagnosis(run: Path, *, as_json: bool) -> int:
     """Print the verdict on a run; returns its exit code."""
-    found = diagnose(run, detached.current(run))
+    diagnosis = diagnose(run, detached.current(run))
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
-        return found.code
-    print(shown(f"{found.run}: {found.verdict.value}: {found.reason}"))
-    for one in found.symptoms:
+        print(json.dumps(asdict(diagnosis), indent=2))
+        return diagnosis.code
+    print(shown(f"{diagnosis.run}: {diagnosis.verdict.value}: {diagnosis.reason}"))
+    for one in diagnosis.symptoms:
         print(shown(f"  {one.severity.value:<6} {one.rule}, step {one.step}: {one.found}."))
         print(shown(f"         {one.cause}"))
         print(shown(f"         {one.change}"))
-    if not found.symptoms:
+    if not diagnosis.symptoms:
         print("  no symptom was found")
-    return found.code
+    return diagnosis.code
 
 
 WATCH_S: Final = 1.0
@@ -414,9 +418,9 @@ def _print_changes(chosen: Sequence[Path], look_s: float) -> None:
     while True:
         rows = {run: _watched_row(run, _plain_cells) for run in chosen}
         for run, row in rows.items():
-            told = row[:-1]  # without the time left, which always changes
-            if before.get(run) != told:
-                before[run] = told
+            printed = row[:-1]  # without the time left, which always changes
+            if before.get(run) != printed:
+                before[run] = printed
                 print("\t".join(row), flush=True)
         if not is_read() or all(row[1] != RunStatus.RUNNING.value for row in rows.values()):
             return
@@ -435,28 +439,28 @@ def _watch_table(chosen: Sequence[Path]) -> Any:
     return table
 
 
-def _plain_cells(found: RunProgress | None) -> Row:
-    if found is None:
+def _plain_cells(progress: RunProgress | None) -> Row:
+    if progress is None:
         return ("-", "-", "-", "-")
-    rewards = [value for _, value in found.rewards]
+    rewards = [value for _, value in progress.rewards]
     return (
-        "-" if found.share is None else f"{found.share:.2f}",
-        f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
+        "-" if progress.share is None else f"{progress.share:.2f}",
+        f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step),
         f"{rewards[-1]:.3f}" if rewards else "-",
-        "-" if found.seconds_left is None else f"{found.seconds_left:.0f}",
+        "-" if progress.seconds_left is None else f"{progress.seconds_left:.0f}",
     )
 
 
-def _cells(found: RunProgress | None) -> Row:
-    if found is None:
+def _cells(progress: RunProgress | None) -> Row:
+    if progress is None:
         return ("", "", "", "", "")
-    rewards = [value for _, value in found.rewards]
+    rewards = [value for _, value in progress.rewards]
     return (
-        "" if found.share is None else bar(found.share),
-        f"{found.step}/{found.num_steps}" if found.num_steps else str(found.step),
+        "" if progress.share is None else bar(progress.share),
+        f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step),
         f"{rewards[-1]:.3f}" if rewards else "",
         sparkline(rewards, CURVE_WIDTH),
-        "" if found.seconds_left is None else clock(found.seconds_left),
+        "" if progress.seconds_left is None else clock(progress.seconds_left),
     )
 
 

@@ -69,17 +69,17 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
         return ""
     cells = {column.name: [_short(column, _cell(column, row)) for row in rows] for column in columns}
     widths = {name: max(len(name), *map(len, found)) for name, found in cells.items()}
-    kept = sorted(columns, key=lambda column: column.rank)
-    while len(kept) > 1 and kept[-1].rank and _width(kept, widths) > width:
-        kept.pop()
-    shown_columns = [column for column in columns if column in kept]
+    chosen = sorted(columns, key=lambda column: column.rank)
+    while len(chosen) > 1 and chosen[-1].rank and _width(chosen, widths) > width:
+        chosen.pop()
+    shown_columns = [column for column in columns if column in chosen]
     lines = [[one_line(column.name) for column in shown_columns]]
     lines += [[cells[column.name][index] for column in shown_columns] for index in range(len(rows))]
     text = "".join(
         GAP.join(cell.ljust(widths[c.name]) for cell, c in zip(line, shown_columns, strict=True)).rstrip() + "\n"
         for line in lines
     )
-    left_out = [column.name for column in columns if column not in kept]
+    left_out = [column.name for column in columns if column not in chosen]
     rest = f"not shown: {', '.join(left_out)} (--json has everything)"
     return text + (f"{wrapped(rest)}\n" if left_out else "")
 

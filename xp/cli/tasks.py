@@ -30,33 +30,33 @@ COLUMNS: Final = (
 )
 
 
-def tasks_command(asked: Namespace) -> int:
+def tasks_command(args: Namespace) -> int:
     """Runs one command on the store below the outputs root; raises XpError."""
-    store = asked.outputs / STORE
-    if asked.action == "profile":
+    store = args.outputs / STORE
+    if args.action == "profile":
         from xp.cli.evaluation import profile_command
 
-        return profile_command(asked)
-    if asked.action == "list":
-        if sys.stdout.isatty() and not asked.json:
+        return profile_command(args)
+    if args.action == "list":
+        if sys.stdout.isatty() and not args.json:
             print(f"task sets in {store}")
-        show_table(COLUMNS, [_row(item) for item in list_sets(store)], as_json=asked.json)
-    elif asked.action == "show":
-        purpose = None if asked.purpose is None else Purpose(asked.purpose)
-        for row in show_tasks(find_set(store, asked.key), asked.num_tasks, purpose, asked.task):
+        show_table(COLUMNS, [_row(item) for item in list_sets(store)], as_json=args.json)
+    elif args.action == "show":
+        purpose = None if args.purpose is None else Purpose(args.purpose)
+        for row in show_tasks(find_set(store, args.key), args.num_tasks, purpose, args.task):
             _print_task(row)
             if not is_read():
                 break
-    elif asked.action == "verify":
-        keys = asked.keys or [item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")]
-        return _verify(store, keys, as_json=asked.json)
+    elif args.action == "verify":
+        keys = args.keys or [item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")]
+        return _verify(store, keys, as_json=args.json)
     else:
         others = [item.path.name for item in list_sets(store) if item.state == OTHER]
-        rows = [_row(item) for item in prune(store, asked.keep, is_dry=not asked.yes)]
-        if asked.json:
-            print(json.dumps([row | {"removed": asked.yes} for row in rows], indent=2))
+        rows = [_row(item) for item in prune(store, args.keep, is_dry=not args.yes)]
+        if args.json:
+            print(json.dumps([row | {"removed": args.yes} for row in rows], indent=2))
             return ExitCode.OK
-        print("removed" if asked.yes else "would be removed (add --yes to do it)")
+        print("removed" if args.yes else "would be removed (add --yes to do it)")
         show_table(COLUMNS, rows)
         if others:
             print(shown(f"left alone, since xp did not make them: {', '.join(others)}"))
@@ -68,10 +68,10 @@ def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
     results: list[dict[str, Any]] = []
     for key in keys:
         try:
-            found = verify_set(find_set(store, key))
-            num_tasks = sum(found.num_tasks(purpose) for purpose in Purpose)
-            results.append({"set": found.key, "is_whole": True, "tasks": num_tasks, "fault": None})
-            line = f"{found.key}: whole, {counted(num_tasks, 'task')}"
+            verified = verify_set(find_set(store, key))
+            num_tasks = sum(verified.num_tasks(purpose) for purpose in Purpose)
+            results.append({"set": verified.key, "is_whole": True, "tasks": num_tasks, "fault": None})
+            line = f"{verified.key}: whole, {counted(num_tasks, 'task')}"
         except XpError as error:
             results.append({"set": key, "is_whole": False, "tasks": None, "fault": str(error)})
             line = f"{key}: {error}"

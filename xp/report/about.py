@@ -40,14 +40,14 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     commit = f", commit {origin.commit[:10]}" if origin.commit else ""
     changed = " (with changes)" if origin.is_dirty else ""
     versions = ", ".join(f"{name} {version or 'absent'}" for name, version in origin.versions.items())
-    found = [
+    rows = [
         ("started", first.started),
         ("ended", last.ended or "not yet"),
         ("attempts", str(len(record.attempts))),
         ("code", f"xp {origin.xp}{commit}{changed}, Python {origin.python}"),
         ("packages", versions),
     ]
-    return [(name, page_name(value)) for name, value in found]
+    return [(name, page_name(value)) for name, value in rows]
 
 
 def stages(record: RunRecord) -> list[dict[str, Any]]:

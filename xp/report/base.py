@@ -23,20 +23,20 @@ def differences(spec: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, str]
     return name, difference(flat(base), flat(spec))
 
 
-def difference(base: Mapping[str, str], own: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def difference(base: Mapping[str, str], values: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Keys whose values differ, with both."""
-    keys = dict.fromkeys([*own, *base])
-    pairs = ((key, base.get(key, MISSING), own.get(key, MISSING)) for key in keys)
+    keys = dict.fromkeys([*values, *base])
+    pairs = ((key, base.get(key, MISSING), values.get(key, MISSING)) for key in keys)
     return [(key, one, other) for key, one, other in pairs if one != other]
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:
     """Dotted keys of a nested mapping with their values as text for a page."""
     if isinstance(value, Mapping) and value:
-        found: dict[str, str] = {}
+        leaves: dict[str, str] = {}
         for key, below in value.items():
-            found |= flat(below, f"{path}.{page_name(key)}" if path else page_name(key))
-        return found
+            leaves |= flat(below, f"{path}.{page_name(key)}" if path else page_name(key))
+        return leaves
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return {path: page_text(text, MAX_VALUE).text}
 
@@ -45,20 +45,20 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The base of a spec: a recipe, found by the run's name, else the options, found by the names of the sections."""
     name = str(spec.get("name"))
     if is_name(name) and name in options("recipes"):
-        found = _composed((f"recipes={name}",))
-        if found is not None:
-            return f"the recipe {name}", found
+        base = _composed((f"recipes={name}",))
+        if base is not None:
+            return f"the recipe {name}", base
     chosen = tuple(f"{group}={option}" for group, option in options_of(spec, ()).items())
     for words in (chosen, tuple(word for word in chosen if not word.startswith("env="))):
-        if (found := _composed(words)) is not None:
-            return f"the defaults with {' '.join(words)}", found
+        if (base := _composed(words)) is not None:
+            return f"the defaults with {' '.join(words)}", base
     return "the defaults", _composed(()) or {}
 
 
 @cache
 def _composed(words: tuple[str, ...]) -> Mapping[str, Any] | None:
     try:
-        found: Mapping[str, Any] = compose(words).model_dump(mode="json")
+        container: Mapping[str, Any] = compose(words).model_dump(mode="json")
     except XpError:
         return None
-    return found
+    return container

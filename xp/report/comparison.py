@@ -24,12 +24,16 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
     """Compares several runs for a page; None for one."""
     if len(runs) < 2:
         return None
-    own = [flat({key: value for key, value in spec.items() if key not in UNIMPORTANT}) for spec in specs]
-    keys = [key for key in dict.fromkeys(key for one in own for key in one) if len({one.get(key) for one in own}) > 1]
+    flat_specs = [flat({key: value for key, value in spec.items() if key not in UNIMPORTANT}) for spec in specs]
+    keys = [
+        key
+        for key in dict.fromkeys(key for one in flat_specs for key in one)
+        if len({one.get(key) for one in flat_specs}) > 1
+    ]
     pairs, reasons = _pairs(runs)
     return {
         "keys": keys,
-        "values": [[one.get(key, MISSING) for key in keys] for one in own],
+        "values": [[one.get(key, MISSING) for key in keys] for one in flat_specs],
         "groups": _groups(specs),
         "pairs": [paired(one) for one in pairs],
         "not_paired": reasons,
@@ -38,17 +42,17 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
 
 def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Groups of the numbers of runs whose specs differ only by the seed."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         digest = spec_digest({key: value for key, value in spec.items() if key not in ("seed", "name")})
-        found.setdefault(digest, []).append(number)
-    return list(found.values())
+        groups.setdefault(digest, []).append(number)
+    return list(groups.values())
 
 
 def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
     """Compares each run with the first on the same held-out tasks, with Holm's adjustment; and reasons for
     omissions."""
-    found: list[Paired] = []
+    pairs: list[Paired] = []
     reasons: list[str] = []
     first: NamedResult | None = None
     for run in runs:
@@ -57,9 +61,9 @@ def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
             if first is None:
                 first = result
             else:
-                found.append(compare_named(first, result, default_margin()))
+                pairs.append(compare_named(first, result, default_margin()))
         except (XpError, KeyError, TypeError, ValueError) as error:
             reasons.append(page_name(str(error).splitlines()[0]))
             if first is None:
                 break
-    return holm(found), reasons
+    return holm(pairs), reasons

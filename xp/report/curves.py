@@ -42,13 +42,13 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
         if row.phase == TRAIN and row.attempt == last[TRAIN, row.step] and row.reward is not None:
             steps.setdefault(row.step, {}).setdefault(row.task, []).append(row.reward)
     limits = reward_limits(row.reward for row in index.rows)
-    found: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
+    columns: dict[str, list[float | None]] = {"step": [], "value": [], "low": [], "high": []}
     for step in sorted(steps):
         estimate = bounded(mean(list(steps[step].values())), limits)
         if estimate is not None:
-            for name, value in zip(found, (step, estimate.value, estimate.low, estimate.high), strict=True):
-                found[name].append(None if value is None else round(value, 6))
-    return found
+            for name, value in zip(columns, (step, estimate.value, estimate.low, estimate.high), strict=True):
+                columns[name].append(None if value is None else round(value, 6))
+    return columns
 
 
 def tool_calls(index: EpisodeIndex) -> dict[str, Any]:

@@ -121,9 +121,9 @@ class EvaluationPage(RunPage):
 
     def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
         """As of a run; `metrics`, `stages` and `plan` are empty, and `held_out` has the model's result as `after`."""
-        found = listed(self.run)
-        summary = found.summary
-        status = "unreadable" if found.fault else "stopped" if summary is None else summary["status"]
+        evaluation = listed(self.run)
+        summary = evaluation.summary
+        status = "unreadable" if evaluation.fault else "stopped" if summary is None else summary["status"]
         known = {} if summary is None else {**summary, **summary["playing"], **summary["usage"]}
         names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
         facts = [(name.replace("_", " "), page_name(known[name])) for name in names if known.get(name) is not None]
@@ -136,7 +136,7 @@ class EvaluationPage(RunPage):
             "facts": [*facts, *_notes(self.run)],
             "verdict": {
                 "word": page_name(status),
-                "sentence": page_name(line_of(found).split("  ", 2)[-1]),
+                "sentence": page_name(line_of(evaluation).split("  ", 2)[-1]),
                 "symptoms": [],
             },
             "spec": list(flat(self.spec).items()),
@@ -163,10 +163,10 @@ def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
     if reward is None:
         return {}
     num_void = figures["num_void"]
-    found = {"reward_mean": reward["value"], "reward_stderr": reward["stderr"], "label": "", "num_void": num_void}
-    found |= {"num_scored": figures["num_episodes"] - num_void, "num_tasks": reward["num_tasks"]}
-    found |= {"low": reward["low"], "high": reward["high"], "pass_share": passes and passes["value"]}
-    return {"after": found}
+    values = {"reward_mean": reward["value"], "reward_stderr": reward["stderr"], "label": "", "num_void": num_void}
+    values |= {"num_scored": figures["num_episodes"] - num_void, "num_tasks": reward["num_tasks"]}
+    values |= {"low": reward["low"], "high": reward["high"], "pass_share": passes and passes["value"]}
+    return {"after": values}
 
 
 def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -195,7 +195,7 @@ def report(
         tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
     """
     extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
-    found: list[dict[str, Any]] = []
+    page_data: list[dict[str, Any]] = []
     chunks: dict[str, bytes] = {}
     pages = [page_of(run, with_episodes=extent is not Extent.NONE) for run in runs]
     for number, one in enumerate(pages):
@@ -207,8 +207,8 @@ def report(
             chunks[f"chunk-{number}-{place}"] = compressed(texts)
         if tokens:
             chunks |= _token_chunks(one, number, chunk_of)
-        found.append(one.data(chunk_of=chunk_of))
-    return title_of_page(runs), frame(found, comparison(runs, [one.spec for one in pages])), chunks
+        page_data.append(one.data(chunk_of=chunk_of))
+    return title_of_page(runs), frame(page_data, comparison(runs, [one.spec for one in pages])), chunks
 
 
 def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dict[str, bytes]:
@@ -216,11 +216,11 @@ def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dic
     from xp.report.tokens import TokenReader
 
     reader = TokenReader(one.run)
-    found: dict[int, dict[int, Any]] = {}
+    by_chunk: dict[int, dict[int, Any]] = {}
     for row, record in zip(chunk_of, one.index.records(chunk_of), strict=True):
-        found.setdefault(chunk_of[row], {})[row] = reader.tokens(record, one.index.file_of(row))
-    ids = {token for rows in found.values() for row in rows.values() for token in row["ids"]}
-    chunks = {f"tokens-{number}-{place}": compressed(rows) for place, rows in found.items()}
+        by_chunk.setdefault(chunk_of[row], {})[row] = reader.tokens(record, one.index.file_of(row))
+    ids = {token for rows in by_chunk.values() for row in rows.values() for token in row["ids"]}
+    chunks = {f"tokens-{number}-{place}": compressed(rows) for place, rows in by_chunk.items()}
     return chunks | {f"tokens-{number}-names": compressed(reader.names(ids))}
 
 

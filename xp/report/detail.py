@@ -55,25 +55,25 @@ def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
         function = call["function"]
         parts.append(f"call {function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}")
     text = page_text("\n".join(filter(None, parts)), most)
-    found = {"role": page_name(message["role"]), "content": text.text}
-    return found | ({"left_out": text.left_out} if text.left_out else {})
+    message_data = {"role": page_name(message["role"]), "content": text.text}
+    return message_data | ({"left_out": text.left_out} if text.left_out else {})
 
 
 def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
+    call_data: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
     if "malformed" in call:
-        found["malformed"] = page_text(str(call["malformed"]), most).text
+        call_data["malformed"] = page_text(str(call["malformed"]), most).text
     elif call.get("answer"):
-        found["answer"] = True
+        call_data["answer"] = True
     else:
-        found |= {"name": page_name(call.get("name", "")), "arguments": _written(call.get("arguments"), most)}
+        call_data |= {"name": page_name(call.get("name", "")), "arguments": _written(call.get("arguments"), most)}
     if (result := call.get("result")) is not None:
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
-        found["result"] = {"reward": result["reward"], **flags}
+        call_data["result"] = {"reward": result["reward"], **flags}
         place = call.get("message")
         if place is None or messages[place]["content"] != result["text"]:
-            found["result"]["text"] = page_text(result["text"], most).text
-    return found
+            call_data["result"]["text"] = page_text(result["text"], most).text
+    return call_data
 
 
 def _written(value: Any, most: int | None) -> str:

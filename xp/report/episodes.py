@@ -98,11 +98,11 @@ class EpisodeIndex:
 
     def last_attempt_of(self) -> dict[tuple[str, int], int]:
         """Phase and step -> last attempt that played it; earlier attempts' episodes were replaced."""
-        found: dict[tuple[str, int], int] = {}
+        attempts: dict[tuple[str, int], int] = {}
         for row in self.rows:
             key = (row.phase, row.step)
-            found[key] = max(found.get(key, 0), row.attempt)
-        return found
+            attempts[key] = max(attempts.get(key, 0), row.attempt)
+        return attempts
 
     def _read_on(self, file: Path) -> None:
         attempt, offset = _attempt_of(self._run, file), self._read_to.get(file, 0)

@@ -121,14 +121,14 @@ class Listing:
 def _stamp(place: Path) -> tuple[int, ...]:
     """Times and sizes of the files that change with a run's record, an evaluation's result, or notes."""
     is_run = place.parent.name == RUNS
-    found: list[int] = []
+    numbers: list[int] = []
     for name in (FILE if is_run else SUMMARY, NOTES):
         try:
             one = (place / name).stat()
-            found += [one.st_mtime_ns, one.st_size]
+            numbers += [one.st_mtime_ns, one.st_size]
         except OSError:
-            found += [0, 0]
-    return tuple(found)
+            numbers += [0, 0]
+    return tuple(numbers)
 
 
 def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
@@ -168,12 +168,12 @@ def _judged(place: Path, entry: _Entry) -> _Entry:
         return replace(entry, is_judged=True)
     changes: dict[str, Any] = {}
     try:
-        found = diagnose(place, entry.record, NO_TOOLS)
-        if found.verdict is RunVerdict.FLAT:
-            found = diagnose(place, entry.record)
+        diagnosis = diagnose(place, entry.record, NO_TOOLS)
+        if diagnosis.verdict is RunVerdict.FLAT:
+            diagnosis = diagnose(place, entry.record)
         is_killed = entry.record.status is RunStatus.RUNNING
-        reason = f"the run is {entry.row.status}" if is_killed else found.reason
-        changes = {"verdict": found.verdict.value, "sentence": page_name(reason)}
+        reason = f"the run is {entry.row.status}" if is_killed else diagnosis.reason
+        changes = {"verdict": diagnosis.verdict.value, "sentence": page_name(reason)}
     except XpError as error:
         changes = {"verdict": RunVerdict.INCOMPLETE.value, "sentence": page_name(error)}
     for name, result in (("before", entry.row.untrained), ("after", entry.row.result)):
@@ -184,13 +184,13 @@ def _judged(place: Path, entry: _Entry) -> _Entry:
 
 def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     request = as_dict(json_of(place / REQUEST, ExitCode.RUN_DIR, below=place))
-    found = listed(place)
-    summary = found.summary or {}
-    status = "unreadable" if found.fault else summary.get("status", "unfinished")
+    evaluation = listed(place)
+    summary = evaluation.summary or {}
+    status = "unreadable" if evaluation.fault else summary.get("status", "unfinished")
     reward = as_dict(as_dict(summary.get("summary")).get("reward"))
     began, ended = summary.get("started"), summary.get("ended")
     model = as_dict(request.get("model")).get("name")
-    row = RunRow(place.name, env=str(request["env"]), model=str(model), status=str(status), note=found.fault)
+    row = RunRow(place.name, env=str(request["env"]), model=str(model), status=str(status), note=evaluation.fault)
     row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
     data = _data(place, row, None) | {
         "after": [reward["value"], reward["low"], reward["high"]] if reward else None,

@@ -23,11 +23,11 @@ from xp.run_records.record import RunRecord, RunStatus
 def results(run: Path) -> dict[str, Any]:
     """Results `before` and `after` from the evaluation's file; `problem` if it cannot be read."""
     try:
-        found = held_out(run)
+        by_model = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
     return {
-        name: asdict(one) | dict(zip(("low", "high"), interval_of(one), strict=True)) for name, one in found.items()
+        name: asdict(one) | dict(zip(("low", "high"), interval_of(one), strict=True)) for name, one in by_model.items()
     }
 
 
@@ -49,18 +49,18 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
         tools: use of tools, if the trajectories were read already.
     """
     try:
-        found = diagnose(run, record, tools)
+        diagnosis = diagnose(run, record, tools)
     except XpError as error:
         return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
     try:
         pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
         pair = None
-    reason = f"the run is {status}" if record.status is RunStatus.RUNNING else found.reason
+    reason = f"the run is {status}" if record.status is RunStatus.RUNNING else diagnosis.reason
     page = {
-        "word": found.verdict,
+        "word": diagnosis.verdict,
         "sentence": page_name(reason),
-        "symptoms": [page_name(f"{one.rule}: {one.text()}") for one in found.symptoms],
+        "symptoms": [page_name(f"{one.rule}: {one.text()}") for one in diagnosis.symptoms],
     }
     if pair is None:
         return page
@@ -72,5 +72,5 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
 
 def paired(pair: Paired) -> dict[str, Any]:
     """Data of a comparison for a page."""
-    found = asdict(pair)
-    return found | {name: page_name(found[name]) for name in ("first", "second", "verdict")}
+    values = asdict(pair)
+    return values | {name: page_name(values[name]) for name in ("first", "second", "verdict")}

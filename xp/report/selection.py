@@ -35,11 +35,11 @@ def chosen(rows: Sequence[EpisodeRow], extent: Extent) -> dict[Group, list[int]]
     if extent is Extent.NONE:
         return {}
     pairs = set(_pairs(rows))
-    found = {}
+    by_group = {}
     for group, numbers in groups.items():
         picked = _of_step(rows, numbers) | (pairs & set(numbers))
-        found[group] = sorted(picked)
-    return found
+        by_group[group] = sorted(picked)
+    return by_group
 
 
 def ranked(rows: Sequence[EpisodeRow], numbers: Iterable[int]) -> list[int]:
@@ -49,14 +49,14 @@ def ranked(rows: Sequence[EpisodeRow], numbers: Iterable[int]) -> list[int]:
 
 
 def _of_step(rows: Sequence[EpisodeRow], numbers: Sequence[int]) -> set[int]:
-    found = {number for number in numbers if rows[number].reward is None}
+    chosen_rows = {number for number in numbers if rows[number].reward is None}
     order = ranked(rows, numbers)
     if order:
         tasks = {rows[number].task for number in (order[0], order[len(order) // 2], order[-1])}
-        found |= {number for number in numbers if rows[number].task in tasks}
-    found |= set([number for number in numbers if rows[number].status == "truncated"][:1])
-    found |= set([number for number in numbers if rows[number].malformed][:1])
-    return found
+        chosen_rows |= {number for number in numbers if rows[number].task in tasks}
+    chosen_rows |= set([number for number in numbers if rows[number].status == "truncated"][:1])
+    chosen_rows |= set([number for number in numbers if rows[number].malformed][:1])
+    return chosen_rows
 
 
 def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
@@ -73,11 +73,11 @@ def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
 def _by_task(rows: Sequence[EpisodeRow], phase: str) -> Mapping[str, list[int]]:
     """Task -> numbers of its rows, from the last attempt that played it."""
     last = max((row.attempt for row in rows if row.phase == phase), default=0)
-    found: dict[str, list[int]] = {}
+    by_task: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
         if row.phase == phase and row.attempt == last and row.reward is not None:
-            found.setdefault(row.task, []).append(number)
-    return found
+            by_task.setdefault(row.task, []).append(number)
+    return by_task
 
 
 def _mean(rows: Sequence[EpisodeRow], numbers: Sequence[int]) -> float:

@@ -114,10 +114,10 @@ class View:
 
     def search(self, request: Request) -> Response:
         """Numbers of the episodes with a text."""
-        wanted = request.query_params.get("text", "").lower()
+        searched = request.query_params.get("text", "").lower()
         index = self._page(request).index
         numbers = range(len(index.rows))
-        return JSONResponse({"rows": [one for one in numbers if wanted in said_in(index.record(one)).lower()]})
+        return JSONResponse({"rows": [one for one in numbers if searched in said_in(index.record(one)).lower()]})
 
     def _places(self, request: Request) -> Sequence[Path]:
         """Directories of the runs that the query names; without a name, those of the command line."""
@@ -154,31 +154,33 @@ class View:
         """
 
         def guarded(request: Request) -> Response:
-            own, port = f"{COOKIE}_{request.url.port}", request.scope["server"][1]
+            cookie, port = f"{COOKIE}_{request.url.port}", request.scope["server"][1]
             hosts, headers = [f"{HOST}:{port}", f"localhost:{port}"], request.headers
             if headers.get("host", "").lower() not in hosts:
-                found: Response = PlainTextResponse("the Host header must be this server's own address and port\n", 421)
+                response: Response = PlainTextResponse(
+                    "the Host header must be this server's own address and port\n", 421
+                )
             elif headers.get("origin", "").lower() not in ("", *(f"http://{host}" for host in hosts)):
-                found = PlainTextResponse("this server answers no page of another origin\n", 403)
+                response = PlainTextResponse("this server answers no page of another origin\n", 403)
             elif self._is_token(request.query_params.get("token", "")) and request.url.path == "/":
-                found = RedirectResponse("/", 303)
-                found.set_cookie(own, self._token, httponly=True, samesite="strict")
-            elif not self._is_token(request.cookies.get(own, "")):
-                found = PlainTextResponse("open the address that `python -m xp view` printed, with its token\n", 401)
+                response = RedirectResponse("/", 303)
+                response.set_cookie(cookie, self._token, httponly=True, samesite="strict")
+            elif not self._is_token(request.cookies.get(cookie, "")):
+                response = PlainTextResponse("open the address that `python -m xp view` printed, with its token\n", 401)
             else:
                 try:
-                    found = answer(request)
+                    response = answer(request)
                 except XpError as error:
-                    found = PlainTextResponse(str(error), 400)
-            found.headers.update(
+                    response = PlainTextResponse(str(error), 400)
+            response.headers.update(
                 HEADERS | {"Content-Security-Policy": f"{policy(is_live=True)}; frame-ancestors 'none'"}
             )
-            return found
+            return response
 
         return guarded
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
 
 
 def serve(outputs: Path, runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:

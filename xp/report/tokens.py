@@ -76,8 +76,8 @@ class TokenReader:
 def token_view(run: Path, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """An episode's tokens with their texts; raises XpError as TokenReader does."""
     reader = TokenReader(run)
-    found = reader.tokens(record, file)
-    return found | {"names": reader.names(found["ids"])}
+    content = reader.tokens(record, file)
+    return content | {"names": reader.names(content["ids"])}
 
 
 def no_tokens(note: str) -> dict[str, Any]:
@@ -86,26 +86,26 @@ def no_tokens(note: str) -> dict[str, Any]:
 
 
 def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
-    found, is_trained = [0], False
+    lengths, is_trained = [0], False
     for _, own in pieces:
         if own != is_trained:
-            found.append(0)
+            lengths.append(0)
             is_trained = own
-        found[-1] += 1
-    return found
+        lengths[-1] += 1
+    return lengths
 
 
 def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator[tuple[int, bool]]:
     messages: Sequence[Any] = record["messages"]
-    own = own_turns(record)
-    yield from ((one, False) for one in chat.prompt(messages[: own[0] if own else len(messages)], tools))
-    for turn, place in enumerate(own):
+    turns = own_turns(record)
+    yield from ((one, False) for one in chat.prompt(messages[: turns[0] if turns else len(messages)], tools))
+    for turn, place in enumerate(turns):
         written = list(chat.tokenizer(messages[place]["content"], add_special_tokens=False)["input_ids"])
         yield from ((one, True) for one in (*written, chat.end_id))
-        if turn + 1 < len(own):
+        if turn + 1 < len(turns):
             names = [str(call["name"]) for call in record["tool_calls"] if call.get("turn") == turn and "name" in call]
-            said = messages[place + 1 : own[turn + 1]]
-            yield from ((one, False) for one in chat.reply(said, last_id=chat.end_id, tools=names))
+            replies = messages[place + 1 : turns[turn + 1]]
+            yield from ((one, False) for one in chat.reply(replies, last_id=chat.end_id, tools=names))
 
 
 @lru_cache(maxsize=4)
