@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,16 +102,60 @@ def test_a_step_that_was_played_again_counts_once(tmp_path: Path) -> None:
     assert [one.outcome.reward for one in rescore(run, {})] == [1.0, 1.0, None, 0.5]
 
 
-def test_two_runs_are_compared_by_one_rule(tmp_path: Path) -> None:
-    sides = [
-        rescore(leave_run(tmp_path, name, ("evaluate/after", 0, 1, tasks)), {"env.reward.reduction": "max"})
-        for name, tasks in (("a", FIRST), ("b", SECOND))
-    ]
-    pair = compared(("a", "b"), sides[0], sides[1], compose(OVERRIDES), 0.03)
+SCORED_BY = {"env.reward_fn": {"rules:calls": 1.0}, "code of rules:calls": "1", "env.reward.reduction": "sum"}
+
+
+def leave_evaluations(outputs: Path, scored_by: Mapping[str, Any] = SCORED_BY, content: str = "c") -> tuple[Path, Path]:
+    """Two evaluated runs; the second one's scoring, and the content of its second task."""
+    places = []
+    for name, tasks, scoring, last in (("a", FIRST, SCORED_BY, "c"), ("b", SECOND, scored_by, content)):
+        run = leave_run(outputs, name, ("evaluate/after", 0, 1, tasks))
+        rewards = {f"multiply/train/{index}": [0.0, 0.0] for index in tasks}
+        after = {"reward_mean": 0.0, "pass_threshold": 1.0, "tasks": rewards}
+        hashes = dict(zip(rewards, ("c", last), strict=True))
+        value = {"results": {"after": after}, "task_hashes": hashes, "scoring": {"multiply": scoring}}
+        (run / "attempt_1/evaluate/evaluation.json").write_text(json.dumps(value))
+        places.append(run)
+    return places[0], places[1]
+
+
+def test_two_runs_with_other_rewards_are_compared_by_one_rule(tmp_path: Path) -> None:
+    other = {"env.reward_fn": None, "env.reward.reduction": "last"}
+    runs = leave_evaluations(tmp_path, other)
+    first, second = (rescore(run, {"env.reward.reduction": "max"}) for run in runs)
+    pair = compared(runs, first, second, compose(OVERRIDES), 0.03)
     assert (pair.first, pair.second, pair.num_tasks) == ("a", "b", 2)
     assert (pair.mean_first, pair.mean_second) == (pytest.approx((0.625 + 0.25) / 2), pytest.approx((1.0 + 0.25) / 2))
     with pytest.raises(XpError, match="a has no episodes of evaluate/before"):
-        compared(("a", "a"), sides[0], sides[0], compose(OVERRIDES), 0.03)
+        compared((runs[0], runs[0]), first, first, compose(OVERRIDES), 0.03)
+
+
+@pytest.mark.parametrize(
+    ("scored_by", "content", "message"),
+    [
+        (SCORED_BY | {"code of rules:calls": "2"}, "c", ""),
+        (SCORED_BY, "d", "a and b: 1 task have another content under the same name"),
+    ],
+)
+def test_runs_with_other_tasks_are_not_compared(
+    scored_by: Mapping[str, Any], content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_evaluations(tmp_path, scored_by, content)
+    code = main(["rescore", "a", "b", f"outputs={tmp_path}", "env.reward.reduction=max"])
+    assert code == (ExitCode.PLAN if message else ExitCode.OK)
+    assert message in capsys.readouterr().err
+
+
+def test_runs_whose_environments_scored_by_other_code_are_not_compared(tmp_path: Path) -> None:
+    runs = leave_evaluations(tmp_path, SCORED_BY | {"env.grader": "other"})
+    file = runs[0] / "attempt_1/evaluate/evaluation.json"
+    value = json.loads(file.read_text())
+    value["scoring"]["multiply"]["env.grader"] = "number"
+    file.write_text(json.dumps(value))
+    sides = [rescore(run, {}) for run in runs]
+    with pytest.raises(XpError, match=r"env\.grader") as caught:
+        compared(runs, sides[0], sides[1], compose(OVERRIDES), 0.03)
+    assert caught.value.code is ExitCode.PLAN
 
 
 @pytest.mark.parametrize(

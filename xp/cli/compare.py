@@ -86,7 +86,7 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
                 {"setting": one.label, "mean": one.mean, "stderr": one.stderr, "n": len(one.seeds)} for one in settings
             ]
             show_table(SETTINGS, rows_of_settings)
-        if (told := sentence(outputs, of_env)) is not None:
-            print(wrapped(one_line(told)))
+        if (verdict := sentence(outputs, of_env)) is not None:
+            print(wrapped(one_line(verdict)))
         if env != envs[-1]:
             print()

@@ -19,7 +19,7 @@ from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
 from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out
-from xp.run_records.record import read_record, took
+from xp.run_records.record import read_record, time_text
 from xp.run_records.run_directory import xp_command
 from xp.tracking.base import tracked_places
 
@@ -210,7 +210,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         and (picture := picture_of(run, file, lambda text: out.print(f"  {text}"))) is not None
     ):
         out.print(f"  reward curve  {picture}")
-    out.print(f"  took          {took(read_record(run), plan.spec.hardware)}")
+    out.print(f"  took          {time_text(read_record(run), plan.spec.hardware)}")
     for line in _symptoms(plan, run) if was_trained else ():
         out.print(f"  {line}", soft_wrap=True)
     if checkpoint is None and (run / "model").exists():

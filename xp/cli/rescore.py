@@ -23,7 +23,7 @@ MOST_ROWS: Final = 12
 def rescore_command(args: Namespace) -> int:
     """Settles recorded episodes of one run, or of two to compare them, by another rule."""
     from xp.composition.points import parse_assignments, validated
-    from xp.evaluation.settings import settings
+    from xp.evaluation.settings import default_margin
     from xp.replay.rescore import compared, rescore, steps
     from xp.run_records.named import named_runs
     from xp.run_records.resume import split_off
@@ -38,13 +38,13 @@ def rescore_command(args: Namespace) -> int:
     episodes = [rescore(run, rule) for run in runs]
     specs = [validated(recorded_spec(run / "spec.yaml"), run.name) for run in runs]
     lines = [list(steps(one, spec)) for one, spec in zip(episodes, specs, strict=True)]
-    ends = runs[0].name, runs[-1].name
+    pair, reason = None, ""
     try:
-        pair = compared(ends, episodes[0], episodes[-1], specs[0], settings({}).eval.margin)
+        pair = compared((runs[0], runs[-1]), episodes[0], episodes[-1], specs[0], default_margin())
     except XpError as error:
-        if error.code is not ExitCode.PLAN:
+        if len(runs) > 1:
             raise
-        pair, reason = None, str(error)
+        reason = str(error)  # of one run, the steps are a result by themselves
     if args.json:
         by_run = {run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)}
         print(json.dumps({"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2))

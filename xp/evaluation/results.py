@@ -54,7 +54,7 @@ def before_and_after(run: Path, margin: float) -> Paired:
 
     The run is given by its directory, since finding a name lists all runs.
     """
-    sides = (_of_run(run, f"{run.name}@0", "before"), _of_run(run, run.name, "after"))
+    sides = (of_run(run, f"{run.name}@0", "before"), of_run(run, run.name, "after"))
     return compare_named(*sides, margin)
 
 
@@ -68,7 +68,7 @@ def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Pair
             " env.reward_fn=null, or with the same env.reward and code",
             ExitCode.PLAN,
         )
-    _check_content(first, other)
+    check_content(first, other)
     return compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
 
 
@@ -102,10 +102,10 @@ def named(outputs: Path, name: str) -> NamedResult:
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
-    return _of_run(run_directory(outputs, run), name, "before" if step else "after")
+    return of_run(run_directory(outputs, run), name, "before" if step else "after")
 
 
-def _of_run(directory: Path, name: str, which: str) -> NamedResult:
+def of_run(directory: Path, name: str, which: str) -> NamedResult:
     """The newest result of the run's own evaluations with each task's rewards."""
     for file in reversed(evaluation_files(directory)):
         result = read_rewards(file, which)
@@ -114,7 +114,7 @@ def _of_run(directory: Path, name: str, which: str) -> NamedResult:
     raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
 
 
-def _check_content(first: NamedResult, other: NamedResult) -> None:
+def check_content(first: NamedResult, other: NamedResult) -> None:
     """Raises XpError(PLAN) if tasks of the same name differ in content."""
     tasks = first.rewards.keys() & other.rewards.keys()
     changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))

@@ -25,10 +25,12 @@ from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, load_shape, shaped
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.paired import Paired, compare
+from xp.evaluation.results import check_content, of_run
 from xp.evaluation.statistics import Rewards
 from xp.planning.episode import episode_config
 from xp.report.episodes import TRAIN, EpisodeIndex, EpisodeRow
 from xp.report.selection import AFTER, BEFORE
+from xp.run_records.held_out import is_of_reward_fn, scoring_differences
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 
@@ -109,20 +111,43 @@ def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]
 
 
 def compared(
-    names: tuple[str, str], first: Sequence[Rescored], second: Sequence[Rescored], spec: RunSpec, margin: float
+    runs: tuple[Path, Path], first: Sequence[Rescored], second: Sequence[Rescored], spec: RunSpec, margin: float
 ) -> Paired:
     """Compares the trained models of two runs, or of one run with the untrained one, by the other rule.
 
     Args:
-        names: of both; equal ones mean one run, before and after training.
+        runs: directories of both; equal ones mean one run, before and after training.
 
     Raises:
-        XpError: (PLAN) an evaluation is missing, or the tasks differ.
+        XpError: (PLAN) an evaluation has no episodes, or the tasks, their contents, or what scored them differ;
+            (RUN_DIR) one of two runs has no evaluation.
     """
-    is_one = names[0] == names[1]
+    names = runs[0].name, runs[1].name
+    is_one = runs[0] == runs[1]
     before = _rewards(names[0], first, BEFORE if is_one else AFTER)
+    after = _rewards(names[1], second, AFTER)
+    if not is_one:
+        _check_scorers(runs)
     labels = (f"{names[0]}@0" if is_one else names[0], names[1])
-    return compare(labels, before, _rewards(names[1], second, AFTER), spec.evaluation.pass_threshold, margin)
+    return compare(labels, before, after, spec.evaluation.pass_threshold, margin)
+
+
+def _check_scorers(runs: tuple[Path, Path]) -> None:
+    """Raises XpError(PLAN) if the runs had other tasks, or if more than the rule of their rewards differs."""
+    first, second = (of_run(run, run.name, "after") for run in runs)
+    scorings = [first.scoring, second.scoring]
+    differences = {
+        key: text
+        for key, text in scoring_differences(scorings).items()
+        if not key.startswith("env.reward.") and not any(is_of_reward_fn(key, one) for one in scorings)
+    }
+    if differences:
+        raise XpError(
+            f"{first.name} and {second.name}: no rule of rewards makes them comparable, since their environments"
+            f" scored by other means: {', '.join(differences.values())}",
+            ExitCode.PLAN,
+        )
+    check_content(first, second)
 
 
 def _rewards(name: str, episodes: Sequence[Rescored], phase: str) -> Rewards:

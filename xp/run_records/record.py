@@ -347,7 +347,7 @@ def _minutes(started: str, ended: str | None) -> float:
     return (end - datetime.fromisoformat(started)).total_seconds() / 60
 
 
-def took(record: RunRecord, hardware: Hardware) -> str:
+def time_text(record: RunRecord, hardware: Hardware) -> str:
     """Time of the run with that of the last attempt's stages, GPU-hours, and the price if it is known."""
     stages = [
         f"{stage.name} {_minutes(stage.started, stage.ended):.1f}"

@@ -49,11 +49,11 @@ def write_sweep(outputs: Path, words: Sequence[str], runs: Sequence[str]) -> Non
 
 def read_sweeps(outputs: Path) -> list[SweepRecord]:
     """The readable records of sweeps."""
-    found = []
+    sweeps = []
     for file in sorted((outputs / SWEEPS).glob("*.json")):
         with suppress(XpError, ValueError):
-            found.append(SweepRecord.from_json(text_of(file, ExitCode.RUN_DIR, below=file.parent)))
-    return found
+            sweeps.append(SweepRecord.from_json(text_of(file, ExitCode.RUN_DIR, below=file.parent)))
+    return sweeps
 
 
 class Standing(StrEnum):
