@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Final
 
 from openreward.environments import Environment, JSONObject, Server, TextBlock, ToolOutput, tool
 from pydantic import BaseModel, ConfigDict, Field
 
+from xp.builtin.model.scripted_play import Player, play
 from xp.builtin.mystery import Game, generate_case
 
 TASKS_VERSION: Final = "1"
@@ -96,6 +98,13 @@ class WhodunitMini(Environment):  # type: ignore[misc]
     async def accuse(self, params: Accusation) -> ToolOutput:
         """End the case."""
         return self._output(self._game.accuse(params.suspect, params.weapon, params.room))
+
+    @staticmethod
+    def solve(messages: Sequence[dict[str, Any]], task: JSONObject) -> tuple[str, dict[str, str]]:
+        """The next call of a detective who asks until nothing is open (sft.data=solve)."""
+        case = generate_case(str(task["split"]), int(str(task["index"])))
+        step = play(case, Player.DILIGENT, random.Random(0))[sum(one["role"] == "assistant" for one in messages)]
+        return step.tool, step.arguments
 
     def _output(self, text: str) -> ToolOutput:
         return ToolOutput(blocks=[TextBlock(text=text)], reward=self._game.reward, finished=self._game.is_over)

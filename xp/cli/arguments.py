@@ -388,6 +388,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command("prepare tasks, train, evaluate (the default command)", _run, "commands:run"),
     "plan": Command("show everything that would run; run nothing", _plan, "commands:plan"),
     "prepare": Command("prepare the tasks only", _sweep, "commands:prepare"),
+    "sft": Command("fine-tune on episodes, without a training (sft.data=...)", _sweep, "commands:sft"),
     "evaluate": Command(
         "play the held-out tasks with a run's model (run=RUN [checkpoint=STEP]) or the spec's",
         _sweep,

@@ -25,6 +25,7 @@ from xp.planning.plan import (
     build_evaluation,
     build_model_evaluation,
     build_preparation,
+    build_sft,
     new_run_id,
 )
 from xp.run_records.resume import spec_to_resume, split_off
@@ -101,6 +102,13 @@ def evaluate(args: Namespace) -> int:
     command = xp_command(words, outputs)
     run_plan(replan(resumed.attempt), is_whole=True, again=True, replan=replan, resume=command)
     return ExitCode.OK
+
+
+def sft(args: Namespace) -> int:
+    """Fine-tunes on episodes, and plays the held-out tasks with the model before and after."""
+    points = points_of(args)
+    plans = [build_sft(point.spec, new_run_id(point.spec)) for point in points]
+    return run_plans(plans, [point.name for point in points])
 
 
 def plan(args: Namespace) -> int:

@@ -190,14 +190,16 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     is_evaluated = any(stage.name == "evaluate" for stage in plan.stages)
     results = read_held_out(file) if is_evaluated else {}
     was_trained = any(stage.name == "train" for stage in plan.stages)
+    was_tuned = any(stage.name == "sft" for stage in plan.stages)
     size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
-    out.print(headed("\nTrained" if was_trained else "\nEvaluated", f" {title(plan)}{size}"))
+    work = "Trained" if was_trained else "Fine-tuned" if was_tuned else "Evaluated"
+    out.print(headed(f"\n{work}", f" {title(plan)}{size}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
-            out.print(f"  held-out reward {label if was_trained else ''} {_reward(results[name])}")
-    checkpoint = checkpoint_of(file) if is_evaluated else None
+            out.print(f"  held-out reward {label if was_trained or was_tuned else ''} {_reward(results[name])}")
+    checkpoint = checkpoint_of(file) if is_evaluated and (was_trained or not was_tuned) else None
     if checkpoint is not None:
         out.print(f"  of the checkpoint {checkpoint}")
     if not is_evaluated:
@@ -213,6 +215,8 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     out.print(f"  took          {time_text(read_record(run), plan.spec.hardware)}")
     for line in _symptoms(plan, run) if was_trained else ():
         out.print(f"  {line}", soft_wrap=True)
+    if was_tuned and (run / "sft").exists():
+        out.print(f"  fine-tuned    {run / 'sft'}")
     if checkpoint is None and (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
     written_report(run, lambda text: out.print(f"  {text}"))

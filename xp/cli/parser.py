@@ -11,13 +11,14 @@ from typing import Final
 from xp.cli.arguments import COMMANDS, EPILOG, Parser
 from xp.errors import XpError, nearest
 
-_SECTIONS: Final = ("env", "model", "algorithm", "training", "evaluation", "backend", "hardware", "launcher")
+_SECTIONS: Final = ("env", "model", "algorithm", "sft", "training", "evaluation", "backend", "hardware", "launcher")
 _KEYS: Final = ("seed", "name", *_SECTIONS)
 """First words of keys, which are not commands."""
 _WORK: Final = frozenset(
     [
         "run",
         "prepare",
+        "sft",
         "evaluate",
         "eval",
         "search",

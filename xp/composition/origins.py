@@ -82,7 +82,7 @@ def _marks_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark,
     return ()
 
 
-ALTERNATIVES = (("training.num_steps", "training.epochs"),)
+ALTERNATIVES = (("training.num_steps", "training.epochs"), ("sft.num_updates", "sft.epochs"))
 """Pairs of keys of which one is null. The schema refuses a spec in which one file, or the command line, sets both."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xp.envs.base import Message, ProtocolError, Provider, Task
-from xp.envs.config import EpisodeConfig
+from xp.envs.config import Dialect, EpisodeConfig
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
@@ -60,6 +60,15 @@ class EnvironmentMixture:
         # Not from the task set: a description may include the answer, which trainers' datasets never have.
         describe = partial(description, provider, task) if any(shape.wants("task") for shape in shapes) else None
         return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe)
+
+    def dialect(self, env: str) -> Dialect | str:
+        """Dialect of a member's calls; of the first member for another name."""
+        members = self._config.members
+        return (members.get(env) or next(iter(members.values()))).dialect
+
+    def description(self, row: TaskName) -> Mapping[str, Any]:
+        """The environment's own description of a task; raises EnvFault."""
+        return description(self._providers[row.env], Task(row.env, row.split, row.index))
 
     def max_sessions(self) -> int:
         """The smallest limit of any member on concurrent sessions."""

@@ -30,6 +30,7 @@ _OF_A_RUN: Final = (
 """Keys that an evaluation of a run may set; the rest of its spec is the run's."""
 WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
 BEST: Final = "best"
+SFT: Final = "sft"
 _START: Final = "training.initial_checkpoint"
 
 
@@ -89,10 +90,12 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     places = RunPaths(run=f"runs/{directory.name}", attempt=1, tasks=task_set_place(spec))
     if step in ("", BEST):
         where = places.model if not step else f"{places.checkpoints}/{BEST}"
+    elif step == SFT:
+        where = places.sft
     elif step.isdigit():
         where = backend_of(spec).checkpoint(spec, places, int(step)) if int(step) else start_place(spec)
     else:
-        raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, or {BEST}")
+        raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}")
     place = _local(outputs, where)
     if where.startswith(f"{places.run}/") and not any(
         (Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2])

@@ -40,6 +40,11 @@ class RunPaths:
         return f"{self.run}/model"
 
     @property
+    def sft(self) -> str:
+        """Hugging Face directory of the fine-tuned model, from which the training starts."""
+        return f"{self.run}/sft"
+
+    @property
     def metrics(self) -> str:
         return f"{self.run}/metrics.jsonl"
 
@@ -156,6 +161,9 @@ class Backend(Protocol):
 
     def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
         """The stages after `prepare`, in order; raises XpError(PLAN) if the spec cannot be rendered."""
+
+    def sft_stage(self, spec: RunSpec, places: RunPaths) -> Stage:
+        """Stage that fine-tunes the model on episodes; a backend without the function has no fine-tuning."""
 
     def evaluation(self, spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
         """Stage that plays the held-out tasks with each of these models (name -> Hugging Face directory)."""

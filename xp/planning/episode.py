@@ -78,7 +78,7 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
         and (name != member.serve or member.python is None or is_found(name))
     ]
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
-    named += [spec.algorithm.advantage_fn or ""]
+    named += [spec.algorithm.advantage_fn or "", (spec.sft.data or "").partition("solve:")[2]]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     tops |= _packages_here(spec)
     tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}

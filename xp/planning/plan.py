@@ -16,6 +16,7 @@ from xp.planning.extent import row_lines
 from xp.planning.refusals import check_limits, check_spec
 from xp.planning.stages import model_stage, prepare_stage, start_place, task_set_place
 from xp.spec import RunSpec
+from xp.worker.stage import AFTER, BEFORE
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,10 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
     Args:
         stages: names of the stages in earlier attempts; empty: the run never started.
     """
-    if stages and not {"train", "evaluate"} & {*stages}:
+    if stages and not {"train", "sft", "evaluate"} & {*stages}:
         return build_preparation(spec, run_id, attempt)
+    if "sft" in stages and "train" not in stages:
+        return build_sft(spec, run_id, attempt)
     if stages and "train" not in stages:
         return build_model_evaluation(spec, run_id, attempt)
     return build_plan(spec, run_id, attempt)
@@ -130,6 +133,23 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     needs = ("prepare", *(stage.name for stage in built))
     evaluate = backend_of(spec).evaluation(spec, places, {"before": start_place(spec)}, needs=needs)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
+
+
+def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+    """Plans a fine-tuning without a training, and its evaluation beside the initial model."""
+    check_spec(spec)
+    if spec.sft.data is None:
+        raise XpError(
+            "sft.data=null: there is nothing to learn from; set sft.data=solve, run:RUN, eval:ID or FILE.jsonl"
+        )
+    backend, places = backend_of(spec), _places(spec, run_id, attempt)
+    built = () if spec.model.build is None else (model_stage(spec, places),)
+    stages = [prepare_stage(spec, places, trains=True), *built, backend.sft_stage(spec, places)]
+    if spec.env.is_held_out:
+        models = {BEFORE: start_place(spec), AFTER: places.sft}
+        stages.append(backend.evaluation(spec, places, models, needs=("sft",)))
+    check_limits(spec.launcher, stages)
+    return Plan(run_id, attempt, spec, tuple(stages))
 
 
 def _refuse_nothing_held_out(spec: RunSpec) -> None:

@@ -12,6 +12,7 @@ from xp.job import Job, Stage
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
 from xp.planning.memory.fit import memory_refusals
+from xp.planning.sft import sft_refusals
 from xp.plugins import Kind, load
 from xp.spec import Attention, DType, LauncherName, RunSpec
 from xp.spec.env import HOSTED
@@ -24,7 +25,7 @@ def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
     refusals += card_refusals(spec)
     if trains:
-        refusals += [*profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
+        refusals += [*sft_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
         # Last: its remedy is searched among legal specs.
         refusals = refusals or [*memory_refusals(spec)]
     if refusals:

@@ -26,6 +26,7 @@ from xp.spec import (
     LauncherName,
     Model,
     Overlap,
+    Reference,
     RunSpec,
     SelectionSpec,
     Strategy,
@@ -173,6 +174,16 @@ def model_config(model: Model, target: str, num_threads: int | None) -> str:
 def start_place(spec: RunSpec) -> str:
     """Location of the weights that training starts from, with their tokenizer."""
     return spec.training.initial_checkpoint or model_place(spec.model)
+
+
+def policy_start(spec: RunSpec, places: RunPaths) -> str:
+    """Location of the weights that the training starts from."""
+    return start_place(spec) if spec.sft.data is None else places.sft
+
+
+def reference_place(spec: RunSpec, places: RunPaths) -> str:
+    """Location of the model to which the KL penalty is relative."""
+    return places.sft if spec.sft.reference is Reference.SFT else model_place(spec.model)
 
 
 def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -378,8 +389,8 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Fields of an xp.worker.stage.TrainConfig, without `common`."""
     training = spec.training
     return {
-        "base_model": model_place(spec.model),
-        "initial_checkpoint": training.initial_checkpoint,
+        "base_model": reference_place(spec, places),
+        "initial_checkpoint": places.sft if spec.sft.data is not None else training.initial_checkpoint,
         "evaluation": evaluation_config(places) if spec.env.is_held_out else None,
         "model_dir": places.model,
         "length": Length(training.num_steps, training.epochs),
@@ -463,7 +474,7 @@ def train_and_evaluate(
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
         return (*made, train)
-    before = {BEFORE: start_place(spec)} if spec.evaluation.before_training else {}
+    before = {BEFORE: policy_start(spec, places)} if spec.evaluation.before_training else {}
     evaluate = evaluation(spec, places, {**before, AFTER: places.model}, ("train",))
     if in_training:
         config = evaluation_config(places)

@@ -47,6 +47,7 @@ from xp.spec.section import (
     schema_fields,
     user_in_url,
 )
+from xp.spec.sft import Reference, Sft, Thinking
 from xp.spec.tasks import HeldOutSpec, Overlap, SelectionSpec
 from xp.spec.training import Evaluation, LrSchedule, Training
 
@@ -88,6 +89,7 @@ __all__ = [
     "PolicyLoss",
     "Preparation",
     "RatioLevel",
+    "Reference",
     "Reward",
     "RunSpec",
     "RuntimeSpec",
@@ -95,7 +97,9 @@ __all__ = [
     "SecretSource",
     "Section",
     "SelectionSpec",
+    "Sft",
     "Strategy",
+    "Thinking",
     "TrackerName",
     "Training",
     "schema_fields",
@@ -159,6 +163,7 @@ class RunSpec(Section):
     env: Environments
     model: Model
     algorithm: Algorithm
+    sft: Sft
     training: Training
     evaluation: Evaluation
     preparation: Preparation
@@ -178,6 +183,12 @@ class RunSpec(Section):
             raise ValueError(
                 "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_start(self) -> RunSpec:
+        if self.sft.reference is Reference.SFT and self.sft.data is None:
+            raise ValueError("sft.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial")
         return self
 
     @model_validator(mode="after")

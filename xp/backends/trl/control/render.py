@@ -10,13 +10,14 @@ from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, node_size
 from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLStageConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.rows import Native
+from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
     cpu_engine,
@@ -64,7 +65,69 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = () if spec.model.build is None else (model_stage(spec, places),)
+    if spec.sft.data is not None:
+        built = (*built, sft_stage(spec, places))
     return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
+
+
+def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
+    """Stage that fine-tunes the model on episodes (xp.planning.sft)."""
+    lora, here = spec.model.lora, places.stage("sft")
+    config = TRLSftConfig(
+        common=_common(spec, places, "sft", spec.training.temperature, None),
+        **sft_fields(spec, places),
+        lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
+        arguments=sft_arguments(spec, places),
+    )
+    files = {"config.json": config.to_json()}
+    argv = ["python", "-m", "xp.backends.trl.worker.sft", f"{here}/config.json"]
+    if world_size(spec) > 1:
+        files["accelerate.yaml"] = accelerate_config(spec)
+        argv.append(f"{here}/accelerate.yaml")
+    job = _job(spec, here, tuple(argv), files, (f"{places.sft}/model.safetensors",))
+    needs = ("prepare", *(["model"] if spec.model.build is not None else []))
+    return Stage("sft", job, needs=needs)
+
+
+SHARED = (
+    "report_to", "logging_strategy", "logging_steps", "logging_nan_inf_filter", "disable_tqdm", "eval_strategy",
+    "dataloader_num_workers", "ddp_find_unused_parameters", "seed", "data_seed", "bf16", "fp16", "weight_decay",
+    "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "save_strategy", "save_total_limit",
+    "gradient_checkpointing", "activation_checkpointing", "use_cpu", "optim", "ddp_timeout",
+)  # fmt: skip
+"""Arguments that a fine-tuning has like the training."""
+
+
+def sft_arguments(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
+    """Keyword arguments of trl.SFTConfig."""
+    sft, training = spec.sft, rows.render(ROWS, spec)
+    return {name: training[name] for name in SHARED if name in training} | {
+        "output_dir": f"{places.sft}_checkpoints",
+        "num_train_epochs": sft.epochs or 1,
+        "max_steps": sft.num_updates or -1,
+        "per_device_train_batch_size": sft.micro_batch_size,
+        "per_device_eval_batch_size": sft.micro_batch_size,
+        "gradient_accumulation_steps": sft.batch_size // (sft.micro_batch_size * world_size(spec)),
+        "learning_rate": sft.learning_rate,
+        "save_steps": sft.checkpoint_every,
+        "max_length": None,
+        "packing": False,
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+    }
+
+
+def _sft_shape(spec: RunSpec) -> list[Refusal]:
+    """Refuses a batch that the processes cannot share."""
+    sft, ranks = spec.sft, world_size(spec)
+    if sft.data is None or sft.batch_size % (sft.micro_batch_size * ranks) == 0:
+        return []
+    return [
+        Refusal(
+            "sft.batch_size",
+            f"must be divisible by sft.micro_batch_size x processes = {sft.micro_batch_size} x {ranks}; got"
+            f" {sft.batch_size}",
+        )
+    ]
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -159,7 +222,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
     row_refusals = rows.refusals(ROWS, spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *_sft_shape(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:

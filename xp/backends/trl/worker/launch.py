@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
         if config.common.server is not None:
             _serve(stack, config)
         if accelerate:
-            _launch(accelerate[0], path)
+            launch_processes(accelerate[0], "xp.backends.trl.worker.train", path)
         else:
             train.main([path])
 
@@ -51,13 +51,14 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
 
-def _launch(config_file: str, path: str) -> None:
+def launch_processes(config_file: str, program: str, path: str) -> None:
+    """Runs a program on several processes, by accelerate; raises SystemExit with the code of the first that failed."""
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     nodes = Nodes.here(os.environ)
-    words = ["--config_file", config_file, *_rendezvous(nodes), "-m", "xp.backends.trl.worker.train", path]
+    words = ["--config_file", config_file, *_rendezvous(nodes), "-m", program, path]
     arguments = launch_command_parser().parse_args(words)
     try:
         launch_command(arguments)

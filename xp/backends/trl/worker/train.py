@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLTrainConfig
 from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
 from xp.backends.trl.worker.lora import set_dropout
 from xp.backends.trl.worker.policy import publish_model, trained_model
@@ -203,7 +203,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
         take_back_draws()
 
 
-def loaded_dtype(config: TRLTrainConfig) -> Any:
+def loaded_dtype(config: TRLTrainConfig | TRLSftConfig) -> Any:
     """Data type of the loaded weights: float32 if trained, since bfloat16 loses an update of 1e-6; else the
     computation's."""
     import torch

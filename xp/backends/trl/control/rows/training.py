@@ -18,7 +18,7 @@ from xp.planning.rows import (
     too_long,
     when,
 )
-from xp.spec import EngineName, RunSpec
+from xp.spec import EngineName, Reference, RunSpec
 
 ENGINE = "the engine that xp drives"
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after the cut; with transformers, before it."
@@ -32,7 +32,10 @@ def _schedule(spec: RunSpec) -> str:
 
 
 def _wrong_reference(spec: RunSpec) -> str | None:
-    if spec.training.initial_checkpoint is None or spec.model.lora is None or spec.training.kl_coef == 0:
+    has_start = spec.training.initial_checkpoint is not None or (
+        spec.sft.data is not None and spec.sft.reference is Reference.INITIAL
+    )
+    if not has_start or spec.model.lora is None or spec.training.kl_coef == 0:
         return None
     return (
         "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"

@@ -1,0 +1,206 @@
+"""Fine-tunes the model on episodes with TRL's SFTTrainer: `python -m xp.backends.trl.worker.sft <config.json>`.
+
+With `<accelerate.yaml>` as a second argument it starts itself on several processes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.backends.trl.worker.config import TRLSftConfig
+from xp.backends.trl.worker.launch import launch_processes
+from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.lib.reading import config_of
+from xp.tasks.load import load_tasks, within_limit
+from xp.worker.demonstrations import Sample, chosen, of_file, play, recorded, rendered, solvers_of, summary
+from xp.worker.learning_rate import disable_dropout, make_scheduler
+from xp.worker.program import run_stage
+from xp.worker.tasks import policy_chat
+
+STAGE = "sft"
+LABEL_OF_OTHERS = -100
+"""Label of a token that has no loss, by torch's cross_entropy."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
+    path, *accelerate = map(Path, argv)
+    stay_here()
+    if accelerate:
+        launch_processes(str(accelerate[0]), "xp.backends.trl.worker.sft", str(path))
+        return
+    config = config_of(path, TRLSftConfig.from_json)
+    ranks = Ranks()
+    if not ranks.is_main:
+        quiet_rank()
+    quiet_trainer(config.common.num_threads)
+
+    from transformers import AutoTokenizer, set_seed
+
+    set_seed(config.common.sampling.seed)
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+    chat = policy_chat(config.common, config.model, path.parent, tokenizer)
+    join_group(ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"])
+    learnt, held_out = _samples(config, path.parent, chat, ranks)
+    train(config, tokenizer, learnt, held_out, ranks)
+    leave_group(ranks)
+
+
+def _samples(config: TRLSftConfig, here: Path, chat: ChatTokens, ranks: Ranks) -> tuple[list[Sample], list[Sample]]:
+    """The episodes as tokens, to learn from and held out; raises XpError if none is left."""
+    common, counts = config.common, Counter[str]()
+    files = [Path(file) for file in config.files]
+    excluded = (
+        frozenset(row.task_id for row in load_tasks(Path(common.tasks), here, "held_out"))
+        if config.is_held_out
+        else frozenset()
+    )
+    with EnvironmentMixture.from_file(here / "episode.json", os.environ) as mix:
+        if config.solvers:
+            files = [here / "trajectories" / "solve.jsonl"]
+            if ranks.is_main:
+                _solve(config, here, chat, mix, files[0])
+            ranks.wait()
+        read = of_file(files[0]) if config.is_messages else recorded(files, counts)
+        demonstrations = chosen(read, config.rule, excluded, counts)
+        learnt, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, common.sampling, counts)
+    line = summary(learnt, held_out, counts)
+    print(line, flush=True)
+    if config.solvers and (void := counts["void"]) > common.max_void_fraction * (config.rule.num_episodes or math.inf):
+        raise XpError(f"{void} episodes of the script are void: the environment is failing", ExitCode.UNHEALTHY)
+    if not learnt:
+        raise XpError(f"sft.data: no episode is left to learn from ({line})", ExitCode.TASKS)
+    return learnt, held_out
+
+
+def _solve(config: TRLSftConfig, here: Path, chat: ChatTokens, mix: EnvironmentMixture, file: Path) -> None:
+    """Plays the training tasks by the environments' scripts."""
+    tasks = Path(config.common.tasks)
+    rows = within_limit(tasks, load_tasks(tasks, here, "train"), chat, config.common.sampling.max_prompt_tokens)
+    rows = random.Random(config.rule.seed).sample(rows, min(len(rows), config.rule.num_episodes or len(rows)))
+    began = time.monotonic()
+    play(solvers_of(config.solvers), rows, mix, file, config.common.run)
+    print(f"{len(rows)} tasks played by their script in {time.monotonic() - began:.1f} s", flush=True)
+
+
+def train(
+    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Sample], held_out: Sequence[Sample], ranks: Ranks
+) -> None:
+    """Updates the model on the episodes and publishes it."""
+    from xp.backends.trl.worker.checkpoints import latest_checkpoint
+
+    trainer = make_trainer(config, tokenizer, learnt, held_out, ranks)
+    metrics = MetricsFile(Path(config.common.metrics), STAGE, config.common.attempt)
+    checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
+    before = _held_out_loss(trainer, held_out)
+    if checkpoint is not None:
+        print(f"going on from {checkpoint}", flush=True)
+    elif ranks.is_main and before is not None:
+        metrics.write(0, {"sft/held_out_loss": before})
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    after = _held_out_loss(trainer, held_out)
+    if ranks.is_main and after is not None:
+        metrics.write(trainer.state.global_step, {"sft/held_out_loss": after})
+        print(f"sft: loss of the held-out episodes {before:.4f} before, {after:.4f} after", flush=True)
+    model = trained_model(trainer)
+    if ranks.is_main:
+        publish_model(model, tokenizer, Path(config.target))
+
+
+def _held_out_loss(trainer: Any, held_out: Sequence[Sample]) -> float | None:
+    """Mean loss of a token of the held-out episodes, in nats; None: there are none."""
+    return float(trainer.evaluate()["eval_loss"]) if held_out else None
+
+
+def make_trainer(
+    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Sample], held_out: Sequence[Sample], ranks: Ranks
+) -> Any:
+    """The SFTTrainer of this process."""
+    from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+
+    from xp.backends.trl.worker.checkpoints import Seal
+    from xp.backends.trl.worker.train import loaded_dtype, peft_config, shard_on_cpu
+
+    metrics = MetricsFile(Path(config.common.metrics), STAGE, config.common.attempt) if ranks.is_main else None
+
+    class Trainer(SFTTrainer):  # type: ignore[misc]
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            """xp's schedules, whose warm-up begins above 0."""
+            self.lr_scheduler = make_scheduler(
+                config.lr_schedule, optimizer or self.optimizer, config.warmup_updates, num_training_steps
+            )
+            self._created_lr_scheduler = True
+            return self.lr_scheduler
+
+    class Log(TrainerCallback):  # type: ignore[misc]
+        """Writes each update's metrics; raises if the loss is not finite."""
+
+        began = time.monotonic()
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
+            if "loss" not in logs:
+                return
+            if not math.isfinite(logs["loss"]) or not math.isfinite(logs["grad_norm"]):
+                raise XpError(
+                    f"sft: loss {logs['loss']:g} and gradient norm {logs['grad_norm']:g} at update {state.global_step};"
+                    " lower sft.learning_rate",
+                    ExitCode.DIVERGED,
+                )
+            if metrics is not None:
+                now = time.monotonic()
+                values = {name: logs[native] for native, name in NATIVE.items() if native in logs}
+                metrics.write(state.global_step, {**values, "time/step_s": now - self.began})
+                self.began = now
+
+    args = SFTConfig(**config.arguments)
+    shard_on_cpu(args.distributed_state, os.environ)
+    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=loaded_dtype(config))
+    disable_dropout(model)
+    trainer = Trainer(
+        model=model,
+        args=args,
+        processing_class=tokenizer,
+        train_dataset=_dataset(learnt),
+        eval_dataset=_dataset(held_out) if held_out else None,
+        callbacks=[Log(), Seal(ranks)],
+        peft_config=None if config.lora is None else peft_config(config.lora),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+NATIVE: Mapping[str, str] = {
+    "loss": "training/loss",
+    "grad_norm": "training/grad_norm",
+    "learning_rate": "training/learning_rate",
+}
+"""TRL's name -> xp's."""
+
+
+def _dataset(samples: Sequence[Sample]) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_list([{"input_ids": one.ids, "labels": labels_of(one)} for one in samples])
+
+
+def labels_of(sample: Sample) -> list[int]:
+    """The tokens, and -100 for those that are not learnt."""
+    return [token if is_learnt else LABEL_OF_OTHERS for token, is_learnt in zip(sample.ids, sample.mask, strict=True)]
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

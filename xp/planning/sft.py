@@ -1,0 +1,90 @@
+"""RunSpec -> inputs of the stage that fine-tunes on episodes: its sources, its rule, and where its model is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+from xp.planning.backend import Refusal, RunPaths, backend_of
+from xp.planning.stages import start_place
+from xp.spec import RunSpec, Thinking
+from xp.spec.sft import EVAL, RUN, SOLVE
+from xp.tasks.profile import ROOM as EVALUATIONS
+from xp.worker.demonstrations import Rule
+
+ROOMS: Final = {RUN: "runs", EVAL: EVALUATIONS}
+"""Kind of source -> directory below the outputs root."""
+
+
+def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
+    """Fields of a backend's input of the stage that do not depend on the backend.
+
+    Raises:
+        XpError: (RUN_DIR) there is no such run or evaluation, or it has no episodes.
+    """
+    sft, data = spec.sft, spec.sft.data or ""
+    kind = data.partition(":")[0]
+    return {
+        "model": start_place(spec),
+        "target": places.sft,
+        "files": () if kind == SOLVE else (data,) if kind not in ROOMS else _recorded(spec, data),
+        "is_messages": kind not in (SOLVE, *ROOMS),
+        "solvers": dict(_solvers(spec)) if kind == SOLVE else {},
+        "is_held_out": spec.env.is_held_out,
+        "rule": Rule(
+            min_reward=spec.evaluation.pass_threshold if sft.min_reward is None else sft.min_reward,
+            per_task=sft.per_task,
+            num_episodes=sft.num_episodes,
+            thinking=sft.thinking is Thinking.KEEP,
+            held_out_fraction=sft.held_out_fraction,
+            seed=spec.seed,
+        ),
+        "lr_schedule": sft.lr_schedule.value,
+        "warmup_updates": sft.warmup_updates,
+    }
+
+
+def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
+    """Files of a run's or an evaluation's episodes, relative to the outputs root."""
+    kind, _, name = data.partition(":")
+    outputs = Path(spec.outputs)
+    room = outputs / ROOMS[kind]
+    matches = [room / name] if (room / name).is_dir() else sorted(room.glob(f"{name}*"))
+    if len(matches) != 1:
+        what = f"there are several ({', '.join(one.name for one in matches[:3])})" if matches else "there is none"
+        raise XpError(f"sft.data={data}: expected one directory {room}/{name}*; {what}", ExitCode.RUN_DIR)
+    files = sorted(str(file.relative_to(outputs)) for file in matches[0].glob("**/trajectories/*.jsonl"))
+    if not files:
+        raise XpError(f"sft.data={data}: {matches[0]} has no trajectories", ExitCode.RUN_DIR)
+    return tuple(files)
+
+
+def _solvers(spec: RunSpec) -> Iterator[tuple[str, str]]:
+    """Environment -> its script, `module:attribute`."""
+    named = (spec.sft.data or "").partition(":")[2]
+    for name, member in spec.env.members.items():
+        owner = member.serve or member.grader
+        yield name, named or f"{owner}.solve"
+
+
+def sft_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a fine-tuning that the backend lacks, or whose episodes have no source."""
+    sft = spec.sft
+    if sft.data is None:
+        return
+    if not hasattr(backend_of(spec), "sft_stage"):
+        yield Refusal(
+            "sft.data",
+            f"backend={spec.backend.name} has no fine-tuning; make the model with backend=trl (`python -m xp sft ...`),"
+            " and start from it: training.initial_checkpoint=runs/RUN/sft",
+        )
+    if sft.data == SOLVE:
+        for name, member in spec.env.members.items():
+            if ":" not in (member.serve or member.grader or ""):
+                yield Refusal(
+                    "sft.data",
+                    f"environment {name} has no class here (env.serve, env.grader), so no `solve`; name a function:"
+                    " sft.data=solve:module:function",
+                )

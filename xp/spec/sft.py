@@ -1,0 +1,81 @@
+"""Supervised fine-tuning on episodes, before the training or instead of it."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, model_validator
+
+from xp.spec.section import Count, CountOrZero, Number, Positive, Section, Size
+from xp.spec.training import LrSchedule
+
+SOLVE: Final = "solve"
+RUN: Final = "run"
+EVAL: Final = "eval"
+_FORMS: Final = re.compile(
+    rf"{SOLVE}(:[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)?|{RUN}:[\w.@+-]+|{EVAL}:[\w.@+-]+|.*\.jsonl", re.DOTALL
+)
+
+
+def _source(value: str) -> str:
+    if not _FORMS.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is no source of episodes: write solve (the environment's own `solve`), solve:module:function,"
+            " run:RUN, eval:ID, or a file of messages, FILE.jsonl"
+        )
+    return value
+
+
+class Thinking(StrEnum):
+    """What an episode's text between <think> tags becomes."""
+
+    KEEP = "keep"
+    CUT = "cut"
+
+
+class Reference(StrEnum):
+    """Model to which the KL penalty is relative."""
+
+    INITIAL = "initial"
+    SFT = "sft"
+
+
+class Sft(Section):
+    """Supervised fine-tuning; the defaults come with the model. Optimizer settings that it lacks are training's."""
+
+    data: Annotated[str, AfterValidator(_source)] | None
+    """Source of the episodes; None: there is no fine-tuning."""
+    min_reward: Number | None
+    """Smallest reward of an episode that is learnt from; None: `evaluation.pass_threshold`."""
+    per_task: Count | None
+    """Largest number of episodes of a task, those with the highest reward; None: all."""
+    num_episodes: Count | None
+    """Largest number of episodes, drawn by `seed`; for `solve` the number of tasks that are played. None: all."""
+    thinking: Thinking
+    reference: Reference
+    """Model to which the training's KL penalty is relative: the initial one, or the fine-tuned one."""
+    epochs: Count | None
+    """Passes over the episodes; None: `num_updates` are given."""
+    num_updates: Count | None
+    """Optimizer updates; None: as many as `epochs` makes."""
+    batch_size: Size
+    """Episodes per optimizer update."""
+    micro_batch_size: Size
+    """Episodes per accelerator in one forward-backward."""
+    learning_rate: Positive
+    lr_schedule: LrSchedule
+    warmup_updates: CountOrZero
+    """Optimizer updates of linear warm-up."""
+    checkpoint_every: Count
+    """Optimizer updates between checkpoints."""
+    held_out_fraction: Annotated[float, Field(ge=0, le=0.5)]
+    """Share of the episodes' tasks that is not learnt from: their loss is measured before and after."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Sft:
+        if (self.num_updates is None) == (self.epochs is None):
+            both = "exclude each other" if self.epochs is not None else "are both null"
+            raise ValueError(f"num_updates and epochs {both}: set one of them, and the other to null")
+        return self
