@@ -140,15 +140,8 @@ class ChatTokens:
         return text
 
     def turn(self, text: str, *, is_call: bool) -> list[int]:
-        """Token ids of a turn of the policy with this text, and of the token that ends it.
-
-        Raises:
-            TemplateFault: the template does not end a turn with a token of its own.
-        """
-        end = self._after(plain_turn(), [], is_last=False)[1]
-        if is_call:
-            with suppress(TemplateFault):  # a template without calls
-                end = self._after(calling_turn(["tool"]), [], is_last=False)[1]
+        """Token ids of a turn of the policy with this text, and of the token that ends it."""
+        end = (self.ends.of_call if is_call else "") or self.ends.texts[0]
         return [*self._ids(text), self.ends.ids[self.ends.texts.index(end)]]
 
     def reply(self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()) -> list[int]:

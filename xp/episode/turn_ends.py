@@ -42,6 +42,8 @@ class TurnEnds:
     """Ids, the usual one first."""
     texts: tuple[str, ...]
     """Text of each id."""
+    of_call: str
+    """Text of the token that ends a turn of calls; empty if the template has no calls."""
     openings: frozenset[str]
     """Texts that also open the next message: GLM's turn ends with `<|user|>` or `<|observation|>`, and Gemma's calls
     with the `<|tool_response>` of the first result."""
@@ -124,7 +126,7 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
     texts = tuple(filter(None, dict.fromkeys([plain, call, *named])))
     ids = tuple(named[text] if text in named else tokenizer.convert_tokens_to_ids(text) for text in texts)
     openings = {text for text, is_opening in ((plain, opens_user), (call, opens_result)) if is_opening}
-    return TurnEnds(ids, texts, frozenset(openings), special, (plain_place, call_place))
+    return TurnEnds(ids, texts, call, frozenset(openings), special, (plain_place, call_place))
 
 
 def _named_ids(tokenizer: Any) -> list[int]:

@@ -316,7 +316,7 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
     content = content if thinking else without_thinking(content)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
     specs = _specs(tools)
-    if syntax.read(content, lambda: specs) == expected:
+    if not calls or syntax.read(content, lambda: specs) == expected:
         return content
     is_prose = all(not other.read(content, lambda: specs) for other in SYNTAX.values())
     written = [syntax.write(name, arguments) for name, arguments in calls]

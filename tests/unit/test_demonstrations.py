@@ -1,0 +1,282 @@
+"""Episodes to fine-tune on have the tokens and the mask of a rollout; their selection, and a script's turns."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chat_templates import tokenizer_of
+from tests.fake_session import RULES, FakeSession, steady
+from xp.engines.conversation import EpisodeEngine, RolloutTurn
+from xp.engines.play import play_each
+from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
+from xp.envs.config import Chat, Dialect
+from xp.episode.dialects import SYNTAX, syntax_of
+from xp.episode.episode import Episode
+from xp.episode.prompt import tool_schemas
+from xp.episode.tokens import ChatTokens
+from xp.episode.trajectory import TrajectoryWriter, trajectory
+from xp.errors import XpError
+from xp.tasks.row import Purpose, TaskRow
+from xp.worker.demonstrations import Demonstration, Rule, chosen, of_file, play, recorded, rendered, sample_of, turn_of
+from xp.worker.token_budget import TokenBudget
+
+MODELS = {
+    Dialect.HERMES: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
+    Dialect.QWEN_XML: ("qwen3_5_nothink", "<|im_end|>", "<|im_end|>"),
+    Dialect.GLM: ("glm4moe", "<|user|>", "<|observation|>"),
+    Dialect.LLAMA_JSON: ("llama3_1", "<|eot_id|>", "<|eot_id|>"),
+    Dialect.PYTHONIC: ("lfm2", "<|im_end|>", "<|im_end|>"),
+    Dialect.HARMONY: ("gptoss", "<|return|>", "<|call|>"),
+}
+"""Dialect -> a template with it, and the tokens that its model writes after a plain turn and after a call."""
+TOOL_SPECS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("move", "look", "win"))
+TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
+"""As the task set has them."""
+BUDGET = TokenBudget(max_prompt_tokens=4000, max_tokens_per_turn=4000, max_response_tokens=40_000)
+RULE = Rule(1.0, None, None, True, 0.0, 1)
+WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
+NUM_EPISODES = 167
+
+
+class Scripted(EpisodeEngine):
+    """An engine that writes given turns: (text, id of the token that ends it)."""
+
+    def __init__(self, opening: Any, tokenizer: Any, turns: Sequence[Sequence[tuple[str, int]]]) -> None:
+        super().__init__(opening, [], BUDGET, "1", lambda _: False)  # type: ignore[arg-type]
+        self._turns = [iter(one) for one in turns]
+        self._tokenizer = tokenizer
+
+    is_writing = False
+
+    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:  # noqa: ARG002
+        self._write(number)
+
+    def go_on(self, number: int, reply: Sequence[int]) -> None:
+        self.conversations[number].observe(list(reply))
+        self._write(number)
+
+    def step(self, is_live: bool) -> None:  # noqa: ARG002
+        raise AssertionError
+
+    def _write(self, number: int) -> None:
+        text, end = next(self._turns[number])
+        ids = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], end]
+        self.conversations[number].write(ids, [-0.5] * len(ids))
+        self._opening.deliver(RolloutTurn(number, ids, is_cut=False))
+
+
+class Game(FakeSession):
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return TOOL_SPECS
+
+
+class Mix:
+    """Environments of the tests' own sessions."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._rules = replace(RULES, dialect=dialect, max_turns=6)
+
+    def episode(self, row: TaskRow) -> Episode:
+        return Episode(Task(row.env, row.split, row.index), lambda: Game(steady), self._rules, (), row.messages)
+
+    def max_sessions(self) -> int:
+        return 32
+
+    def dialect(self, _: str) -> Dialect | str:
+        return self._rules.dialect
+
+    def description(self, row: TaskRow) -> dict[str, Any]:
+        if row.index == 13:
+            raise EnvUnavailable("it is down")
+        return {"number": row.index}
+
+
+def row(number: int) -> TaskRow:
+    opening = (Message(role="user", content="play"),)
+    return TaskRow(f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, TOOLS, 1.0)
+
+
+@pytest.mark.parametrize("dialect", MODELS)
+def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path) -> None:
+    name, plain_end, call_end = MODELS[dialect]
+    chat, syntax = ChatTokens(tokenizer_of(name, tmp_path), Chat(dialect=dialect)), syntax_of(dialect)
+    ends = chat.tokenizer.convert_tokens_to_ids([plain_end, call_end])
+    rng = random.Random(f"{dialect}")
+    turns = []
+    for _ in range(NUM_EPISODES):
+        calls = [rng.choice(("move", "look")) for _ in range(rng.randrange(4))]
+        written = [
+            syntax.write(call, {"to": "".join(rng.choices(WORDS, k=3)), "n": rng.randrange(99)}) for call in calls
+        ]
+        last = (syntax.write("win", {}), ends[1]) if rng.random() < 0.7 else ("I give up.", ends[0])
+        turns.append([*((text, ends[1]) for text in written), last])
+    numbered = [(row(number), 0) for number in range(NUM_EPISODES)]
+    mix: Any = Mix(dialect)
+    rollouts = list(play_each(lambda one: Scripted(one, chat.tokenizer, turns), chat, numbered, mix))
+    file = tmp_path / "trajectories" / "train.jsonl"
+    with TrajectoryWriter(file) as writer:
+        for one in rollouts:
+            writer.write(one.record.trajectory("runs/x", "train", 0))
+    counts = Counter[str]()
+    demonstrations = list(recorded([file], counts))
+    assert len(demonstrations) == NUM_EPISODES
+    assert not counts
+    for one, demonstration in zip(rollouts, demonstrations, strict=True):
+        sample = sample_of(demonstration, chat, syntax, BUDGET)
+        assert sample is not None
+        prompt = one.conversation.prompt_ids
+        assert sample.ids == [*prompt, *one.conversation.completion_ids]
+        assert sample.mask == [*[0] * len(prompt), *one.conversation.mask]
+        assert sum(sample.mask) == one.record.tokens.generated
+
+
+def demonstration(number: int = 0, reward: float = 1.0, text: str = "hi", **changes: Any) -> Demonstration:
+    messages = [Message(role="user", content="play"), Message(role="assistant", content=text)]
+    return replace(Demonstration(f"fake/train/{number}", "fake", reward, messages, {1: []}, TOOLS), **changes)
+
+
+def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() -> None:
+    given = [
+        *(demonstration(1, reward, text=f"{reward}") for reward in (0.5, 0.9, 0.7)),
+        demonstration(2, 0.6),
+        demonstration(3, 0.4),
+        demonstration(4, 0.9),
+        demonstration(5, 0.9, turns={}),
+    ]
+    counts = Counter[str]()
+    rule = replace(RULE, min_reward=0.5, per_task=2)
+    best = chosen(given, rule, frozenset({"fake/train/4"}), counts)
+    assert sorted((one.task_id[-1], one.reward) for one in best) == [("1", 0.7), ("1", 0.9), ("2", 0.6)]
+    assert counts == {"with a reward below 0.5": 1, "of held-out tasks": 1, "without a turn": 1}
+    assert (
+        chosen(given, replace(rule, num_episodes=2), frozenset(), counts)
+        == chosen(given, rule, frozenset(), counts)[:2]
+    )
+
+
+def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    given = [demonstration(number, text=f"{number} {sample}") for number in range(400) for sample in range(2)]
+    learnt, held_out = rendered(
+        given, replace(RULE, held_out_fraction=0.25), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
+    )
+    assert len(learnt) + len(held_out) == 800
+    assert 150 < len(held_out) < 250
+    numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (learnt, held_out)]
+    assert not numbers[0] & numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_rendered"),
+    [
+        (BUDGET, True),
+        (replace(BUDGET, max_tokens_per_turn=3), True),  # "hi" and the token that ends the turn
+        (replace(BUDGET, max_tokens_per_turn=2), False),
+        (replace(BUDGET, max_response_tokens=2), False),
+        (replace(BUDGET, max_prompt_tokens=5), False),
+    ],
+)
+def test_what_a_rollout_could_not_write_is_left_out(budget: TokenBudget, is_rendered: bool, tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    counts = Counter[str]()
+    learnt, _ = rendered([demonstration()], RULE, chat, lambda _: Dialect.HERMES, budget, counts)
+    assert (len(learnt), sum(counts.values())) == (is_rendered, not is_rendered)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            '<tool_call>\n{"name": "look", "arguments": {"n": 1}}\n</tool_call>',
+            None,
+        ),  # the policy's own dialect: as it is
+        ("I look.", "I look.\n{call}"),  # an API's text, its calls apart
+        ("[look(n=1)]", "{call}"),  # another dialect
+    ],
+)
+def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | None, tmp_path: Path) -> None:
+    chat, syntax = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), SYNTAX[Dialect.HERMES]
+    sample = sample_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, BUDGET)
+    assert sample is not None
+    learnt = [token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]
+    call = syntax.write("look", {"n": 1})
+    assert chat.text(learnt) == (content if expected is None else expected.replace("{call}", call))
+
+
+def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    one = demonstration(text="<think>hm</think>yes")
+    texts = []
+    for thinking in (True, False):
+        (sample,), _ = rendered(
+            [one], replace(RULE, thinking=thinking), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
+        )
+        texts.append(chat.text([token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]))
+    assert texts == ["<think>hm</think>yes", "yes"]
+
+
+def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> None:
+    file = tmp_path / "talk.jsonl"
+    call = {"type": "function", "function": {"name": "look", "arguments": '{"n": 1}'}}
+    messages = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "a room"},
+        {"role": "assistant", "content": "a room"},
+        {"role": "user", "content": "thanks"},
+    ]
+    file.write_text(json.dumps({"messages": messages, "tools": json.loads(TOOLS)}) + "\n")
+    (one,) = of_file(file)
+    assert one.turns == {1: [("look", {"n": 1})], 3: []}
+    assert [message["role"] for message in one.messages] == ["user", "assistant", "tool", "assistant"]
+    assert chosen([one], RULE, frozenset(), Counter()) == [one]
+    for line, expected in (
+        ('{"messages": 3}', "expected a list"),
+        ('{"messages": []}', "no message of the role assistant"),
+    ):
+        file.write_text(f"{line}\n")
+        with pytest.raises(XpError, match=expected):
+            list(of_file(file))
+
+
+def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
+    mix: Any = Mix(Dialect.HERMES)
+
+    def solve(messages: list[Message], task: Any) -> Any:
+        return ("win", {}) if len(messages) > 2 else [("move", {"n": task["number"]})]
+
+    file = tmp_path / "trajectories" / "solve.jsonl"
+    play({"fake": solve}, [row(number) for number in (1, 13, 2)], mix, file, "runs/x")
+    counts = Counter[str]()
+    won = list(recorded([file], counts))
+    assert [(one.task_id, one.reward) for one in won] == [("fake/train/1", 1.5), ("fake/train/2", 1.5)]
+    assert counts == {"void": 1}
+    assert [list(one.turns.values()) for one in won] == [[[("move", {"n": n})], [("win", {})]] for n in (1, 2)]
+    with pytest.raises(XpError, match="the script raised ZeroDivisionError at task fake/train/1"):
+        play({"fake": lambda *_: 1 / 0}, [row(1)], mix, file, "runs/x")
+    with pytest.raises(XpError, match="returned '7'; expected a text, a call"):
+        turn_of(7, SYNTAX[Dialect.HERMES])
+    assert turn_of("x", SYNTAX[Dialect.HERMES]) == "x"
+
+
+def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> None:
+    file, write = tmp_path / "trajectories" / "train.jsonl", SYNTAX[Dialect.HERMES].write
+    rules = replace(RULES, max_turns=3)
+    with TrajectoryWriter(file) as writer:
+        for words in (["<tool_call>{", write("win", {})], [write("move", {})] * 3, [write("win", {})]):
+            one = Episode(Task("fake", "train", 0), lambda: FakeSession(steady), rules)
+            for word in words:
+                one.step(word)
+            one.settle()
+            writer.write(trajectory(one, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS))
+    counts = Counter[str]()
+    assert [one.reward for one in recorded([file], counts)] == [1.0]
+    assert counts == {"with a malformed call": 1, "truncated": 1}
