@@ -1,0 +1,139 @@
+"""Fine-tuning with the real SFTTrainer: one batch against the loss in float64, and the stage's program on a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tiny import tokenizer_and_model
+from xp.backends.trl.control.render import sft_stage
+from xp.backends.trl.worker import sft
+from xp.backends.trl.worker.config import TRLSftConfig
+from xp.backends.trl.worker.process import Ranks
+from xp.composition import compose
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode, XpError
+from xp.planning.backend import RunPaths
+from xp.planning.stages import model_place
+from xp.worker.demonstrations import Sample
+
+pytestmark = pytest.mark.timeout(900)
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+CALL = {"type": "function", "function": {"name": "multiply", "arguments": {"a": 6, "b": 7}}}
+TOOLS = [{"type": "function", "function": {"name": "multiply", "description": "", "parameters": {"type": "object"}}}]
+
+
+def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
+    """An outputs root with an untrained model and the stage's files; its working directory is the root."""
+    spec = compose(["env=multiply", "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides])
+    for made in tokenizer_and_model():
+        made.save_pretrained(root / model_place(spec.model))
+    for name, text in sft_stage(spec, PLACES).job.files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return TRLSftConfig.from_json((root / "runs/r/attempt_1/sft/config.json").read_text())
+
+
+def samples() -> list[Sample]:
+    """Eight episodes of different lengths; the policy's tokens come in pieces."""
+    rng = np.random.default_rng(0)
+    lengths = [5, 9, 12, 6, 20, 7, 3, 15]
+    return [
+        Sample(rng.integers(5, 200, n).tolist(), [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1])
+        for n in lengths
+    ]
+
+
+def expected_loss(model: Any, batch: list[Sample]) -> tuple[float, float]:
+    """Mean of -log p over the policy's tokens of the whole batch, and the norm of its gradient."""
+    import torch
+
+    total = torch.zeros((), dtype=torch.float64)
+    for one in batch:
+        logits = model(torch.tensor([one.ids])).logits[0, :-1]
+        logps = logits.log_softmax(-1)[range(len(one.ids) - 1), one.ids[1:]]
+        total = total - (logps * torch.tensor(one.mask[1:])).sum()
+    loss = total / sum(sum(one.mask[1:]) for one in batch)
+    loss.backward()
+    norm = torch.stack([weight.grad.square().sum() for weight in model.parameters()]).sum().sqrt()
+    return float(loss.detach()), float(norm)
+
+
+@pytest.mark.parametrize("micro", [8, 2])
+def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
+    micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.chdir(tmp_path)
+    words = ("sft.data=talk.jsonl", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
+    tokenizer, _ = tokenizer_and_model()
+    monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
+    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks())
+    loss, norm = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
+    trainer.train()
+    (line,) = [line for line in trainer.state.log_history if "loss" in line]
+    assert line["loss"] == pytest.approx(loss, rel=1e-6)
+    assert line["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert line["learning_rate"] == pytest.approx(1e-3)
+
+
+def leave_talk(root: Path, num: int) -> Path:
+    file = root / "talk.jsonl"
+    lines = [
+        {
+            "messages": [
+                {"role": "user", "content": f"6 times 7, {number}?"},
+                {"role": "assistant", "content": "", "tool_calls": [CALL]},
+                {"role": "tool", "content": "42"},
+                {"role": "assistant", "content": "42"},
+            ],
+            "tools": TOOLS,
+        }
+        for number in range(num)
+    ]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return file
+
+
+def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(tmp_path)
+    file = leave_talk(tmp_path, 30)
+    words = (f"sft.data={file}", "sft.batch_size=4", "sft.checkpoint_every=2", "sft.held_out_fraction=0.3")
+    config = outputs_with_model(tmp_path, *words, "sft.num_updates=4")
+    here = tmp_path / "runs/r/attempt_1/sft/config.json"
+    sft.main([str(here)])
+    lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "sft")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    last = lines[-1]["sft/held_out_loss"]
+    assert last < lines[0]["sft/held_out_loss"] - 1
+    before, after = (load_file(tmp_path / place / "model.safetensors") for place in (config.model, config.target))
+    assert before.keys() == after.keys()
+    assert not all(before[name].equal(after[name]) for name in before)
+    # The rest of a longer fine-tuning, from the checkpoint of update 4.
+    outputs_with_model(tmp_path, *words, "sft.num_updates=6")
+    capsys.readouterr()
+    sft.main([str(here)])
+    assert "going on from runs/r/sft_checkpoints/checkpoint-4" in capsys.readouterr().out
+    lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "sft")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
+    assert lines[-1]["sft/held_out_loss"] < last
+
+
+def test_nothing_to_learn_from_ends_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = leave_talk(tmp_path, 3)
+    outputs_with_model(tmp_path, f"sft.data={file}", "sft.batch_size=4", "training.max_prompt_tokens=20")
+    with pytest.raises(XpError, match=r"no episode is left.*3 longer than the token budget") as raised:
+        sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
+    assert raised.value.code == ExitCode.TASKS
