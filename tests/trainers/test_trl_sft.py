@@ -71,7 +71,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     from transformers import AutoModelForCausalLM
 
     monkeypatch.chdir(tmp_path)
-    words = ("sft.data=talk.jsonl", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)

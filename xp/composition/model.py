@@ -17,6 +17,7 @@ from xp.models.files import HUB_ID, config_of, local_directory, missing_parts
 from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
+from xp.spec.sft import EVAL, RUN, SOLVE
 
 GENERAL: Final = "hf"
 """The option for any model."""
@@ -187,6 +188,18 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     for what in missing_parts(place):
         yield Fault(_START, f"{_START}={start}: the directory has no {what}; give a whole Hugging Face directory")
     yield from _network_of_start(start, config, model, outputs)
+
+
+def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
+    """Makes the path of a file of dialogues absolute in place; yields a Fault if there is no such file."""
+    sft = container.get("sft")
+    data = sft.get("data") if isinstance(sft, dict) else None
+    if isinstance(data, str) and data.endswith(".jsonl") and data.partition(":")[0] not in (SOLVE, RUN, EVAL):
+        place = Path(data).expanduser()
+        if place.is_file():
+            container["sft"]["data"] = str(place.absolute())
+        else:
+            yield Fault("sft.data", f"sft.data={data}: no such file; each of its lines is an object with `messages`")
 
 
 def _without_config(place: Path) -> str:

@@ -78,7 +78,7 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
 
 def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     from xp.planning.backend import RunPaths, backend_of
-    from xp.planning.stages import task_set_place
+    from xp.planning.stages import policy_start, task_set_place
     from xp.run_records.record import check_ours
 
     run, _, step = name.partition("@")
@@ -93,7 +93,7 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     elif step == SFT:
         where = places.sft
     elif step.isdigit():
-        where = backend_of(spec).checkpoint(spec, places, int(step)) if int(step) else start_place(spec)
+        where = backend_of(spec).checkpoint(spec, places, int(step)) if int(step) else policy_start(spec, places)
     else:
         raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}")
     place = _local(outputs, where)

@@ -17,6 +17,7 @@ from xp.plugins import Kind, load
 from xp.spec import Attention, DType, LauncherName, RunSpec
 from xp.spec.env import HOSTED
 from xp.spec.place import LauncherSpec
+from xp.spec.sft import SOLVE
 
 
 def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
@@ -90,6 +91,8 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
     there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
     way_out = "launcher=local, slurm and ray run where these files are"
+    if spec.sft.data is not None and spec.sft.data.partition(":")[0] != SOLVE:
+        yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {way_out}")
     for name, member in spec.env.members.items():
         key = member_key(spec, name)
         if member.python is not None:
