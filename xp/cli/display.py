@@ -18,7 +18,7 @@ from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out
+from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out, read_rewards
 from xp.run_records.record import read_record, time_text
 from xp.run_records.run_directory import xp_command
 from xp.tracking.base import tracked_places
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from xp.planning.plan import Plan
+    from xp.spec import RunSpec
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -157,7 +158,20 @@ def notice_lines(plan: Plan) -> list[str]:
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
     hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
-    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *hint]
+    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *hint, *_strange_tools(plan.spec)]
+
+
+def _strange_tools(spec: RunSpec) -> list[str]:
+    """A warning for a made model in environments that it was not warmed up on: it calls their tools never."""
+    strange = [
+        name for name, member in spec.env.members.items() if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
+    ]
+    if spec.model.build is None or spec.sft.data is not None or not strange:
+        return []
+    return [
+        f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(strange)};"
+        " teach it by a script first (sft.data=solve, docs/sft.md), or choose a pretrained model"
+    ]
 
 
 def arithmetic(plan: Plan) -> list[str]:
@@ -204,6 +218,8 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         out.print(f"  of the checkpoint {checkpoint}")
     if not is_evaluated:
         out.print("  not evaluated: nothing is held out (env.held_out=null)")
+    if was_tuned and not was_trained and "after" in results:
+        out.print(f"  RL can learn   {_learnable(file)}")
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}")
     if (
@@ -225,6 +241,23 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     for line in tracked_places(plan.spec.tracking, run):
         out.print(f"  {line}", soft_wrap=True)
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
+
+
+def _learnable(file: Path) -> str:
+    """Share of the held-out tasks that the fine-tuned model wins sometimes: the others give a group no advantage."""
+    rewards = read_rewards(file, "after")
+    if rewards is None or max(map(len, rewards.rewards.values()), default=0) < 2:
+        return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
+    rates = [
+        sum(one >= rewards.pass_threshold for one in scored) / len(scored)
+        for several in rewards.rewards.values()
+        if (scored := [one for one in several if one is not None])
+    ]
+    never, always = (rates.count(rate) for rate in (0.0, 1.0))
+    return (
+        f"from {len(rates) - never - always} of {counted(len(rates), 'task')}, which are won sometimes; {never} are"
+        f" never won, {always} always"
+    )
 
 
 def _symptoms(plan: Plan, run: Path) -> list[str]:

@@ -282,7 +282,9 @@ def new_command(name: str, kind: str) -> int:
     words = " ".join(new_environment(name, kind, Path.cwd()))
     print(f"wrote {name}.py and test_{name}.py")
     install = () if importlib.util.find_spec("pytest") else ("pip install pytest",)
-    for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", f"xp {words}"):
+    has_script = "def solve(" in Path(f"{name}.py").read_text(encoding="utf-8")
+    run = f"xp {words} sft.data=solve" if has_script else f"xp {words}"
+    for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", run):
         print(f"  python -m {command}")
     return ExitCode.OK
 
