@@ -81,7 +81,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
     assert line["loss"] == pytest.approx(loss, rel=1e-6)
     assert line["grad_norm"] == pytest.approx(norm, rel=1e-5)
-    assert line["learning_rate"] == pytest.approx(1e-3)
+    assert line["learning_rate"] == pytest.approx(3e-3)
 
 
 def leave_talk(root: Path, num: int) -> Path:
