@@ -54,7 +54,7 @@ VARIANTS = {
         *SKYRL,
         "algorithm.advantage_scale=none",
         "algorithm.loss_aggregation=constant",
-        "algorithm.importance_correction=sequence",
+        "algorithm.importance_correction=sequence_truncate",
         "algorithm.dynamic_sampling=true",
         "training.kl_coef=0.0",
         "training.entropy_coef=0.01",

@@ -124,7 +124,9 @@ def test_a_void_episode_weighs_one_token_in_slimes_mean(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gspo, wide", "cispo"])
 def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> None:
-    args = arguments(tmp_path, *CASES[name], "algorithm.importance_correction=token", "algorithm.importance_cap=1.5")
+    args = arguments(
+        tmp_path, *CASES[name], "algorithm.importance_correction=token_truncate", "algorithm.importance_upper=1.5"
+    )
     step = drawn()
     _, gradient, _ = of_slime(args, step)
     kind = name.partition(",")[0]

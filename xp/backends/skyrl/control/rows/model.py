@@ -149,7 +149,6 @@ KEYS: Keys = {
     "trainer.algorithm.use_kl_in_reward": False,
     "trainer.algorithm.advantage_batch_normalize": False,
     "trainer.algorithm.zero_variance_filter": False,
-    "trainer.algorithm.off_policy_correction.sequence_mask_metric": None,
     "trainer.update_ref_every_epoch": False,
     # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
     "trainer.recompute_old_logprobs_per_minibatch": True,
