@@ -31,6 +31,10 @@ VARIANTS = {
     "the plain command": SKYRL,
     "rehearsal": ["backend=skyrl", "hardware=cpu"],
     "lora": [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.05, target_modules: [q_proj, v_proj]}"],
+    "a mixture of experts, whose routes are replayed": [
+        *("env=whodunit", "backend=skyrl", "hardware=h200x8", "model=qwen3-30b-a3b"),
+        *("backend.parallel.strategy=megatron", "model.router_replay=true"),
+    ],
     "separate": [
         *SKYRL,
         "backend.engine.placement=separate",
