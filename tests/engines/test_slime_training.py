@@ -75,7 +75,7 @@ def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) 
 
 
 def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path) -> None:
-    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token", "evaluation.num_tasks=2")
+    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate", "evaluation.num_tasks=2")
     xp(*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 3), *SMALL, *ahead)
     (run,) = (tmp_path / "runs").iterdir()
     lines = read_metrics(run / "metrics.jsonl", "train")

@@ -43,7 +43,7 @@ def ran(directory: Path, gpus: int, *overrides: str) -> list[dict[str, Any]]:
             "training.max_tokens_per_turn=128",
             "backend.engine.memory_fraction=0.4",
         ),
-        *("algorithm.importance_correction=token", *overrides),
+        *("algorithm.importance_correction=token_truncate", *overrides),
     ]
     done = subprocess.run([sys.executable, "-m", "xp", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]

@@ -19,7 +19,11 @@ from xp.testing.jobs import PATIENCE_S
 
 PROMPTS = 2
 AHEAD = (
-    *("algorithm.importance_correction=token", "backend.engine.placement=separate", "backend.engine.accelerators=1"),
+    *(
+        "algorithm.importance_correction=token_truncate",
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=1",
+    ),
     *("hardware.accelerators_per_node=2", "backend.parallel.offload_optimizer=false"),
 )
 

@@ -31,6 +31,10 @@ VARIANTS = {
     "the plain command": SKYRL,
     "rehearsal": ["backend=skyrl", "hardware=cpu"],
     "lora": [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.05, target_modules: [q_proj, v_proj]}"],
+    "a mixture of experts, whose routes are replayed": [
+        *("env=whodunit", "backend=skyrl", "hardware=h200x8", "model=qwen3-30b-a3b"),
+        *("backend.parallel.strategy=megatron", "model.router_replay=true"),
+    ],
     "separate": [
         *SKYRL,
         "backend.engine.placement=separate",
@@ -54,7 +58,7 @@ VARIANTS = {
         *SKYRL,
         "algorithm.advantage_scale=none",
         "algorithm.loss_aggregation=constant",
-        "algorithm.importance_correction=sequence",
+        "algorithm.importance_correction=sequence_truncate",
         "algorithm.dynamic_sampling=true",
         "training.kl_coef=0.0",
         "training.entropy_coef=0.01",

@@ -205,7 +205,7 @@ def _is_of(process: Any, marker: Mapping[str, str]) -> bool:
 def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = leave_untrained(tmp_path_factory.mktemp("ahead"), *SMALL)
     ahead = (
-        *("training.max_staleness=1", "algorithm.importance_correction=token", "training.num_steps=3"),
+        *("training.max_staleness=1", "algorithm.importance_correction=token_truncate", "training.num_steps=3"),
         *("backend.engine.placement=separate", "backend.engine.accelerators=1", "hardware.accelerators_per_node=2"),
         "backend.parallel.offload_optimizer=false",
     )

@@ -48,9 +48,22 @@ def on_a_rank(rank: int, root: Path) -> None:
         data = share(step)
         compute_advantages_and_returns(ppo, data)
         saved = {f"gradient_{at}": one.numpy() for at, one in enumerate(gradients)}
+        saved["weights"] = weights_of(gspo, data).numpy()
         for name in ("advantages", "returns"):
             saved |= {f"{name}_{at}": one.numpy() for at, one in enumerate(data[name])}
         np.savez(root / f"{rank}.npz", **saved)  # type: ignore[arg-type]
+
+
+def weights_of(args: Any, data: dict[str, Any]) -> Any:
+    """Weights of the tokens of a rank's share by the product of each whole episode."""
+    import torch
+
+    from xp.backends.slime.worker.importance import sequence_truncate
+
+    parts = {"train_log_probs": data["log_probs"]}
+    parts |= {name: data[name] for name in ("rollout_log_probs", "loss_masks", "total_lengths", "response_lengths")}
+    loss = torch.ones(sum(len(one) for one in data["log_probs"]))
+    return sequence_truncate(args, pg_loss=loss, **parts)[0]
 
 
 def rows_of(rank: int, length: int) -> list[int]:
@@ -81,6 +94,19 @@ def test_an_episodes_ratio_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> No
             # Megatron takes the mean over the ranks that share a sequence.
             assert one[f"gradient_{at}"][: len(held)] / RANKS == pytest.approx(wanted[held], abs=2e-6)
             assert not one[f"gradient_{at}"][len(held) :].any()
+
+
+def test_an_episodes_importance_weight_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> None:
+    step = drawn()
+    gaps = [((old - own) * mask).sum() for old, own, mask in zip(step.old, step.of_engine, MASKS, strict=True)]
+    expected = [min(float(np.exp(gap)), 2.0) for gap in gaps]
+    assert len({*expected}) > 2
+    for rank, one in enumerate(saved):
+        held = []
+        for at, mask in enumerate(MASKS):
+            positions = (row - PROMPTS[at] + 1 for row in rows_of(rank, PROMPTS[at] + len(mask)))
+            held += [expected[at] for position in positions if 0 <= position < len(mask)]
+        assert one["weights"] == pytest.approx(held, rel=1e-5)
 
 
 def test_advantages_run_through_both_ranks_and_are_whitened_over_both(saved: list[Any]) -> None:

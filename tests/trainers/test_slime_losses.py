@@ -11,6 +11,7 @@ import pytest
 
 from tests.trainers.slime_setup import needs_slime
 from tests.trainers.slime_update import MASKS, Step, arguments, batch_of, drawn, megatron
+from xp.worker.importance import Importance, metrics
 
 pytestmark = needs_slime
 
@@ -124,7 +125,9 @@ def test_a_void_episode_weighs_one_token_in_slimes_mean(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gspo, wide", "cispo"])
 def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> None:
-    args = arguments(tmp_path, *CASES[name], "algorithm.importance_correction=token", "algorithm.importance_cap=1.5")
+    args = arguments(
+        tmp_path, *CASES[name], "algorithm.importance_correction=token_truncate", "algorithm.importance_upper=1.5"
+    )
     step = drawn()
     _, gradient, _ = of_slime(args, step)
     kind = name.partition(",")[0]
@@ -138,6 +141,39 @@ def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> N
     _, by_log_probs = aggregated(args, losses, [own * weight for own, weight in zip(slopes, weights, strict=True)])
     for own, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
         assert own == pytest.approx(wanted, abs=2e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize(
+    "correction", ["token_truncate", "sequence_truncate", "token_mask", "sequence_mask", "geometric_mask"]
+)
+def test_a_correction_weighs_the_policy_loss_alone_and_reports_its_weights(
+    correction: str, aggregation: str, tmp_path: Path
+) -> None:
+    import torch
+
+    from xp.backends.slime.worker.metric_names import OF_WEIGHTS
+
+    own = (f"algorithm.importance_correction={correction}", f"algorithm.loss_aggregation={aggregation}")
+    # The lower bound is the ratio of an engine that agrees.
+    bounds = ("algorithm.importance_lower=1", "algorithm.importance_upper=1.5")
+    args, step = arguments(tmp_path, *CASES["grpo"], *own, *bounds, "training.kl_coef=0.3"), drawn()
+    step.of_engine[0] = step.old[0].copy()
+    step.of_engine[1][0] -= 8
+    _, gradient, reported = of_slime(args, step)
+    rule = Importance(correction, 1.0, 1.5)
+    gaps = [torch.tensor(old - engine) for old, engine in zip(step.old, step.of_engine, strict=True)]
+    weighed = [rule.weigh(gap, torch.tensor(mask)) for gap, mask in zip(gaps, MASKS, strict=True)]
+    assert bool((weighed[0].weights == 1).all()), "a ratio at a bound is in the bounds"
+    losses, slopes = papers("grpo", step, args.eps_clip, args.eps_clip_high)
+    for at, reference in enumerate(step.of_reference):
+        slopes[at] = slopes[at] * weighed[at].weights.numpy() + 0.3 * (1 - np.exp(reference - step.log_probs(at)))
+    _, by_log_probs = aggregated(args, losses, slopes)
+    for found, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
+        assert found == pytest.approx(wanted, abs=3e-6)
+    sums = [sum(float(one) for one in parts) for parts in zip(*(one.sums() for one in weighed), strict=True)]
+    slimes = [reported[name.removeprefix("train/")] for name in OF_WEIGHTS]
+    assert metrics(slimes) == pytest.approx(metrics(sums), rel=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])

@@ -56,6 +56,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
+from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -259,3 +260,37 @@ def test_slimes_engine_sample_and_record_have_the_live_prompt(args: Any) -> None
     assert all(any(body["input_ids"][: len(ids)] == ids for ids in prompts) for body in server.requests)
     openings = [list(episode.opening) for episode in mix.episodes]
     assert all(list(record.messages[:1]) in openings for record in kept.records)
+
+
+def routed(args: Any, num_rows: int | None, response: list[int]) -> Any:
+    """A sample with two tokens of prompt and the experts of `num_rows` tokens, filled."""
+    import torch
+    from slime.utils.types import Sample
+
+    from xp.backends.slime.worker.rollout import _fill_experts
+
+    args.num_layers, args.moe_router_topk = 3, 2
+    sample = Sample(index=0, tokens=[5, 6, *response], response_length=len(response))
+    sample.loss_mask = [int(token > 0) for token in response]
+    if num_rows is not None:
+        sample.rollout_routed_experts = torch.full((num_rows, 3, 2), 7, dtype=torch.int32)
+    _fill_experts(args, sample)
+    return sample.rollout_routed_experts
+
+
+def test_slime_takes_the_experts_of_an_episode_that_no_engine_wrote(args: Any) -> None:
+    from slime.observability.rollout_data_utils import validate_rollout_routed_experts_for_replay
+
+    untouched, whole, void = (routed(args, *case) for case in ((4, [8, 9, 4]), (3, [8, 9, 0]), (None, [0])))
+    assert [len(one) for one in (untouched, whole, void)] == [4, 4, 2]
+    assert bool((untouched == 7).all())
+    assert bool((whole[:3] == 7).all())
+    assert whole[3].tolist() == [[0, 1]] * 3
+    validate_rollout_routed_experts_for_replay([untouched, whole, void], args)
+
+
+@pytest.mark.parametrize("num_rows", [None, 2])
+def test_missing_experts_of_a_trained_token_end_the_run(num_rows: int | None, args: Any) -> None:
+    with pytest.raises(XpError, match="the update needs those of 3") as caught:
+        routed(args, num_rows, [8, 9, 0])
+    assert caught.value.code is ExitCode.ENGINE

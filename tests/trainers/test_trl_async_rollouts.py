@@ -36,7 +36,7 @@ from xp.planning.backend import RunPaths
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import PATIENCE_S
 
-STALE = ("training.max_staleness=1", "algorithm.importance_correction=token")
+STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
 SEPARATE = ("hardware=a100x4", "model=qwen3-4b", "backend.engine.placement=separate", "backend.engine.accelerators=2")
 
 
@@ -114,7 +114,7 @@ def test_an_evaluation_has_its_steps_weights_and_the_engine() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (("training.max_staleness=1",), "algorithm.importance_correction=token (or sequence)"),
+        (("training.max_staleness=1",), "algorithm.importance_correction=token_truncate (or another)"),
         (("hardware=a100x4", "model=qwen3-4b", *STALE), "set backend.engine.placement=separate"),
         (
             (
@@ -126,7 +126,7 @@ def test_an_evaluation_has_its_steps_weights_and_the_engine() -> None:
             ),
             "env.train.refresh_every selects tasks",
         ),
-        (("algorithm.importance_correction=token",), "there is nothing to correct; set none"),
+        (("algorithm.importance_correction=token_truncate",), "there is nothing to correct; set none"),
         (STALE, ""),
         ((*SEPARATE, *STALE, "training.max_staleness=4"), ""),
     ],
@@ -142,7 +142,7 @@ OVERRIDES = (
     *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
     *("training.learning_rate=0.01", "training.warmup_updates=0", "training.max_logprob_gap=0.0001"),
     *("training.max_tokens_per_turn=12", "training.max_response_tokens=300", "training.checkpoint_every=2"),
-    *("training.keep_checkpoints=9", "training.kl_coef=0", "algorithm.importance_cap=100", *STALE),
+    *("training.keep_checkpoints=9", "training.kl_coef=0", "algorithm.importance_upper=100", *STALE),
 )
 RULES_HERE = replace(with_limits(RULES, retries_per_episode=0), provider="local", max_turns=2)
 

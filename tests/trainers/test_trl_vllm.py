@@ -48,7 +48,7 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
             *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4"),
             *(f"training.micro_batch_size={8 // processes}", "training.learning_rate=0.01", "training.shuffle=false"),
             *("training.warmup_updates=0", "training.max_tokens_per_turn=6", "training.max_response_tokens=300"),
-            *("algorithm.importance_correction=token", *overrides),
+            *("algorithm.importance_correction=token_truncate", *overrides),
         ]
     )
     job = next(stage.job for stage in stages(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from xp.composition import compose
-from xp.spec import RunSpec
+from xp.spec import ImportanceCorrection, RunSpec
 
 SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
 DENSE = ["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b"]
@@ -87,7 +87,8 @@ def legal(draw: st.DrawFn) -> RunSpec:
             f"algorithm.clip_high={draw(st.sampled_from([0.0004, 0.28, 4.0]))}",
             f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean']))}",
             f"algorithm.kl_estimator={draw(st.sampled_from(['k1', 'k2', 'k3']))}",
-            f"algorithm.importance_correction={draw(st.sampled_from(['none', 'token']))}",
+            f"algorithm.importance_correction={draw(st.sampled_from(list(ImportanceCorrection)))}",
+            f"algorithm.importance_lower={draw(st.sampled_from([0.5, 1.0]))}",
             f"algorithm.dynamic_sampling={draw(st.booleans())}",
             f"evaluation.every={draw(st.sampled_from(['null', '5']))}",
         ]

@@ -183,7 +183,9 @@ def test_ppo_runs_on_slime_from_a_converted_model() -> None:
 def test_a_policy_loss_with_a_correction_works_or_is_refused(
     algorithm: str, backend: str, correction: ImportanceCorrection
 ) -> None:
-    spec = composed(algorithm, *GPU[backend], f"algorithm.importance_correction={correction}")
+    spec = composed(
+        algorithm, *GPU[backend], f"algorithm.importance_correction={correction}", "algorithm.importance_lower=0.5"
+    )
     assert {refusal.field for refusal in backend_of(spec).refusals(spec)} <= {"algorithm.importance_correction"}
 
 

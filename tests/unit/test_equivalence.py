@@ -110,7 +110,7 @@ def test_a_backend_is_compared_with_itself_under_other_settings() -> None:
         "--seeds",
         "1,2",
         "--against",
-        "training.max_staleness=1 algorithm.importance_correction=token",
+        "training.max_staleness=1 algorithm.importance_correction=token_truncate",
     ]
     sweeps = _sweeps(_parser().parse_args([*words, "backend.num_threads=1"]))
     assert list(sweeps) == ["trl", "trl training.max_staleness=1"]

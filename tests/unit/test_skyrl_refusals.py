@@ -21,11 +21,11 @@ SEPARATE = [
     *SKYRL,
     *("backend.engine.placement=separate", "backend.engine.accelerators=2", "backend.parallel.offload_optimizer=false"),
 ]
-CORRECTED = ["training.max_staleness=2", "algorithm.importance_correction=token"]
+CORRECTED = ["training.max_staleness=2", "algorithm.importance_correction=token_truncate"]
 
 CASES = [
     ([*SKYRL, *CORRECTED], "set backend.engine.placement=separate"),
-    ([*SEPARATE, "training.max_staleness=2"], "algorithm.importance_correction=token (or sequence)"),
+    ([*SEPARATE, "training.max_staleness=2"], "algorithm.importance_correction=token_truncate (or another)"),
     ([*SEPARATE, *CORRECTED, "training.updates_per_step=2"], "set training.updates_per_step=1"),
     ([*SEPARATE, *CORRECTED, "algorithm.dynamic_sampling=true"], "set algorithm.dynamic_sampling=false"),
     ([*SKYRL, "training.updates_per_step=3"], "or training.updates_per_step=4"),

@@ -126,7 +126,7 @@ def test_changing_a_field_changes_the_job() -> None:
         "algorithm.ratio_level=sequence",
         "algorithm=reinforce_pp",
         "algorithm=ppo",
-        "algorithm.importance_correction=token",
+        "algorithm.importance_correction=token_truncate",
         "evaluation.num_tasks=7",
         "evaluation.samples_per_task=2",
         "evaluation.temperature=0.5",

@@ -93,7 +93,11 @@ def test_slime_plays_the_last_evaluation_and_those_that_are_due(
 
 def test_an_evaluation_that_slimes_program_lacks_is_the_stages() -> None:
     words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
-    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token", "backend.engine.placement=separate")
+    ahead = (
+        "training.max_staleness=1",
+        "algorithm.importance_correction=token_truncate",
+        "backend.engine.placement=separate",
+    )
     places = RunPaths("runs/r", 1, "tasks/t")
     in_train = stages(compose(words), places)[-1]
     assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/evaluation.json")

@@ -37,7 +37,6 @@ def found(*overrides: str) -> str:
         ("backend.attention=sdpa", "backend.attention", "set flash"),
         ("algorithm.advantage_scale=batch_std", "algorithm.advantage_scale", "group_std or none"),
         ("algorithm.loss_aggregation=constant", "algorithm.loss_aggregation", "token_mean or sequence_mean"),
-        ("algorithm.importance_correction=sequence", "algorithm.importance_correction", "token or none"),
         ("training.max_staleness=2", "training.max_staleness", "set 1, or use backend=trl or skyrl"),
         ("training.max_staleness=1", "training.max_staleness", "set backend.engine.placement=separate"),
         ("algorithm=ppo", "backend.convert_model", "starts from a Megatron checkpoint"),
@@ -169,8 +168,8 @@ SEPARATE = ("backend.engine.placement=separate", "backend.engine.accelerators=4"
 
 
 def test_sampling_ahead_needs_a_correction_and_the_tasks_of_the_spec() -> None:
-    assert "algorithm.importance_correction=token (or sequence)" in found(*SEPARATE)
-    corrected = (*SEPARATE, "algorithm.importance_correction=token")
+    assert "algorithm.importance_correction=token_truncate (or another)" in found(*SEPARATE)
+    corrected = (*SEPARATE, "algorithm.importance_correction=token_truncate")
     assert "loses the tasks" in found(*corrected, "algorithm.dynamic_sampling=true")
     flags = train_flags(compose([*SLIME, *corrected]), RunPaths("runs/r", 1, "tasks/t"))
     assert (flags["--use-tis"], flags["--colocate"], flags["--update-weights-interval"]) == ((), None, ("1",))

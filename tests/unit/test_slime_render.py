@@ -125,7 +125,11 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} & set(found) == (
         {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} if has_critic else set()
     )
-    assert is_on(found, "--use-tis") == (algorithm.importance_correction == "token")
+    is_corrected = algorithm.importance_correction != "none"
+    assert is_on(found, "--use-tis") == is_corrected
+    weights = f"xp.backends.slime.worker.importance.{algorithm.importance_correction}"
+    assert found.get("custom_tis_function_path") == (weights if is_corrected else None)
+    assert (found["tis_clip_low"], found["tis_clip"]) == (algorithm.importance_lower, algorithm.importance_upper)
     assert ("dynamic_sampling_filter_path" in found) == algorithm.dynamic_sampling
     every = (spec.evaluation.every or num_steps(spec) or 1) if spec.env.is_held_out else None
     assert found.get("eval_interval") == every

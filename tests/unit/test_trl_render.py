@@ -123,7 +123,7 @@ CHANGES = (
     "algorithm.mask_truncated=true",
     "algorithm.ratio_level=sequence",
     "algorithm=cispo",
-    "algorithm.importance_correction=token",
+    "algorithm.importance_correction=token_truncate",
     "env.max_turns=3",
     "env.reward.reduction=last",
     "env.limits.episode_timeout_s=77.0",
@@ -178,7 +178,7 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
         (["algorithm=cispo", "algorithm.loss_aggregation=constant"], "averages over tokens, not by constant; set"),
         (["backend.overrides.importance_sampling_level=sequence"], "set algorithm.ratio_level"),
         (["algorithm=cispo", "backend.overrides.loss_type=dapo"], "set algorithm.policy_loss"),
-        (["algorithm.importance_correction=token"], "nothing to correct; set none"),
+        (["algorithm.importance_correction=token_truncate"], "nothing to correct; set none"),
         (["backend.overrides.beta=0.1"], "set training.kl_coef"),
         (["backend.overrides.bett=0.1"], "did you mean beta?"),
         (["backend.overrides.report_to=wandb"], "set tracking"),
@@ -252,27 +252,23 @@ def test_a_warm_up_is_not_lost_under_a_constant_schedule() -> None:
     ("correction", "expected"),
     [
         ("none", {"vllm_importance_sampling_correction": False}),
-        (
-            "token",
-            {
-                "vllm_importance_sampling_correction": True,
-                "vllm_importance_sampling_mode": "token_truncate",
-                "vllm_importance_sampling_clip_max": 3.5,
-                "vllm_importance_sampling_clip_min": None,
-            },
-        ),
-        (
-            "sequence",
-            {
-                "vllm_importance_sampling_correction": True,
-                "vllm_importance_sampling_mode": "sequence_truncate",
-                "vllm_importance_sampling_clip_max": 3.5,
-                "vllm_importance_sampling_clip_min": None,
-            },
+        *(
+            (
+                f"{mode} {lower}",
+                {
+                    "vllm_importance_sampling_correction": True,
+                    "vllm_importance_sampling_mode": mode,
+                    "vllm_importance_sampling_clip_max": 3.5,
+                    "vllm_importance_sampling_clip_min": lower or None,
+                },
+            )
+            for mode in ("token_truncate", "sequence_truncate", "token_mask", "sequence_mask")
+            for lower in (0, 0.5)
         ),
     ],
 )
 def test_the_importance_correction_is_said_and_never_trls_default(correction: str, expected: dict[str, Any]) -> None:
-    spec = compose([*GPUS, f"algorithm.importance_correction={correction}", "algorithm.importance_cap=3.5"])
-    rendered = grpo_config(spec, PLACES)
+    mode, _, lower = correction.partition(" ")
+    bounds = (f"algorithm.importance_lower={lower or 0}", "algorithm.importance_upper=3.5")
+    rendered = grpo_config(compose([*GPUS, f"algorithm.importance_correction={mode}", *bounds]), PLACES)
     assert {key: value for key, value in rendered.items() if "vllm_importance" in key} == expected

@@ -34,9 +34,9 @@ BACKENDS = {
     "skyrl": ("backend=skyrl", "hardware=cpu"),
 }
 AHEAD = {
-    "trl": ("training.max_staleness=1", "algorithm.importance_correction=token"),
+    "trl": ("training.max_staleness=1", "algorithm.importance_correction=token_truncate"),
     "skyrl": (
-        *("training.max_staleness=1", "algorithm.importance_correction=token"),
+        *("training.max_staleness=1", "algorithm.importance_correction=token_truncate"),
         *("backend.engine.placement=separate", "backend.engine.accelerators=1"),
         "backend.parallel.offload_optimizer=false",
     ),

@@ -167,13 +167,14 @@ def unexplained(measured: ParityMeasure) -> list[str]:
 
 
 def reported(measured: ParityMeasure) -> list[tuple[str, str, float]]:
-    """Backend, metric and its relative difference from the reference, for the first option."""
-    cells = next(iter(measured.options.values()))
-    found = []
-    for backend, cell in cells.items():
-        for metric, (own, wanted) in cell.get("reported", {}).items():
-            found.append((backend, metric, abs(own - wanted) / abs(wanted)))
-    return found
+    """Backend, metric and its relative difference from the reference, for the first option that reports it."""
+    found: dict[tuple[str, str], float] = {}
+    for cells in measured.options.values():
+        for backend, cell in cells.items():
+            for metric, (own, wanted) in cell.get("reported", {}).items():
+                if (backend, metric) not in found:
+                    found[backend, metric] = abs(own - wanted) / abs(wanted)
+    return [(*key, value) for key, value in found.items()]
 
 
 def table(measured: ParityMeasure) -> list[str]:
@@ -216,12 +217,13 @@ def section(file: Path) -> list[str]:
 
 
 def _of_metrics(measured: ParityMeasure, backends: Sequence[str]) -> list[str]:
-    """Table of the metrics that the trainers report for the first option's updates."""
+    """Table of the metrics that the trainers report."""
     found = {(backend, metric): value for backend, metric, value in reported(measured)}
     lines = [
         "",
-        f"What is reported of the updates of `{next(iter(measured.options))}` (a mean over them), as a relative"
-        " difference from the papers' values of the same updates; empty: not reported.",
+        f"What is reported of the updates of `{next(iter(measured.options))}` (a mean over them), and of the weights of"
+        " the first correction, as a relative difference from the papers' values of the same updates; empty: not"
+        " reported.",
         "",
         "| metric | " + " | ".join(backends) + " |",
         "|---|" + "---|" * len(backends),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tools.parity.recorded import LOWER, UPPER
+
 BASE = (
     *("training.prompts_per_step=4", "training.group_size=4", "training.num_steps=1", "training.passes_per_step=3"),
     *("training.micro_batch_size=4", "training.learning_rate=0.0005", "training.warmup_updates=0"),
@@ -56,6 +58,7 @@ FAR = "its k3 penalty is cut at 10, which this policy passes: the learning rate 
 BONUS = "the bonus is a mean over episodes of their token means; the papers' and the others' is over tokens"
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
+SGLANG: dict[str, tuple[str, ...]] = {"slime": ("backend.engine.name=sglang",)}
 SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 NARROW_CRITIC = (
     "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.005}",
@@ -71,6 +74,13 @@ CRITIC_SCALE = {"trl": 0.5, "skyrl": 0.5, "slime": 1.0}
 def _ranks(name: str, *overrides: str, of_backend: Mapping[str, tuple[str, ...]] = RANKS) -> Option:
     """An option with two processes."""
     return Option(name, ("hardware.accelerators_per_node=2", *overrides), of_backend=of_backend)
+
+
+def _corrected(name: str, lower: float = 0.0, upper: float = UPPER, *more: str) -> Option:
+    """An option with the importance correction that the name begins with."""
+    own = f"algorithm.importance_correction={name.partition(',')[0]}"
+    bounds = (f"algorithm.importance_lower={lower}", f"algorithm.importance_upper={upper}")
+    return Option(f"importance_correction={name}", (own, *bounds, *more, CORRECTED), of_backend=SGLANG)
 
 
 def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Option:
@@ -97,12 +107,13 @@ OPTIONS = (
         ("algorithm.loss_aggregation=sequence_mean", "training.learning_rate=0.005"),
         why={"skyrl": FAR},
     ),
-    Option(
-        "importance_correction=token",
-        ("algorithm.importance_correction=token", CORRECTED),
-        of_backend={"slime": ("backend.engine.name=sglang",)},
-    ),
-    Option("importance_correction=sequence", ("algorithm.importance_correction=sequence", CORRECTED)),
+    *(_corrected(name) for name in ("token_truncate", "sequence_truncate")),
+    *(_corrected(f"{name}, two bounds", LOWER) for name in ("token_truncate", "sequence_truncate")),
+    *(_corrected(name, LOWER) for name in ("token_mask", "sequence_mask", "geometric_mask")),
+    _corrected("geometric_mask, narrow", 0.97, 1.05),
+    _corrected("token_mask, sequence_mean", LOWER, UPPER, SEQUENCE_MEAN),
+    Option("ratio_from=engine", ("algorithm.ratio_from=engine", CORRECTED), of_backend=SGLANG),
+    Option("ratio_from=engine, gspo", ("algorithm=gspo", "algorithm.ratio_from=engine", CORRECTED), of_backend=SGLANG),
     Option("mask_truncated", ("algorithm.mask_truncated=true",)),
     Option(
         "mask_truncated, sequence_mean", ("algorithm.mask_truncated=true", "algorithm.loss_aggregation=sequence_mean")
@@ -164,6 +175,8 @@ OPTIONS = (
 REPORTED = {
     ("trl", "training/kl"): "TRL's own: a mean of the micro-batches' means",
     ("trl", "training/entropy"): "TRL's own: a mean of the micro-batches' means",
+    ("slime", "training/importance_outside"): "a mean of the updates' means",
+    ("slime", "training/importance_sample_size"): "from means of the updates' means",
 }
 """Backend and metric -> reason why it reports another value than the formulas for the same update."""
 NOT_MEASURED = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xp.lib.codec import JsonFile
@@ -23,6 +25,18 @@ TRUNCATED = ((2, 2), (3, 1))
 """Group and number of each truncated episode."""
 SPREAD = 0.2
 """Standard deviation of the engine's log-probabilities around the policy's."""
+LOWER, UPPER = 0.5, 2.0
+"""Bounds of the importance correction that the planted ratios are about."""
+PLANTED: Mapping[tuple[int, int], tuple[float, ...]] = {
+    (0, 3): (math.log(UPPER) - 1e-4, math.log(UPPER) + 1e-4, math.log(LOWER) + 1e-4, math.log(LOWER) - 1e-4),
+    (2, 0): (math.log(UPPER) - 1e-4,),
+    (3, 0): (math.log(LOWER) - 1e-4,),
+    (3, 2): (8.0,),
+    (3, 3): (-8.0,),
+}
+"""Group and number of an episode -> its first tokens' log-ratios of trainer to engine, at a bound and far outside.
+
+The other tokens of an episode with one planted ratio have the ratio 1, so that it is also the ratio of the episode."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +89,9 @@ class UpdateRule:
     kl_coef: float
     entropy_coef: float
     importance_correction: str
-    importance_cap: float
+    importance_lower: float
+    importance_upper: float
+    ratio_from: str
     mask_truncated: bool
     temperature: float
     max_response_tokens: int
@@ -137,9 +153,13 @@ def _episode(
     for turn in range(1 + (group + number) % 3):
         mask += [0] * (draw.randint(2, 6) if turn else 0)
         mask += [1] * draw.randint(2, 7)
-    noise = tuple(draw.gauss(0, SPREAD) for _ in mask)
+    noise = [draw.gauss(0, SPREAD) for _ in mask]
+    planted = PLANTED.get((group, number), ())
+    if len(planted) == 1:
+        noise = [0.0] * len(mask)
+    noise[: len(planted)] = (-one for one in planted)
     return RecordedEpisode(
-        group, prompt, _ids(draw, len(mask)), tuple(mask), reward, (group, number) in TRUNCATED, noise
+        group, prompt, _ids(draw, len(mask)), tuple(mask), reward, (group, number) in TRUNCATED, tuple(noise)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,12 +60,38 @@ def objective(
 
 
 def correction(rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Truncated importance sampling: the weight of the gap between trainer and engine."""
-    gap = (old - engine) * mask
-    if rule.importance_correction == "none":
-        return torch.ones_like(gap)
-    gap = gap.sum().expand_as(gap) if rule.importance_correction == "sequence" else gap
-    return gap.exp().clamp(max=rule.importance_cap)
+    """Weight of the gap between trainer and engine (https://fengyao.notion.site/off-policy-rl); both bounds belong to
+    what is kept."""
+    ratio, num_tokens = ((old - engine) * mask).exp(), mask.sum().clamp(min=1)
+    kept = {"token": ratio, "sequence": ratio.prod(), "geometric": ratio.prod() ** (1 / num_tokens)}
+    level, _, how = rule.importance_correction.partition("_")
+    if level == "none":
+        return torch.ones_like(ratio)
+    of_level, lower, upper = kept[level].expand_as(ratio), rule.importance_lower, rule.importance_upper
+    if how == "truncate":
+        return of_level.clamp(lower, upper)
+    is_within = (lower <= of_level) & (of_level <= upper)
+    return torch.where(is_within, 1.0 if level == "geometric" else of_level, 0.0)
+
+
+def weight_metrics(
+    rule: UpdateRule,
+    noises: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor],
+) -> dict[str, float]:
+    """Share of the trained tokens beyond a bound, and the effective sample size over them (Kong 1992)."""
+    unbounded = replace(rule, importance_correction=f"{rule.importance_correction.partition('_')[0]}_truncate")
+    unbounded = replace(unbounded, importance_lower=0.0, importance_upper=math.inf)
+    plain = [correction(unbounded, -noise, 0 * noise, mask) for noise, mask in zip(noises, masks, strict=True)]
+    ratios, used = (
+        torch.cat([one[mask > 0] for one, mask in zip(all_, masks, strict=True)]) for all_ in (plain, weights)
+    )
+    is_outside = (ratios < rule.importance_lower) | (ratios > rule.importance_upper)
+    return {
+        "training/importance_outside": float(is_outside.double().mean()),
+        "training/importance_sample_size": float(used.sum() ** 2 / used.square().sum() / len(used)),
+    }
 
 
 def penalty(rule: UpdateRule, now: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
@@ -110,15 +137,20 @@ def reference(
     else:
         gains, taught = _taught(rule, episodes, masks, critic, members)
         found = Found(_trained(gains, masks), [], [], [], policy.weights(), [list(one) for one in members])
+    noises = [torch.tensor(one.noise, dtype=torch.float64) for one in episodes]
+    engines = [own + noise for own, noise in zip(before, noises, strict=True)]
+    weights = [correction(rule, *parts) for parts in zip(before, engines, masks, strict=True)]
+    if rule.importance_correction != "none":
+        found.reported.update(weight_metrics(rule, noises, weights, masks))
     adam = AdamW(rule, policy.trained(), len(members))
     for chosen in members:
         terms, parts = [], Parts()
         num_tokens = sum(masks[at].sum() for at in chosen)
         for at, share in zip(chosen, shares(rule, [masks[at] for at in chosen]), strict=True):
             now, entropy = policy.says(episodes[at], rule.temperature)
-            engine = before[at] + torch.tensor(episodes[at].noise, dtype=torch.float64)
-            gain = objective(rule, now, before[at], gains[at], masks[at])
-            gain = gain * correction(rule, before[at], engine, masks[at])
+            old = engines[at] if rule.ratio_from == "engine" else before[at]
+            gain = objective(rule, now, old, gains[at], masks[at])
+            gain = gain * weights[at]
             kl = penalty(rule, now, before[at])
             terms.append(((rule.kl_coef * kl - gain) * share).sum())
             terms.append(-rule.entropy_coef * (entropy * masks[at]).sum() / num_tokens)

@@ -21,6 +21,7 @@ from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
+from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
 
@@ -73,6 +74,7 @@ def _updates(
         own.losses.extend(trainer.dispatch.losses[name])
     metrics = trainer.all_metrics
     found.reported.update({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
+    found.reported.update({name: metrics[name] for name in OF_WEIGHTS if name in metrics})
     torch.distributed.barrier()
     return found
 
@@ -82,8 +84,9 @@ def _trained_on(trainer: Any, case: ParityCase, episodes: Sequence[RecordedEpiso
     uids = [str(episode.group) for episode in episodes]
     generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
     data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
-    data = with_engine(trainer.compute_advantages_and_returns(data), episodes)
-    before = data["advantages"].clone()
+    data = trainer.compute_advantages_and_returns(with_engine(data, episodes))
+    # The returns without a critic are the advantages before an importance weight.
+    before = data["returns" if case.rule.critic is None else "advantages"].clone()
     trainer.train_critic_and_policy(data)
     data["advantages"] = before
     return data
@@ -139,6 +142,8 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     made = XpTrainer(
         advantage_rule(config),
         None,
+        importance=config.importance,
+        ratio_from=config.ratio_from,
         cfg=cfg,
         tracker=silent,
         tokenizer=tokenizer,

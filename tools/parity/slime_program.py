@@ -38,6 +38,7 @@ from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
 from xp.lib.reading import config_of
+from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
 
@@ -206,7 +207,13 @@ def _watch_metrics(found: Found, loss: str) -> None:
         found.reported.update(finite_means(updates))
         return finite_means(updates)
 
-    vars(training)["finite_means"] = means
+    def line(self: Any, step: int, values: Mapping[str, float]) -> None:
+        found.reported.update({name: values[name] for name in OF_WEIGHTS if name in values})
+        write(self, step, values)
+
+    watched_log: Any = training.Watched
+    write = watched_log.line
+    vars(training)["finite_means"], watched_log.line = means, line
 
 
 if __name__ == "__main__":

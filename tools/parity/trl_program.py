@@ -24,6 +24,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.rollout import TASK_ID
+from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
 
@@ -87,6 +88,8 @@ def _updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     for name, ours in NATIVE.items():
         if values := [line[name] for line in lines if name in line]:
             found.reported[ours] = fmean(values)
+    weighed = trainer._xp_log._episodes
+    found.reported.update({name: weighed[name] for name in OF_WEIGHTS if name in weighed})
     return found
 
 
@@ -104,8 +107,8 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     recorded: Any = Recorded(case, episodes)
     trainer = make_trainer(config, {}, tokenizer, order, TRLStepLog(config, None), recorded)
     if case.rule.importance_correction != "none":
-        # TRL corrects what vLLM wrote, and nothing else; here the batch says what an engine would have said.
-        trainer.use_vllm, trainer._last_loaded_step = True, 0
+        # For the correction TRL would send its weights to vLLM; here the batch has an engine's log-probabilities.
+        trainer._last_loaded_step = 0
     return trainer
 
 

@@ -20,7 +20,7 @@ _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a1
 _CRITIC = {"algorithm": "ppo", "training.critic_learning_rate": 1e-5}
 _LORA = {"model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}}
 _VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
-    "trl": ({"algorithm.importance_correction": "token"}, {"algorithm": "cispo"}),
+    "trl": ({"algorithm.importance_correction": "token_truncate"}, {"algorithm": "cispo"}),
     "skyrl": (_LORA, {"algorithm": "cispo"}, _CRITIC, {"backend.parallel.strategy": "megatron"}),
     "slime": ({"evaluation.every": 5, "backend.parallel.tensor": 2}, {**_CRITIC, "backend.convert_model": True}),
 }

@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
-from xp.spec import EngineName, ImportanceCorrection, RunSpec
+from xp.spec import EngineName, ImportanceCorrection, RatioFrom, RunSpec
+from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
 """Native key -> value."""
@@ -167,12 +168,37 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
 
 def stale_uncorrected(spec: RunSpec) -> str | None:
     """Returns why episodes of an older policy cannot be used; None if they can, or if none are older."""
-    is_corrected = spec.algorithm.importance_correction is not ImportanceCorrection.NONE
-    if spec.training.max_staleness == 0 or is_corrected:
+    if spec.training.max_staleness == 0 or is_corrected(spec) or is_to_engine(spec):
         return None
     return (
         "these episodes are of an older policy, and the update needs a correction for it; set"
-        " algorithm.importance_correction=token (or sequence), or training.max_staleness=0"
+        " algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or"
+        " training.max_staleness=0"
+    )
+
+
+def is_corrected(spec: RunSpec) -> bool:
+    """Returns whether there is an importance correction."""
+    return spec.algorithm.importance_correction is not ImportanceCorrection.NONE
+
+
+def is_to_engine(spec: RunSpec) -> bool:
+    """Returns whether the clipped ratio is to the engine's log-probabilities."""
+    return spec.algorithm.ratio_from is RatioFrom.ENGINE
+
+
+def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
+    """The importance correction for a trainer; None if there is none.
+
+    Args:
+        spec: the spec.
+        is_native: whether the trainer itself multiplies the loss by these weights.
+    """
+    algorithm = spec.algorithm
+    if not is_corrected(spec):
+        return None
+    return Importance(
+        algorithm.importance_correction.value, algorithm.importance_lower, algorithm.importance_upper, is_native
     )
 
 

@@ -18,6 +18,7 @@ from xp.spec.algorithm import (
     KlEstimator,
     LossAggregation,
     PolicyLoss,
+    RatioFrom,
     RatioLevel,
 )
 from xp.spec.backend import (
@@ -88,6 +89,7 @@ __all__ = [
     "Placement",
     "PolicyLoss",
     "Preparation",
+    "RatioFrom",
     "RatioLevel",
     "Reference",
     "Reward",

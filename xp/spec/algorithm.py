@@ -71,14 +71,29 @@ class KlEstimator(StrEnum):
 
 
 class ImportanceCorrection(StrEnum):
-    """Weight for the gap between the engine's and the trainer's log-probabilities
-    (https://fengyao.notion.site/off-policy-rl)."""
+    """Weight of a token's policy loss for the gap between the engine and the trainer, whose ratio is the trainer's
+    probability before the update divided by the engine's (https://fengyao.notion.site/off-policy-rl)."""
 
     NONE = "none"
-    TOKEN = "token"
-    """Each token's ratio, cut at importance_cap."""
-    SEQUENCE = "sequence"
-    """The episode's product of ratios, cut at importance_cap."""
+    TOKEN_TRUNCATE = "token_truncate"
+    """The token's ratio, clamped to the bounds (TIS)."""
+    SEQUENCE_TRUNCATE = "sequence_truncate"
+    """The product of the ratios of an episode's trained tokens, clamped to the bounds."""
+    TOKEN_MASK = "token_mask"
+    """The token's ratio, or 0 beyond the bounds (IcePop, arXiv:2510.18855)."""
+    SEQUENCE_MASK = "sequence_mask"
+    """The product over an episode, or 0 beyond the bounds (MIS)."""
+    GEOMETRIC_MASK = "geometric_mask"
+    """1, or 0 if the geometric mean of an episode's ratios is beyond the bounds."""
+
+
+class RatioFrom(StrEnum):
+    """Source of the old log-probabilities in the probability ratio that is clipped."""
+
+    TRAINER = "trainer"
+    """The trainer's own, computed before the first update."""
+    ENGINE = "engine"
+    """Those that the engine returned with its tokens."""
 
 
 class Critic(Section):
@@ -114,8 +129,11 @@ class Algorithm(Section):
     kl_estimator: KlEstimator
     """Form of the penalty whose size is training.kl_coef."""
     importance_correction: ImportanceCorrection
-    importance_cap: Positive
-    """Largest weight of the importance correction."""
+    importance_lower: Fraction
+    """Lower bound of the correction's ratio, inclusive; 0: none."""
+    importance_upper: Annotated[float, Field(ge=1, le=1e8)]
+    """Upper bound of the correction's ratio, inclusive."""
+    ratio_from: RatioFrom
     mask_truncated: bool
     """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,
     `training.max_tokens_per_turn` included."""
@@ -145,6 +163,21 @@ class Algorithm(Section):
     def _cispo_weighs_tokens(self) -> Algorithm:
         if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
             raise ValueError("policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip")
+        return self
+
+    @model_validator(mode="after")
+    def _correction_has_an_effect(self) -> Algorithm:
+        correction = self.importance_correction
+        if self.ratio_from is RatioFrom.ENGINE and correction is not ImportanceCorrection.NONE:
+            raise ValueError(
+                f"ratio_from=engine needs importance_correction=none, got {correction}: with the clipped ratio to the"
+                " engine, nothing is left to correct; set importance_correction=none, or ratio_from=trainer"
+            )
+        if correction is ImportanceCorrection.GEOMETRIC_MASK and self.importance_lower == 0:
+            raise ValueError(
+                "importance_correction=geometric_mask needs both bounds, and near 1, since the geometric mean of an"
+                " episode is: set importance_lower=0.99 and importance_upper=1.01, for example"
+            )
         return self
 
     @model_validator(mode="after")

@@ -142,6 +142,8 @@ class Model(Section):
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: LoraSpec | None
     """None: all weights are trained."""
+    router_replay: bool
+    """Trains a mixture of experts with the experts that the engine chose for each token (R3, arXiv:2510.11370)."""
     architecture: Architecture | None
     """The network; None where no trainer needs it, or where `build` describes it."""
 
@@ -161,6 +163,12 @@ class Model(Section):
             raise ValueError(
                 "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _router_has_experts(self) -> Model:
+        if self.router_replay and self.architecture is not None and self.architecture.num_experts is None:
+            raise ValueError(f"router_replay is for mixtures of experts, and {self.name} is dense; set it to false")
         return self
 
     @model_validator(mode="after")

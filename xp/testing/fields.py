@@ -82,7 +82,8 @@ def rendered(spec: RunSpec) -> str:
 
 
 LIVE = {
-    "algorithm.importance_cap": "algorithm.importance_correction=token",
+    "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
+    "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
     "algorithm.kl_estimator": "training.kl_coef=0.01",
 }
 """Field -> overrides without which it has no effect on any backend."""

@@ -10,6 +10,7 @@ from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, geometry, 
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
 from xp.backends.skyrl.control.overrides import assignment, flat, override_refusals
 from xp.backends.skyrl.control.rows import ROWS
+from xp.backends.skyrl.control.rows.algorithm import has_native_correction
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
 from xp.lib.packages import IS_CLONE
@@ -161,6 +162,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         updates_per_rollout=geometry(spec).updates_per_rollout,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
+        importance=rows.importance(spec, is_native=has_native_correction(spec)),
+        ratio_from=spec.algorithm.ratio_from.value,
         best=best_rule(spec, places),
     )
     # A large model's weights are several files, but there is always one config.json.

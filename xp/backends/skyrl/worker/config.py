@@ -9,6 +9,7 @@ from pathlib import Path
 
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
+from xp.worker.importance import Importance
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 
 ENV_CLASS = "xp"
@@ -71,6 +72,10 @@ class SkyRLTrainStageConfig(TrainConfig):
     """xp's name of the advantage estimator."""
     advantage_fn: str | None
     """`package.module:function` of the user's own."""
+    importance: Importance | None
+    """Importance correction; None: none."""
+    ratio_from: str
+    """A spec's `algorithm.ratio_from`."""
     best: BestRule | None
     """Rule for the evaluations during training."""
 

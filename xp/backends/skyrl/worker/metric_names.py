@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
+
 GAP: Final = "policy/rollout_train_logprobs_abs_diff_mean"
 """SkyRL's mean over the tokens of a step, of its forward before the first update."""
 AGE: Final = "async/staleness_mean"
@@ -33,6 +35,8 @@ NATIVE: Final[Mapping[str, str]] = {
 """SkyRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
+    OUTSIDE: "only with `algorithm.importance_correction`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     "time/start_s": "",
     "time/rollout_s": "",
 }

@@ -20,6 +20,7 @@ from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
+from xp.worker.importance import Importance, metrics
 from xp.worker.stage import AFTER, BEFORE
 
 IS_VOID = "xp_is_void"
@@ -35,6 +36,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         rule: computes advantages from a step's rewards; None if SkyRL's own estimator or a critic does.
         keeper: keeps the best model; None: no best model, and training does not stop early.
         evaluation: records the evaluations before and after the training; None: nothing is held out.
+        importance: importance correction; None: none.
+        ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
         parts: SkyRL's own arguments.
     """
 
@@ -46,9 +49,12 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         rule: AdvantageFn | None,
         keeper: BestKeeper | None,
         evaluation: ModelEvaluation | None = None,
+        importance: Importance | None = None,
+        ratio_from: str = "trainer",
         **parts: Any,
     ) -> None:
         self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
+        self._importance, self._ratio_from = importance, ratio_from
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
@@ -174,6 +180,19 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return output
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
+        """Computes advantages, and sets what the loss takes of the engine's log-probabilities."""
+        data = self._estimated(data)
+        if self._ratio_from == "engine":
+            data["action_log_probs"] = data["rollout_logprobs"]
+        if self._importance is not None:
+            gap = data["action_log_probs"] - data["rollout_logprobs"]
+            weighed = self._importance.weigh(gap, data["loss_mask"])
+            self.all_metrics |= metrics(weighed.sums())
+            if not self._importance.is_native:
+                data["advantages"] = data["advantages"] * weighed.weights
+        return data
+
+    def _estimated(self, data: Any) -> Any:
         """Computes advantages by the rule or the critic if there is one, else by SkyRL's estimator.
 
         Void episodes have none.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
+
 OF_CRITIC: Final = "train/critic-"
 NATIVE: Final[Mapping[str, str]] = {
     "train/loss": "training/loss",
@@ -25,7 +27,11 @@ RATE: Final = "lr-pg_0"
 """End of the names of learning rates: of Megatron's first group of parameters, as all groups have the same."""
 NOT_MEANS: Final = ("grad_norm", RATE)
 """Ends of the names that are no mean over an update's episodes or tokens."""
+OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "outside", "weights", "squares"))
+"""Slime's names for what xp's function of the importance weights reports."""
 MEASURED: Final[Mapping[str, str]] = {
+    OUTSIDE: "only with `algorithm.importance_correction`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "episodes/groups_left_out": "only with dynamic sampling",

@@ -16,6 +16,7 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
+from xp.errors import ExitCode, XpError
 from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import is_cut, reply_ids
 
@@ -96,6 +97,8 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     await _threaded(worker, lambda: worker.take(ended.played(), _recorded(worker, ended, evaluation)))
     write_played(sample.metadata, ended.played())
     close_sample(sample, outcome, chat.end_id, mask_truncated=worker.config.mask_truncated)
+    if args.use_rollout_routing_replay:
+        _fill_experts(args, sample)
     return sample
 
 
@@ -157,6 +160,32 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
         sample.append_response_tokens(tokens=[end_id], trainable=False)
+
+
+def _fill_experts(args: Any, sample: Any) -> None:
+    """Add experts after the last trained token: Slime needs some for each token but one.
+
+    They are the first ones, since Slime refuses a sample whose experts are all 0.
+
+    Raises:
+        XpError: (ENGINE) the engine returned no experts of a token before a trained one.
+    """
+    import torch
+
+    chosen = sample.rollout_routed_experts
+    num_chosen, num_prompt = 0 if chosen is None else len(chosen), len(sample.tokens) - sample.response_length
+    needed = max((num_prompt + at for at, is_trained in enumerate(sample.loss_mask) if is_trained), default=0)
+    if num_chosen < needed:
+        raise XpError(
+            f"the engine returned the experts of {num_chosen} tokens, and the update needs those of {needed}: does it"
+            " run with --enable-return-routed-experts? Or set model.router_replay=false",
+            ExitCode.ENGINE,
+        )
+    experts = torch.arange(args.moe_router_topk, dtype=torch.int32)
+    rows = experts.repeat(len(sample.tokens) - 1, args.num_layers, 1)
+    if chosen is not None:
+        rows[:num_chosen] = torch.as_tensor(chosen)
+    sample.rollout_routed_experts = rows
 
 
 def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:

@@ -10,11 +10,12 @@ from typing import Any
 
 from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.means import factor
-from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, RATE
+from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.worker import importance
 from xp.worker.step_log import StepLog
 
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
@@ -95,6 +96,7 @@ class Watched(StepLog):
                 for name, ours in NATIVE.items()
                 if name in metrics
             }
+            | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
         self._left_out += not self.are_finite(rollout_id + 1, watched)
@@ -105,6 +107,8 @@ class Watched(StepLog):
         if position + 1 < self._config.updates_per_step:
             return
         training = finite_means(self._updates)
+        if OF_WEIGHTS[0] in training:
+            training |= importance.metrics([training.pop(name) for name in OF_WEIGHTS])
         if self._left_out:
             training["training/updates_left_out"] = float(self._left_out)
         self._updates, self._left_out = [], 0

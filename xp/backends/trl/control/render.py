@@ -10,6 +10,7 @@ from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, node_size
 from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
+from xp.backends.trl.control.rows.algorithm import has_native_correction
 from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
@@ -174,6 +175,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         updates_per_rollout=geometry(spec).updates_per_rollout,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         every=spec.evaluation.every,
+        importance=rows.importance(spec, is_native=has_native_correction(spec)),
+        ratio_from=spec.algorithm.ratio_from.value,
         best=best_rule(spec, places),
         grpo=grpo_config(spec, places),
     )

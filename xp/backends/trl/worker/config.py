@@ -11,6 +11,7 @@ from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.demonstrations import Rule
+from xp.worker.importance import Importance
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 
 
@@ -50,6 +51,10 @@ class TRLTrainConfig(TrainConfig):
     """Rollout steps between two evaluations; None: only before and after the training."""
     best: BestRule | None
     """Rule for the evaluations during training."""
+    importance: Importance | None
+    """Importance correction; None: none."""
+    ratio_from: str
+    """A spec's `algorithm.ratio_from`."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 

@@ -13,10 +13,14 @@ import torch
 from trl import GRPOTrainer
 
 from xp.backends.trl.worker.lora import without_dropout
-from xp.backends.trl.worker.means import Counts, rescaled, update_counts, update_means
+from xp.backends.trl.worker.means import Counts, rescaled, trained, update_counts, update_means
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.engines.kv_cache import without_padding_mask
+from xp.worker.importance import Importance, metrics
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
+
+POLICY_LOGPS = "xp_policy_logps"
+"""Key of the policy's log-probabilities before the update."""
 
 
 class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -24,6 +28,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Args:
         log: log of the run; raises if the run must stop.
+        importance: importance correction; None: none.
+        ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
         parts: GRPOTrainer's own arguments.
     """
 
@@ -32,8 +38,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     _tr_loss: torch.Tensor
     """Trainer's own sum of losses since its last log: of this update."""
 
-    def __init__(self, log: TRLStepLog, **parts: Any) -> None:
-        self._xp_log = log
+    def __init__(
+        self, log: TRLStepLog, importance: Importance | None = None, ratio_from: str = "trainer", **parts: Any
+    ) -> None:
+        self._xp_log, self._xp_importance, self._xp_ratio_from = log, importance, ratio_from
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
@@ -45,7 +53,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_has_adapters = parts.get("peft_config") is not None
         super().__init__(**parts)
         # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.
-        self.use_vllm = self.use_vllm or self.vllm_importance_sampling_correction
+        self.use_vllm = self.use_vllm or importance is not None
 
     def create_accelerator_and_postprocess(self) -> None:
         """Trainer's method; what FSDP2 computes is set before GRPOTrainer shards its reference model."""
@@ -95,7 +103,23 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         first = self.accelerator.process_index * len(inputs)
         share, size = slice(first, first + len(inputs)), self.num_generations
         advantages = rescaled(output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards))
-        return {**output, "advantages": advantages}
+        return self._corrected({**output, "advantages": advantages})
+
+    def _corrected(self, output: dict[str, Any]) -> dict[str, Any]:
+        """The output with xp's importance weights, where TRL has none, or with the engine's log-probabilities as the
+        old ones."""
+        if "old_per_token_logps" in output:
+            output[POLICY_LOGPS] = output["old_per_token_logps"]
+        if self._xp_ratio_from == "engine":
+            output["old_per_token_logps"] = output["sampling_per_token_logps"]
+        if self._xp_importance is not None:
+            gap = output[POLICY_LOGPS] - output["sampling_per_token_logps"]
+            weighed = self._xp_importance.weigh(gap, trained(output))
+            sums = self.accelerator.reduce(torch.stack(weighed.sums()).float(), reduction="sum")
+            self._xp_log.weighed(metrics(sums))
+            if not self._xp_importance.is_native:
+                output["importance_sampling_ratio"] = weighed.weights
+        return output
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, *args: Any, **kwargs: Any
@@ -114,7 +138,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         loss = self._loss_of(model, inputs)
         written = inputs.get("sampling_per_token_logps")
         # Those before the update have no dropout; TRL leaves them out where a step is one update without a correction.
-        policy_logps = inputs.get("old_per_token_logps", self._xp_logps)
+        policy_logps = inputs.get(POLICY_LOGPS, self._xp_logps)
         if policy_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
             is_trained = inputs["completion_mask"] * inputs.get("tool_mask", 1) > 0
             gaps = (policy_logps - written).abs()[is_trained & ~torch.isnan(written)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
+
 NATIVE: Final[Mapping[str, str]] = {
     "loss": "training/loss",
     "grad_norm": "training/grad_norm",
@@ -18,6 +20,8 @@ NATIVE: Final[Mapping[str, str]] = {
 """TRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/logprob_gap": "only with vLLM",
+    OUTSIDE: "only with `algorithm.importance_correction`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "time/start_s": "",

@@ -86,6 +86,10 @@ class TRLStepLog(StepLog):
         if not self._episodes.get("training/staleness"):
             self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
 
+    def weighed(self, metrics: Mapping[str, float]) -> None:
+        """Adds the metrics of the importance weights of the step whose episodes are known."""
+        self._episodes |= metrics
+
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """Adds TRL's log of an optimizer update."""
         names = {name: ours for name, ours in NATIVE.items() if not (self._is_left_out and name in OF_AN_UPDATE)}

@@ -172,6 +172,8 @@ def make_trainer(
     model.config._name_or_path = config.base_model
     trainer = GuardedTrainer(
         log,
+        config.importance,
+        config.ratio_from,
         model=model,
         args=args,
         processing_class=tokenizer,

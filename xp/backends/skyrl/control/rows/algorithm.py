@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
@@ -14,6 +16,21 @@ LOSS_REDUCTION = {
     LossAggregation.SEQUENCE_MEAN: "sequence_mean",
     LossAggregation.CONSTANT: "seq_mean_token_sum_norm",
 }
+OFF_POLICY = f"{PLACE}.off_policy_correction"
+MASK_METRIC = {ImportanceCorrection.SEQUENCE_MASK: "product", ImportanceCorrection.GEOMETRIC_MASK: "geometric"}
+LOWER: Mapping[ImportanceCorrection, tuple[str, ...]] = {
+    ImportanceCorrection.TOKEN_MASK: ("token_mask_is_threshold_low",),
+    ImportanceCorrection.SEQUENCE_MASK: ("product_mask_low",),
+    ImportanceCorrection.GEOMETRIC_MASK: ("geo_mask_low",),
+}
+UPPER: Mapping[ImportanceCorrection, tuple[str, ...]] = {
+    ImportanceCorrection.TOKEN_TRUNCATE: ("token_tis_ratio_clip_high",),
+    ImportanceCorrection.SEQUENCE_TRUNCATE: ("sequence_tis_ratio_clip_high",),
+    ImportanceCorrection.TOKEN_MASK: ("token_mask_is_threshold_high", "token_tis_ratio_clip_high"),
+    ImportanceCorrection.SEQUENCE_MASK: ("product_mask_high", "sequence_tis_ratio_clip_high"),
+    ImportanceCorrection.GEOMETRIC_MASK: ("geo_mask_high",),
+}
+"""Correction -> SkyRL's keys of its bound; SkyRL's masks alone have no weights, so that two also have a cut."""
 MAX_SAMPLE_BATCHES = 30
 """Largest number of batches in a step of dynamic sampling, after which SkyRL stops the run: SkyRL's default."""
 
@@ -42,6 +59,37 @@ def _loss_aggregation(spec: RunSpec) -> Keys:
         f"{PLACE}.loss_reduction": LOSS_REDUCTION[spec.algorithm.loss_aggregation],
         f"{PLACE}.max_seq_len": spec.training.max_response_tokens if is_constant else None,
     }
+
+
+def has_native_correction(spec: RunSpec) -> bool:
+    """Returns whether SkyRL has the importance correction with these bounds, or there is none."""
+    return spec.algorithm.importance_lower == 0 or not spec.algorithm.importance_correction.endswith("truncate")
+
+
+def _importance_correction(spec: RunSpec) -> Keys:
+    correction = spec.algorithm.importance_correction
+    level = correction.partition("_")[0] if has_native_correction(spec) else None
+    return {
+        f"{OFF_POLICY}.tis_ratio_type": level if level in ("token", "sequence") else None,
+        f"{OFF_POLICY}.sequence_mask_metric": MASK_METRIC.get(correction),
+        **dict.fromkeys(f"{OFF_POLICY}.token_mask_is_threshold_{end}" for end in ("low", "high")),
+    }
+
+
+def _bound(name: str, by_correction: Mapping[ImportanceCorrection, tuple[str, ...]]) -> Row:
+    """Row of a bound of the importance correction."""
+
+    def render(spec: RunSpec) -> Keys:
+        keys = by_correction.get(spec.algorithm.importance_correction, ()) if has_native_correction(spec) else ()
+        return {f"{OFF_POLICY}.{key}": getattr(spec.algorithm, name) for key in keys}
+
+    def receives(spec: RunSpec) -> str:
+        if not is_corrected(spec):
+            return "nothing: there is no correction to bound"
+        return "" if render(spec) else "xp.backends.skyrl.worker.trainer"
+
+    native = tuple(f"{OFF_POLICY}.{key}" for keys in by_correction.values() for key in keys)
+    return Row(f"algorithm.{name}", render, receives=receives, native=native)
 
 
 def _of_critic(name: str, key: str, note: str = "") -> Row:
@@ -101,18 +149,19 @@ ALGORITHM = (
     ),
     Row(
         "algorithm.importance_correction",
-        lambda s: {
-            f"{PLACE}.off_policy_correction.tis_ratio_type": None
-            if s.algorithm.importance_correction is ImportanceCorrection.NONE
-            else s.algorithm.importance_correction.value
-        },
+        _importance_correction,
+        note=lambda s: (
+            ""
+            if has_native_correction(s)
+            else "SkyRL cuts only from above: xp multiplies the advantages by the weights."
+        ),
     ),
+    _bound("importance_lower", LOWER),
+    _bound("importance_upper", UPPER),
     Row(
-        "algorithm.importance_cap",
-        lambda s: {
-            f"{PLACE}.off_policy_correction.{level}_tis_ratio_clip_high": s.algorithm.importance_cap
-            for level in ("token", "sequence")
-        },
+        "algorithm.ratio_from",
+        carried_by=lambda s: "xp.backends.skyrl.worker.trainer" if is_to_engine(s) else "SkyRL's own",
+        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
     ),
     Row("algorithm.mask_truncated", carried_by="loss masks from xp.backends.skyrl.worker.generator"),
     Row(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
-from xp.backends.skyrl.control.keys import ENGINE, Keys, fsdp, has_critic, is_rehearsal, megatron, roles
+from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, megatron, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
+from xp.envs.config import PromptSource
 from xp.planning.episode import chat_of
 from xp.planning.rows import Row
 from xp.spec import DType, LoraSpec, RunSpec
@@ -76,6 +77,29 @@ def _targets(lora: LoraSpec) -> object:
     return "all-linear" if lora.target_modules is None else list(lora.target_modules)
 
 
+def _router_replay(spec: RunSpec) -> Keys:
+    is_on, key = spec.model.router_replay, "moe_enable_routing_replay"
+    # The reference chooses its own experts, as on Slime. With Ray's executor, the engine can hang (SkyRL's check).
+    engine = {f"{ENGINE}.distributed_executor_backend": "mp"} if is_on else {}
+    keys = {f"{MEGATRON[0]}.{key}": is_on, f"{MEGATRON[1]}.{key}": False} if is_megatron(spec) else {}
+    return {f"{ENGINE}.enable_return_routed_experts": is_on, **keys, **engine}
+
+
+def _no_router_replay(spec: RunSpec) -> str | None:
+    """Returns why the engine's choice of experts cannot be replayed; None if it can, or need not."""
+    if not spec.model.router_replay:
+        return None
+    if not is_megatron(spec):
+        return "SkyRL replays the choice of experts under Megatron only; set backend.parallel.strategy=megatron"
+    if spec.model.lora is not None:
+        return "SkyRL's engine returns no experts with adapters; set model.lora=null"
+    if spec.backend.engine.tensor_parallel > spec.hardware.accelerators_per_node:
+        return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
+    if live := [name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE]:
+        return f"SkyRL needs a turn of the engine in each episode, which prompt=live of env.members.{live[0]} may lack"
+    return None
+
+
 MODEL = (
     Row(
         "seed",
@@ -102,6 +126,13 @@ MODEL = (
         "model.chat_template",
         lambda s: {"generator.chat_template_kwargs": dict(chat_of(s).arguments)},
         carried_by="xp.episode.tokens; earlier turns stay as written",
+    ),
+    Row(
+        "model.router_replay",
+        _router_replay,
+        carried_by=lambda s: "" if is_megatron(s) else "the model's own router",
+        refuse=_no_router_replay,
+        native=(f"{ENGINE}.enable_return_routed_experts", f"{ENGINE}.distributed_executor_backend"),
     ),
     Row("model.architecture", carried_by="the model's own config.json"),
     # Rank 0 disables LoRA.
@@ -149,7 +180,6 @@ KEYS: Keys = {
     "trainer.algorithm.use_kl_in_reward": False,
     "trainer.algorithm.advantage_batch_normalize": False,
     "trainer.algorithm.zero_variance_filter": False,
-    "trainer.algorithm.off_policy_correction.sequence_mask_metric": None,
     "trainer.update_ref_every_epoch": False,
     # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
     "trainer.recompute_old_logprobs_per_minibatch": True,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.worker.config import HAS_VARIANCE, OVER_TRAINED_TOKENS
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, when
 from xp.spec import (
     AdvantageScale,
     Estimator,
-    ImportanceCorrection,
     LossAggregation,
     PolicyLoss,
     RatioLevel,
@@ -17,6 +16,7 @@ from xp.spec import (
 )
 
 WHITENED = (Estimator.REINFORCE_PP, Estimator.GAE)
+IMPORTANCE = "xp.backends.slime.worker.importance"
 ADVANTAGES = "xp.backends.slime.worker.advantages"
 
 
@@ -35,6 +35,10 @@ def _unscaled(spec: RunSpec) -> str | None:
     if algorithm.advantage_scale is not AdvantageScale.BATCH_STD or algorithm.estimator in WHITENED:
         return None
     return f"Slime scales {algorithm.estimator} by the group or not at all; set group_std or none, or backend=trl"
+
+
+def _weights(spec: RunSpec) -> str | None:
+    return f"{IMPORTANCE}.{spec.algorithm.importance_correction}" if is_corrected(spec) else None
 
 
 def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
@@ -112,13 +116,12 @@ ALGORITHM = (
     Row("algorithm.kl_estimator", "--kl-loss-type"),
     Row(
         "algorithm.importance_correction",
-        lambda s: {"--use-tis": s.algorithm.importance_correction is ImportanceCorrection.TOKEN},
-        refuse=when(
-            lambda s: s.algorithm.importance_correction is ImportanceCorrection.SEQUENCE,
-            "Slime supports token weights only; set token or none, or use backend=skyrl or trl",
-        ),
+        # Slime's own functions have token weights only, and report no effective sample size.
+        lambda s: {"--use-tis": is_corrected(s), "--custom-tis-function-path": _weights(s)},
     ),
-    Row("algorithm.importance_cap", lambda s: {"--tis-clip": s.algorithm.importance_cap, "--tis-clip-low": 0.0}),
+    Row("algorithm.importance_lower", "--tis-clip-low"),
+    Row("algorithm.importance_upper", "--tis-clip"),
+    Row("algorithm.ratio_from", lambda s: {"--use-rollout-logprobs": is_to_engine(s)}),
     Row(
         "algorithm.mask_truncated",
         carried_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",

@@ -60,6 +60,7 @@ MODEL = (
         "model.chat_template",
         carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
     ),
+    Row("model.router_replay", lambda s: {"--use-rollout-routing-replay": s.model.router_replay}),
     Row(
         "model.lora",
         support=Support.UNSUPPORTED,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xp.planning.backend import Support
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, when
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -23,7 +24,6 @@ LOSS_TYPE = {
     LossAggregation.SEQUENCE_MEAN: "grpo",
     LossAggregation.CONSTANT: "dr_grpo",
 }
-CORRECTION = {ImportanceCorrection.TOKEN: "token_truncate", ImportanceCorrection.SEQUENCE: "sequence_truncate"}
 OTHER_ESTIMATORS = {
     Estimator.RLOO: "includes every episode in the mean of its group",
     Estimator.REINFORCE_PP: "centres on the mean of a group, not of the whole step",
@@ -37,10 +37,6 @@ NO_CRITIC = "GRPOTrainer has no critic."
 def _is_cispo(spec: RunSpec) -> bool:
     """Returns whether the loss is CISPO's, which TRL always averages over tokens."""
     return spec.algorithm.policy_loss is PolicyLoss.CISPO
-
-
-def _is_corrected(spec: RunSpec) -> bool:
-    return spec.algorithm.importance_correction is not ImportanceCorrection.NONE
 
 
 def _other(spec: RunSpec) -> str | None:
@@ -62,19 +58,36 @@ def _other_aggregation(spec: RunSpec) -> str | None:
     )
 
 
+def has_native_correction(spec: RunSpec) -> bool:
+    """Returns whether TRL has the importance correction."""
+    return spec.algorithm.importance_correction is not ImportanceCorrection.GEOMETRIC_MASK
+
+
 def _importance_mode(spec: RunSpec) -> dict[str, Any]:
-    if not _is_corrected(spec):
+    if not is_corrected(spec):
         return {"vllm_importance_sampling_correction": False}
-    mode = CORRECTION[spec.algorithm.importance_correction]
-    return {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode}
+    # Without a mode of its own, TRL's weights are replaced.
+    native = spec.algorithm.importance_correction
+    mode = native if has_native_correction(spec) else ImportanceCorrection.SEQUENCE_MASK
+    return {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode.value}
 
 
-def _importance_cap(spec: RunSpec) -> dict[str, Any]:
-    cap = {
-        "vllm_importance_sampling_clip_max": spec.algorithm.importance_cap,
-        "vllm_importance_sampling_clip_min": None,
-    }
-    return cap if _is_corrected(spec) else {}
+def _bound(name: str, key: str) -> Row:
+    """Row of a bound of the importance correction."""
+    return Row(
+        f"algorithm.{name}",
+        lambda s: {key: getattr(s.algorithm, name) or None} if is_corrected(s) else {},
+        receives=lambda s: "" if is_corrected(s) else "nothing: there is no correction to bound",
+        native=(key,),
+    )
+
+
+def _of_own_policy(is_set: Callable[[RunSpec], bool], other: str) -> Callable[[RunSpec], str | None]:
+    """A Row's `refuse` of a value for another engine than the policy itself."""
+    return when(
+        lambda s: is_set(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness,
+        f"with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set {other}",
+    )
 
 
 ALGORITHM = (
@@ -133,17 +146,16 @@ ALGORITHM = (
     Row(
         "algorithm.importance_correction",
         _importance_mode,
-        refuse=when(
-            lambda s: (
-                _is_corrected(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness
-            ),
-            "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set none",
-        ),
+        note=lambda s: "" if has_native_correction(s) else "xp.backends.trl.worker.guard replaces TRL's weights.",
+        refuse=_of_own_policy(is_corrected, "none"),
     ),
+    _bound("importance_lower", "vllm_importance_sampling_clip_min"),
+    _bound("importance_upper", "vllm_importance_sampling_clip_max"),
     Row(
-        "algorithm.importance_cap",
-        _importance_cap,
-        receives=lambda s: "" if _is_corrected(s) else "nothing: there is no correction to cap",
+        "algorithm.ratio_from",
+        carried_by=lambda s: "xp.backends.trl.worker.guard" if is_to_engine(s) else "GRPOTrainer's own",
+        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
+        refuse=_of_own_policy(is_to_engine, "trainer"),
     ),
     Row(
         "algorithm.mask_truncated",

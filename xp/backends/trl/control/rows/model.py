@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.rows import Row
+from xp.planning.rows import Row, when
 from xp.spec import DType
 
 HEAD = "lm_head"
@@ -31,6 +31,14 @@ MODEL = (
         carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
     ),
     Row("model.architecture", carried_by="the model's own config.json"),
+    Row(
+        "model.router_replay",
+        carried_by="GRPOTrainer's own router",
+        refuse=when(
+            lambda s: s.model.router_replay,
+            "TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
+        ),
+    ),
     Row("model.lora", carried_by="peft_config=None"),
     Row("model.lora.rank", carried_by="LoraConfig.r"),
     Row("model.lora.alpha", carried_by="LoraConfig.lora_alpha"),

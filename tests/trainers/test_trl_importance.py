@@ -1,0 +1,67 @@
+"""TRL's own weights of the gap to the engine include both bounds, and the gap is seen whatever the ratio is to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tools.parity.measure import case_of, spec_of
+from tools.parity.model import make_model
+from tools.parity.options import CORRECTED, Option
+from tools.parity.recorded import batch
+from tools.parity.trl_program import _trainer
+from xp.backends.trl.worker.means import trained
+from xp.builtin.model.tiny_model import SHIPPED
+from xp.worker.importance import Importance
+
+NATIVE = ("token_truncate", "sequence_truncate", "token_mask", "sequence_mask")
+
+
+def scored(scratch: Path, lower: float, upper: float, *overrides: str) -> tuple[Any, dict[str, Any]]:
+    """A trainer after one step with these bounds, and what TRL computed of the recorded batch."""
+    model = scratch / "model"
+    make_model(model, SHIPPED)
+    option = Option("one", (*overrides, CORRECTED, "training.passes_per_step=1"))
+    case = case_of(option, spec_of(option, "trl", ()))
+    trainer = _trainer(case, batch(), model, scratch)
+    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = lower, upper
+    seen: dict[str, Any] = {}
+    correct = trainer._corrected
+
+    def watching(output: dict[str, Any]) -> Any:
+        seen.update({**output, "is_trained": trained(output) > 0})
+        return correct(output)
+
+    trainer._corrected = watching
+    trainer.train()
+    return trainer, seen
+
+
+@pytest.mark.parametrize("correction", NATIVE)
+def test_a_ratio_at_a_bound_is_kept_and_the_next_number_is_not(correction: str, tmp_path: Path) -> None:
+    own = f"algorithm.importance_correction={correction}"
+    _, first = scored(tmp_path / "first", 0.0, 1e8, own)
+    ratios = first["importance_sampling_ratio"]
+    is_counted = first["is_trained"] if ratios.shape[1] > 1 else first["is_trained"].any(1, keepdim=True)
+    low, high = (torch.quantile(ratios[is_counted], q, interpolation="nearest") for q in (0.2, 0.8))
+    assert low < 1 < high
+    gap = first["old_per_token_logps"] - first["sampling_per_token_logps"]
+    for name, above_low, below_high in (("at", low, high), ("within", low.nextafter(high), high.nextafter(low))):
+        lower, upper = float(above_low), float(below_high)
+        _, found = scored(tmp_path / name, lower, upper, own)
+        weights, is_kept = found["importance_sampling_ratio"], (ratios >= lower) & (ratios <= upper)
+        expected = ratios.clamp(lower, upper) if correction.endswith("truncate") else ratios * is_kept
+        torch.testing.assert_close(weights[is_counted], expected[is_counted], rtol=0, atol=0)
+        assert bool(is_kept[ratios == high].all()) == (name == "at")
+        of_xp = Importance(correction, lower, upper).weigh(gap, first["is_trained"]).weights
+        is_trained = first["is_trained"]
+        torch.testing.assert_close(of_xp[is_trained], weights.expand_as(of_xp)[is_trained], rtol=1e-5, atol=1e-5)
+
+
+def test_the_gap_to_the_engine_is_seen_when_the_ratio_is_to_the_engine(tmp_path: Path) -> None:
+    trainer, _ = scored(tmp_path, 0.0, 1.0, "algorithm.ratio_from=engine")
+    gaps = [abs(n) for one in batch() for n, m in zip(one.noise, one.trained(False), strict=True) if m]
+    assert trainer._xp_log._episodes["training/logprob_gap"] == pytest.approx(sum(gaps) / len(gaps), rel=1e-3)

@@ -1,0 +1,162 @@
+"""Importance weights are the formulas, in float64 with NumPy; what a plan refuses of them, and what carries them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tools.parity.recorded import LOWER, UPPER, batch
+from xp.composition import compose
+from xp.errors import XpError
+from xp.planning.backend import backend_of
+from xp.spec import ImportanceCorrection, RunSpec
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, Importance, metrics
+
+CORRECTIONS = [one.value for one in ImportanceCorrection if one is not ImportanceCorrection.NONE]
+EDGE = math.log(2)
+LONG = 1000
+ROWS = {
+    "in bounds": [0.1, -0.2, 0.05, 0.3],
+    "tokens and mean at the upper bound": [EDGE] * 4,
+    "tokens and mean at the lower bound": [-EDGE] * 4,
+    "product at the upper bound": [EDGE, 0, 0, 0],
+    "product at the lower bound": [-EDGE, 0, 0, 0],
+    "above": [EDGE + 1e-6, 0, 0, 0],
+    "far above": [300, 0.1, 0, 0],
+    "above any number": [800, -0.1, 0, 0],
+    "far below": [-800, 0.1, 0, 0],
+    "one token of a long sequence": [0] * (LONG - 1) + [8],
+    "nothing from the engine": [math.nan, 0.5, 0, 0],
+    "no trained token": [],
+}
+"""Log-ratios of the trained tokens of an episode."""
+
+
+def planted() -> tuple[torch.Tensor, torch.Tensor]:
+    """Gaps and masks of all rows; tokens that are not trained, between the others, have a gap of 5."""
+    gaps, mask = torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64), torch.zeros(len(ROWS), 2 * LONG)
+    for row, ratios in enumerate(ROWS.values()):
+        gaps[row, : 2 * len(ratios) : 2] = torch.tensor(ratios, dtype=torch.float64)
+        mask[row, : 2 * len(ratios) : 2] = 1
+    return gaps, mask
+
+
+def formula(correction: str, ratios: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of an episode's trained tokens, and which of them are beyond a bound."""
+    logs = np.nan_to_num(np.array(ratios, dtype=np.float64))
+    with np.errstate(over="ignore"):
+        values = {
+            "token": np.exp(logs),
+            "sequence": np.full(len(logs), np.exp(logs.sum())),
+            "geometric": np.full(len(logs), np.exp(logs.sum() / max(1, len(logs)))),
+        }[correction.partition("_")[0]]
+    outside = (values < 0.5) | (values > 2)
+    if correction.endswith("truncate"):
+        return np.clip(values, 0.5, 2), outside
+    return np.where(outside, 0.0, 1.0 if correction.startswith("geometric") else values), outside
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(correction: str) -> None:
+    gaps, mask = planted()
+    weighed = Importance(correction, 0.5, 2.0).weigh(gaps.requires_grad_(), mask)
+    assert not weighed.weights.requires_grad
+    assert bool(torch.isfinite(weighed.weights).all())
+    all_weights, all_outside = [], []
+    for row, (name, ratios) in enumerate(ROWS.items()):
+        weights, outside = formula(correction, ratios)
+        found = weighed.weights[row, : 2 * len(ratios) : 2]
+        assert found.numpy() == pytest.approx(weights, rel=1e-12), name
+        assert bool((found.numpy() == 0).any()) == bool((weights == 0).any()), name
+        all_weights.append(weights)
+        all_outside.append(outside)
+    weights, outside = np.concatenate(all_weights), np.concatenate(all_outside)
+    found = metrics(weighed.sums())
+    assert found[OUTSIDE] == pytest.approx(outside.mean())
+    assert found[SAMPLE_SIZE] == pytest.approx(weights.sum() ** 2 / (weights**2).sum() / len(weights))
+
+
+def test_no_trained_token_has_no_metrics_and_no_weight_a_sample_size_of_0() -> None:
+    assert metrics([0, 0, 0, 0]) == {}
+    assert metrics([4, 4, 0, 0]) == {OUTSIDE: 1.0, SAMPLE_SIZE: 0.0}
+
+
+def test_the_measured_batch_has_tokens_and_episodes_on_both_sides_of_each_bound() -> None:
+    def near(values: list[float]) -> set[tuple[float, bool]]:
+        """Bounds that a value is near to, and whether it is above."""
+        return {(b, v > b) for v in values for b in (LOWER, UPPER) if abs(math.log(v / b)) < 2e-4}
+
+    both = {(bound, is_above) for bound in (LOWER, UPPER) for is_above in (False, True)}
+    episodes = [one for one in batch() if one.reward is not None]
+    gaps = [[-n for n, m in zip(one.noise, one.mask, strict=True) if m] for one in episodes]
+    products = [math.exp(sum(own)) for own in gaps]
+    assert near([math.exp(gap) for own in gaps for gap in own]) == both
+    assert near(products) == {(UPPER, False), (LOWER, False)}
+    assert max(products) > 1000
+    assert min(products) < 1e-3
+
+
+GPU = {
+    "trl": ("backend=trl", "hardware=a100x4", "model=qwen3-4b", "backend.engine.name=vllm"),
+    "skyrl": ("backend=skyrl", "hardware=a100x4", "model=qwen3-4b"),
+    "slime": ("backend=slime", "hardware=h100x8", "model=qwen3-4b"),
+}
+
+
+def composed(backend: str, *overrides: str) -> RunSpec:
+    return compose([*GPU[backend], *overrides])
+
+
+@pytest.mark.parametrize("backend", sorted(GPU))
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_every_trainer_has_every_correction_and_says_how(backend: str, correction: str) -> None:
+    bounds = ("algorithm.importance_lower=0.9", "algorithm.importance_upper=1.1")
+    spec = composed(backend, f"algorithm.importance_correction={correction}", *bounds)
+    assert backend_of(spec).refusals(spec) == []
+    meanings = backend_of(spec).meanings(spec)
+    is_emulated = {
+        "trl": correction == "geometric_mask",
+        "skyrl": correction.endswith("truncate"),
+        "slime": False,
+    }[backend]
+    assert (meanings["algorithm.importance_correction"].support == "emulated") == is_emulated
+    for bound in ("importance_lower", "importance_upper"):
+        assert "nothing" not in meanings[f"algorithm.{bound}"].receives
+
+
+@pytest.mark.parametrize("backend", sorted(GPU))
+def test_the_ratio_to_the_engine_needs_no_other_correction_of_older_episodes(backend: str) -> None:
+    stale = ("training.max_staleness=1", "backend.engine.placement=separate", "backend.engine.accelerators=2")
+    if backend == "slime":
+        stale = (*stale, "backend.parallel.tensor=2")
+    refused = {ratio: _refused(composed(backend, *stale, f"algorithm.ratio_from={ratio}")) for ratio in RATIOS}
+    assert "algorithm.ratio_from=engine" in refused["trainer"]
+    assert "algorithm.ratio_from" not in refused["engine"]
+
+
+RATIOS = ("trainer", "engine")
+
+
+def _refused(spec: RunSpec) -> str:
+    return "\n".join(map(str, backend_of(spec).refusals(spec)))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("algorithm.ratio_from=engine", "algorithm.importance_correction=token_mask"), "nothing is left to correct"),
+        (("algorithm.importance_correction=geometric_mask",), "set importance_lower=0.99"),
+        (("algorithm.importance_upper=0.5",), "greater than or equal to 1"),
+        (("algorithm.importance_lower=1.5",), "less than or equal to 1"),
+    ],
+)
+def test_bounds_and_sources_without_an_effect_are_refused(overrides: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(XpError, match=expected):
+        compose([*GPU["skyrl"], *overrides])
+
+
+def test_the_ratio_to_the_policy_itself_is_refused() -> None:
+    assert "nothing to correct; set trainer" in _refused(compose(["algorithm.ratio_from=engine"]))
