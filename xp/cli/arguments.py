@@ -252,6 +252,7 @@ SIMPLE: Final = {
     "logs": "log of the last stage, followed while the run continues",
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
     "recipe": "print a run's differences from the defaults as a recipe, to run it again",
+    "lock": "what a run's result depends on: digests of spec, code, model and tasks, versions, seeds",
     "cancel": "stop a run",
     "trust": "mark a run of another user or place as your own",
     "resume": "continue from the last checkpoint",
@@ -357,6 +358,11 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
             one.add_argument("--json", action="store_true", help=f"{what} as JSON")
         if name == "fetch":
             one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+        if name == "lock":
+            one.add_argument("--json", action="store_true", help="as JSON")
+            one.add_argument(
+                "--accept", nargs="+", default=[], metavar="FACT", help="let a resume go on with this code as it is now"
+            )
         if name == "recipe":
             add_config_dir(one)
         if name == "resume":
@@ -421,7 +427,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
     ),
     "runs": Command(
-        "runs: list, show, watch, diagnose, logs, tag, recipe, fetch, cancel, resume, trust, episode, compare",
+        "runs: list, show, watch, diagnose, logs, tag, recipe, lock, fetch, cancel, resume, trust, episode, compare",
         add_runs,
         "runs:runs_command",
         takes_overrides=False,

@@ -102,6 +102,10 @@ def runs_command(args: Namespace) -> int:
                 print(cancel(run))
             case "trust":
                 print(trust(run))
+            case "lock":
+                from xp.cli.reproduce import show_lock
+
+                show_lock(run, args.accept, as_json=args.json)
     return ExitCode.OK
 
 

@@ -16,6 +16,8 @@ from xp.plugins import top_modules
 from xp.spec import RunSpec
 
 PACKAGE = Path(__file__).resolve().parent.parent
+_UNUSED = frozenset({"conf", "recipes", "testing"})
+"""Directories of the package that no job uses."""
 MAX_MODULE_BYTES = 50_000_000
 MAX_DATA_BYTES = 200_000_000
 
@@ -105,6 +107,12 @@ def _origin(name: str) -> Path | None:
     return None if is_installed or place == PACKAGE else place
 
 
+def shipped_files(place: Path) -> list[Path]:
+    """Files of a module that a run copies, or of such a copy."""
+    files = code_files(place)
+    return [one for one in files if one.relative_to(place).parts[0] not in _UNUSED] if place == PACKAGE else files
+
+
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    omitted = {"conf", "recipes", "testing"} if Path(directory) == PACKAGE else set()
+    omitted = _UNUSED if Path(directory) == PACKAGE else frozenset[str]()
     return left_out(directory, names) | omitted.intersection(names)

@@ -19,8 +19,9 @@ from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output
 from xp.run_records.detached import record_before
 from xp.run_records.kept import has_every_stage, is_whole, reusable_stages
+from xp.run_records.lock import check_resumed, complete_lock, write_lock
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
-from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
 from xp.run_records.run_directory import hold, resource_errors, resume_command, save_record, save_spec
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ def dispatch(
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
+    if plan.attempt > 1 and has_every_stage(plan, read_record(run)):
+        for line in check_resumed(run, ready.sources(plan)):
+            echo(f"xp: differs from the last attempt: {line}\n")
     max_restarts = plan.spec.launcher.max_restarts
     resume = resume or resume_command(plan.run_id, outputs)
     with hold(run, plan.attempt):
@@ -184,6 +188,9 @@ class _Attempt:
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
                 save_spec(self._run, plan.spec)
         self._save(record)
+        if has_every_stage(plan, earlier):
+            with resource_errors(self._run):
+                write_lock(self._run, plan.attempt, self._ready.sources(plan))
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
@@ -222,6 +229,8 @@ class _Attempt:
         return True
 
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
+        with resource_errors(self._run):
+            complete_lock(self._run)
         is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
         absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}

@@ -29,6 +29,7 @@ from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
+from xp.worker.facts import record_facts
 from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
@@ -58,6 +59,7 @@ def main(argv: Sequence[str]) -> None:
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = policy_chat(config.common, config.start_model, path.parent, tokenizer)
+    record_facts(config.common, config.start_model, path.parent, chat)
     sampling = config.common.sampling
     tasks = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
     order = order_of(config, tasks, sampling.seed)
