@@ -195,6 +195,7 @@ examples:
   python -m xp -m seed=1,2,3                 a sweep; repeat it to continue
   python -m xp plan --files                  show every stage and file
   python -m xp resume=RUN                    continue from the last checkpoint
+  python -m xp run spec.yaml|BUNDLE.zip      do a recorded run again
   python -m xp report RUN                    curves and episodes as one page
 """
 
@@ -253,8 +254,9 @@ SIMPLE: Final = {
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
     "recipe": "print a run's differences from the defaults as a recipe, to run it again",
     "lock": "what a run's result depends on: digests of spec, code, model and tasks, versions, seeds",
+    "bundle": "make one file of a run, with which somebody else does it again",
     "cancel": "stop a run",
-    "trust": "mark a run of another user or place as your own",
+    "trust": "mark a run of another user or place, or a bundle, as your own",
     "resume": "continue from the last checkpoint",
 }
 """Action on one run -> its line of help."""
@@ -363,6 +365,10 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
             one.add_argument(
                 "--accept", nargs="+", default=[], metavar="FACT", help="let a resume go on with this code as it is now"
             )
+        if name == "bundle":
+            one.add_argument("--to", type=Path, metavar="FILE", help="the file (RUN.zip)")
+            one.add_argument("--no-tasks", action="store_true", help="without the task set, if its licence forbids it")
+            one.add_argument("--no-episodes", action="store_true", help="without the recorded episodes")
         if name == "recipe":
             add_config_dir(one)
         if name == "resume":
@@ -427,7 +433,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
     ),
     "runs": Command(
-        "runs: list, show, watch, diagnose, logs, tag, recipe, lock, fetch, cancel, resume, trust, episode, compare",
+        "runs: list, show, watch, diagnose, logs, tag, recipe, lock, bundle, fetch, cancel, resume, trust, episode,"
+        " compare",
         add_runs,
         "runs:runs_command",
         takes_overrides=False,

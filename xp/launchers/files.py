@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -70,7 +70,7 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     Raises:
         XpError: RESOURCE for more than `MAX_DATA_BYTES`.
     """
-    places = tuple(place for member in spec.env.members.values() for place in data_of(member.rows))
+    places = tuple(data_places(spec))
     size = sum(file.stat().st_size for place in places for file in files_in(place))
     if size <= MAX_DATA_BYTES:
         return places
@@ -79,6 +79,12 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
         " them where they are, env.rows=module:function",
         ExitCode.RESOURCE,
     )
+
+
+def data_places(spec: RunSpec) -> Iterator[Path]:
+    """Files of rows and directories of data sets on this machine that a spec names."""
+    for member in spec.env.members.values():
+        yield from data_of(member.rows)
 
 
 def copy_modules(places: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:

@@ -72,6 +72,11 @@ class Sources:
     places: Mapping[str, Path]
     """Module -> its directory or file."""
 
+    def files(self, module: str) -> dict[str, str] | None:
+        """File -> sha256 of a module's code; None: it is not here."""
+        place = self.places.get(module)
+        return None if place is None else _files(place)
+
 
 def sources_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> Sources:
     """The sources of a run that begins now: its spec, this xp, and the user's modules."""
@@ -98,7 +103,12 @@ def planned_facts(sources: Sources) -> dict[str, str]:
     values = _values(sources.spec)
     seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
     code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(sources.places.items())}
-    return {_SPEC: digest_of(values), **seeds, "versions.xp": __version__, **code}
+    return {_SPEC: spec_digest(sources.spec), **seeds, "versions.xp": __version__, **code}
+
+
+def spec_digest(spec: Mapping[str, Any]) -> str:
+    """Digest of a spec's values, without what differs from place to place."""
+    return digest_of(_values(spec))
 
 
 def write_lock(directory: Path, attempt: int, sources: Sources, accepted: tuple[str, ...] = ()) -> None:
@@ -140,9 +150,9 @@ def differences(first: tuple[Facts, Sources], second: tuple[Facts, Sources]) -> 
         if name == _SPEC:
             details = list(changed_keys(first[1].spec, second[1].spec))
         elif name.startswith(_CODE):
-            places = [one.places.get(name.removeprefix(_CODE)) for one in (first[1], second[1])]
-            before, after = ({} if place is None else _files(place) for place in places)
-            details = sorted(file for file in {*before, *after} if before.get(file) != after.get(file))
+            before, after = (one.files(name.removeprefix(_CODE)) for one in (first[1], second[1]))
+            if before is not None and after is not None:
+                details = sorted(file for file in {*before, *after} if before.get(file) != after.get(file))
         more = f" and {len(details) - MOST_NAMED} more" if len(details) > MOST_NAMED else ""
         lines.append(f"{name}: {', '.join(details[:MOST_NAMED])}{more}" if details else line)
     return lines
