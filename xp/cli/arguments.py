@@ -99,6 +99,21 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN|BUNDLE", help="name of a run, its directory, or a bundle (.zip)")
+    parser.add_argument(
+        "--levels", default="abcde", metavar="LETTERS", help="only these levels; d and e train again (abcde)"
+    )
+    parser.add_argument(
+        "--episodes", type=count, default=64, metavar="N", help="largest number of episodes that are played again (64)"
+    )
+    parser.description = (
+        f"{parser.description} Levels: a, the jobs; b, the task set; c, the environment's answers; d, all numbers of a"
+        " training on the CPU; e, the held-out reward, by a test of equivalence."
+    )
+    _outputs(parser)
+
+
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -437,6 +452,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
         " compare",
         add_runs,
         "runs:runs_command",
+        takes_overrides=False,
+    ),
+    "replay": Command(
+        "do a recorded run again, and name what is not the same",
+        _replay,
+        "reproduce:replay_command",
         takes_overrides=False,
     ),
     "rescore": Command(

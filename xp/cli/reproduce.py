@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
+from xp.cli.table import wrapped
+from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
 from xp.replay.recorded import Recorded
 from xp.run_records.lock import accept, read_lock
+
+if TYPE_CHECKING:
+    from xp.replay.replay import Level
 
 
 def show_lock(run: Path, accepted: Sequence[str] = (), *, as_json: bool = False) -> None:
@@ -59,3 +67,64 @@ def show_differences(recorded: Recorded, run: Path) -> None:
     print(shown(f"lock of {recorded.name}: {'the same' if not lines else 'these differ:'}"))
     for line in lines:
         print(shown(f"  {line}"))
+
+
+def replay_command(args: Namespace) -> int:
+    """Does a recorded run again, at levels, and prints and writes the result of each."""
+    from xp.replay.replay import LEVELS, Verdict
+    from xp.run_records.named import run_directory
+
+    if unknown := set(args.levels) - LEVELS.keys():
+        raise XpError(f"--levels {args.levels}: no level {min(unknown)}; levels are {', '.join(LEVELS)}")
+    is_bundle = args.run.endswith(".zip")
+    source = Path(args.run) if is_bundle else run_directory(args.outputs, args.run)
+    outputs = args.outputs if is_bundle else source.parent.parent
+    recorded = Recorded.open(source, (f"outputs={outputs}",))
+    recorded.check_trusted()
+    done: list[Level] = []
+    for one in _levels(recorded, args.levels, args.episodes, outputs):
+        done.append(one)
+        print(shown(f"{one.level}  {one.verdict:11}  {LEVELS[one.level]}"))
+        for line in (one.summary, *one.differences):
+            print(wrapped(shown(f"     {line}")))
+    file = outputs / "replays" / source.stem / "replay.json"
+    write_atomically(file, json.dumps([asdict(one) for one in done], indent=2) + "\n")
+    print(shown(f"result: {file}"))
+    return ExitCode.DIFFERS if any(one.verdict is Verdict.DIFFERS for one in done) else ExitCode.OK
+
+
+def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterator[Level]:
+    from xp.cli.run_plans import run_plans
+    from xp.evaluation.settings import default_margin
+    from xp.replay.replay import (
+        Level,
+        Verdict,
+        check_episodes,
+        check_jobs,
+        check_numbers,
+        check_result,
+        check_tasks,
+        why_not_bitwise,
+    )
+
+    if "a" in levels:
+        yield check_jobs(recorded)
+    if {"b", "c"} & {*levels}:
+        with TemporaryDirectory(prefix="xp-replay-") as scratch:
+            result, tasks = check_tasks(recorded, Path(scratch))
+            if "b" in levels:
+                yield result
+            if "c" in levels:
+                yield check_episodes(recorded, tasks, most)
+    if not {"d", "e"} & {*levels}:
+        return
+    recorded.bring_tasks()
+    plan = build_plan(recorded.spec, new_run_id(recorded.spec))
+    run_plans([plan])
+    run = outputs / "runs" / plan.run_id
+    show_differences(recorded, run)
+    if "d" in levels:
+        reason = why_not_bitwise(recorded.spec)
+        yield Level("d", Verdict.NOT_CHECKED, reason) if reason else check_numbers(recorded, run)
+    if "e" in levels:
+        yield check_result(recorded, run, default_margin())

@@ -18,6 +18,7 @@ from xp.launchers.files import PACKAGE, data_places, inside
 from xp.lib.atomic import replacing
 from xp.lib.data_files import shipped_name
 from xp.lib.reading import json_of
+from xp.lib.verified import DIGESTS
 from xp.planning.episode import needs_catalog_key
 from xp.replay.recorded import ABOUT, Recorded
 from xp.run_records.held_out import evaluation_files, read_held_out, read_rewards
@@ -102,7 +103,11 @@ def _records(run: Path, attempt: Path, left_out: list[str], *, has_episodes: boo
         left_out.append(f"episodes: {f'{size / 1e6:.0f} MB' if has_episodes else 'by --no-episodes'}")
         episodes = []
     small = ("plan.json", "*/evaluation.json", "train/facts.json", "train/dialect.json", "train/length.json")
-    files = [run / "metrics.jsonl", *(file for pattern in small for file in run.glob(f"attempt_*/{pattern}"))]
+    files = [
+        run / "metrics.jsonl",
+        run / "model" / DIGESTS,
+        *(file for pattern in small for file in run.glob(f"attempt_*/{pattern}")),
+    ]
     assert attempt / "plan.json" in files
     for file in (*files, *episodes):
         if file.is_file() and not file.is_symlink():
