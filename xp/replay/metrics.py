@@ -47,7 +47,8 @@ def first_tensor(before: Path, after: Path) -> str | None:
             return f"weights: {name}: another digest"
         tensors = [dict(_tensors(place / name)) for place in (before, after)]
         differing = [one for one in tensors[0] if tensors[0][one] != tensors[1].get(one)]
-        return f"weights: {name}: {len(differing)} of {len(tensors[0])} tensors, the first is {differing[:1] or 'none'}"
+        first_one = differing[0] if differing else "one that only the new run has"
+        return f"weights: {name}: {len(differing)} of {len(tensors[0])} tensors, the first is {first_one}"
     return None
 
 

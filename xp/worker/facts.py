@@ -36,6 +36,8 @@ PACKAGES: Final = (
 )
 KEPT: Final = ("model.", "tokenizer", "chat_template", "tasks.")
 """Beginnings of the facts that a resumed training must keep; others may change, which is printed."""
+NOT_RECORDED: Final = "not recorded"
+"""Value of a fact that one side does not know, such as the weights of a model that was not downloaded yet."""
 DRIVER: Final = Path("/proc/driver/nvidia/version")
 
 Facts = Mapping[str, str]
@@ -60,7 +62,7 @@ def record_facts(common: StageConfig, model: str | Path, stage: Path, chat: Chat
     if earlier:
         before: Facts = json_of(min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR)
         changed = list(differing(before, facts))
-        if kept := [line for line in changed if line.startswith(KEPT)]:
+        if kept := [line for line in changed if line.startswith(KEPT) and NOT_RECORDED not in line]:
             raise XpError(
                 f"the run cannot go on with another model or other tasks: {'; '.join(kept)}\n"
                 "restore what was there at the first attempt, or start a new run",
@@ -80,7 +82,7 @@ def differing(before: Facts, after: Facts) -> Iterator[str]:
 
 def _short(value: str | None) -> str:
     if value is None:
-        return "none"
+        return NOT_RECORDED
     return value[:12] if re.fullmatch("[0-9a-f]{40,64}", value) else value
 
 

@@ -59,7 +59,6 @@ def main(argv: Sequence[str]) -> None:
     set_seed(config.common.sampling.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
     chat = policy_chat(config.common, config.start_model, path.parent, tokenizer)
-    record_facts(config.common, config.start_model, path.parent, chat)
     sampling = config.common.sampling
     tasks = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
     order = order_of(config, tasks, sampling.seed)
@@ -89,6 +88,7 @@ def main(argv: Sequence[str]) -> None:
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, tasks, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
+        record_facts(config.common, config.start_model, path.parent, chat)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
