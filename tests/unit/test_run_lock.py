@@ -155,7 +155,8 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
         if made.name == "train":
             stage = context.outputs / context.directory / "train"
             stage.mkdir(parents=True)
-            (stage / FILE).write_text('{"versions.torch": "2.13.0"}')
+            facts = {"versions.torch": f"2.{context.attempt}", "tasks.content": "0" * 64}
+            (stage / FILE).write_text(json.dumps(facts))
         return 9 if made.name == "train" else 0
 
     def told(*words: str) -> int:
@@ -175,8 +176,9 @@ def test_a_run_has_its_lock_and_a_resume_names_changed_code(
     (run,) = (tmp_path / "outputs/runs").iterdir()
     lock = read_lock(run)
     assert {"spec", "seeds.seed", "code.xp", "code.lock_graders", "versions.torch"} <= lock.facts.keys()
-    assert json.loads((run / "lock.json").read_text())["facts"]["versions.torch"] == "2.13.0"
+    assert json.loads((run / "lock.json").read_text())["facts"]["versions.torch"] == "2.1"
     assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
+    assert read_lock(run).facts["versions.torch"] == "2.2", "the facts are those of the lock's attempt"
     (tmp_path / "lock_graders.py").write_text(GRADER.replace("1.0", "2.0"))
     capsys.readouterr()
     assert say(f"resume={run.name}") == ExitCode.CONFIG

@@ -117,9 +117,11 @@ def write_lock(directory: Path, attempt: int, sources: Sources, accepted: tuple[
 
 
 def complete_lock(directory: Path) -> None:
-    """Adds the facts of the training's process to the lock of a run, if they are there."""
+    """Adds the facts of the training's process to the lock of its attempt, if they are there."""
     if (directory / FILE).is_file():
-        write_atomically(directory / FILE, read_lock(directory).to_json())
+        lock = read_lock(directory)
+        if (directory / f"attempt_{lock.attempt}/train" / FACTS).is_file():
+            write_atomically(directory / FILE, lock.to_json())
 
 
 def read_lock(directory: Path) -> Lock:
@@ -134,7 +136,8 @@ def read_lock(directory: Path) -> Lock:
         lock = Lock.from_json(text)
     except ValueError as error:
         raise XpError(f"{file} is not a lock: {error}", ExitCode.RUN_DIR) from None
-    files = directory.glob(f"attempt_*/train/{FACTS}")
+    # An attempt that trained no more has the facts of the one before.
+    files = () if "tasks.content" in lock.facts else directory.glob(f"attempt_*/train/{FACTS}")
     for found in sorted(files, key=lambda one: number_of(one.parents[1]))[-1:]:
         facts = json_of(found, ExitCode.RUN_DIR, below=directory)
         return from_value(Lock, asdict(replace(lock, facts={**facts, **lock.facts})))
