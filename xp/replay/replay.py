@@ -238,7 +238,7 @@ def check_result(recorded: Recorded, run: Path, margin: float) -> Level:
     except XpError as error:
         return Level("e", Verdict.NOT_CHECKED, str(error).partition("\n")[0])
     verdict = Verdict.UNDECIDED
-    if pair.difference == 0 or (pair.p_equivalent is not None and pair.p_equivalent < 0.05):
+    if pair.p_equivalent is not None and pair.p_equivalent < 0.05:
         verdict = Verdict.SAME
     elif pair.p_value is not None and pair.p_value < 0.05:
         verdict = Verdict.DIFFERS
