@@ -110,12 +110,14 @@ class _Attempt:
         self._context = context_of(plan, outputs, ready)
         self._again, self._resume = again, resume
         self._reusable: dict[str, int] = {}
+        self._has_lock = False
+        """True if the attempt begins or resumes the run, whose lock it writes."""
         self.is_restartable = False
 
     def run(self) -> RunRecord:
         self._open()
         try:
-            self._ready.fill(self._outputs / self._context.directory, self._plan)
+            self._fill()
             for stage in self._plan.stages:
                 self._signals.check()
                 self._stage(stage)
@@ -136,7 +138,7 @@ class _Attempt:
         assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
         self._open()
         try:
-            self._ready.fill(self._outputs / self._context.directory, self._plan)
+            self._fill()
             todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
             with resource_errors(self._outputs / self._context.directory):
                 launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
@@ -184,13 +186,18 @@ class _Attempt:
         for stage in plan.stages:
             record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
-            if has_every_stage(plan, earlier):
+            self._has_lock = has_every_stage(plan, earlier)
+            if self._has_lock:
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
                 save_spec(self._run, plan.spec)
         self._save(record)
-        if has_every_stage(plan, earlier):
+
+    def _fill(self) -> None:
+        """Makes the attempt's directory, and then the lock that refers to it."""
+        self._ready.fill(self._outputs / self._context.directory, self._plan)
+        if self._has_lock:
             with resource_errors(self._run):
-                write_lock(self._run, plan.attempt, self._ready.sources(plan))
+                write_lock(self._run, self._plan.attempt, self._ready.sources(self._plan))
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
