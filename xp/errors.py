@@ -50,6 +50,8 @@ class ExitCode(IntEnum):
     """`runs diagnose`: nothing could be learned; the output names the reason."""
     INCOMPLETE = 24
     """`runs diagnose`: the run has not ended, or has no evaluation before and after training."""
+    DIFFERS = 25
+    """`replay`: a level is not the same as in the recorded run."""
     RESOURCE = 74
     """Disk full, quota reached, no permission to write, or the working directory is gone."""
     INTERRUPTED = 130

@@ -126,6 +126,7 @@ def test_a_run_directory_holds_the_spec_the_plan_and_the_code(tmp_path: Path) ->
     run = tmp_path / "runs/run"
     assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == [
         "attempt_1",
+        "lock.json",
         "run.json",
         "spec.yaml",
     ]

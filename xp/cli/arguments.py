@@ -99,6 +99,21 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _replay(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN|BUNDLE", help="name of a run, its directory, or a bundle (.zip)")
+    parser.add_argument(
+        "--levels", default="abcde", metavar="LETTERS", help="only these levels; d and e train again (abcde)"
+    )
+    parser.add_argument(
+        "--episodes", type=count, default=64, metavar="N", help="largest number of episodes that are played again (64)"
+    )
+    parser.description = (
+        f"{parser.description} Levels: a, the jobs; b, the task set; c, the environment's answers; d, all numbers of a"
+        " training on the CPU; e, the held-out reward, by a test of equivalence."
+    )
+    _outputs(parser)
+
+
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -195,6 +210,7 @@ examples:
   python -m xp -m seed=1,2,3                 a sweep; repeat it to continue
   python -m xp plan --files                  show every stage and file
   python -m xp resume=RUN                    continue from the last checkpoint
+  python -m xp run spec.yaml|BUNDLE.zip      do a recorded run again
   python -m xp report RUN                    curves and episodes as one page
 """
 
@@ -252,8 +268,10 @@ SIMPLE: Final = {
     "logs": "log of the last stage, followed while the run continues",
     "fetch": "copy the model and the trajectories of a run from its launcher's storage",
     "recipe": "print a run's differences from the defaults as a recipe, to run it again",
+    "lock": "what a run's result depends on: digests of spec, code, model and tasks, versions, seeds",
+    "bundle": "make one file of a run, with which somebody else does it again",
     "cancel": "stop a run",
-    "trust": "mark a run of another user or place as your own",
+    "trust": "mark a run of another user or place, or a bundle, as your own",
     "resume": "continue from the last checkpoint",
 }
 """Action on one run -> its line of help."""
@@ -357,6 +375,15 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
             one.add_argument("--json", action="store_true", help=f"{what} as JSON")
         if name == "fetch":
             one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+        if name == "lock":
+            one.add_argument("--json", action="store_true", help="as JSON")
+            one.add_argument(
+                "--accept", nargs="+", default=[], metavar="FACT", help="let a resume go on with this code as it is now"
+            )
+        if name == "bundle":
+            one.add_argument("--to", type=Path, metavar="FILE", help="the file (RUN.zip)")
+            one.add_argument("--no-tasks", action="store_true", help="without the task set, if its licence forbids it")
+            one.add_argument("--no-episodes", action="store_true", help="without the recorded episodes")
         if name == "recipe":
             add_config_dir(one)
         if name == "resume":
@@ -422,9 +449,16 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
     ),
     "runs": Command(
-        "runs: list, show, watch, diagnose, logs, tag, recipe, fetch, cancel, resume, trust, episode, compare",
+        "runs: list, show, watch, diagnose, logs, tag, recipe, lock, bundle, fetch, cancel, resume, trust, episode,"
+        " compare",
         add_runs,
         "runs:runs_command",
+        takes_overrides=False,
+    ),
+    "replay": Command(
+        "do a recorded run again, and name what is not the same",
+        _replay,
+        "reproduce:replay_command",
         takes_overrides=False,
     ),
     "rescore": Command(

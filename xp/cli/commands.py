@@ -28,6 +28,7 @@ from xp.planning.plan import (
     build_sft,
     new_run_id,
 )
+from xp.replay.recorded import recorded_file
 from xp.run_records.resume import spec_to_resume, split_off
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
@@ -38,6 +39,10 @@ def run(args: Namespace) -> int:
     if args.cfg:
         return show_config(args)
     if not args.multirun:
+        if (file := recorded_file(args.overrides)) is not None:
+            from xp.cli.reproduce import run_recorded
+
+            return run_recorded(file, args)
         return run_plans(plans_of(args), has_panel=not args.lines)
     from xp.cli.compare import compare_existing
     from xp.run_records.sweep import write_sweep

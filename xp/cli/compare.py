@@ -12,7 +12,10 @@ from typing import Final
 from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence, settings_of
 from xp.lib.terminal import one_line
+from xp.lib.text import counted
 from xp.run_records.leaderboard import PLAIN, RunRow, as_csv, as_markdown, brief, leaderboard, text
+from xp.run_records.lock import FILE as LOCK
+from xp.run_records.lock import differences, locked
 
 RANKS: Final = {
     name: rank
@@ -46,6 +49,19 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
         print(f"no runs below {outputs / 'runs'}")
     else:
         show(outputs, lines)
+        if len(lines) == 2:
+            _show_locks([outputs / "runs" / line.run for line in lines])
+
+
+def _show_locks(runs: Sequence[Path]) -> None:
+    """Prints what differs between the locks of two runs, if both have one."""
+    if not all((run / LOCK).is_file() for run in runs):
+        return
+    first, second = (locked(run) for run in runs)
+    lines = differences(first, second)
+    print("\nlocks: " + ("the same" if not lines else f"{counted(len(lines), 'difference')}"))
+    for line in lines:
+        print(wrapped(one_line(f"  {line}")))
 
 
 def compare_existing(outputs: Path, names: Sequence[str]) -> None:

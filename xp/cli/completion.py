@@ -77,6 +77,7 @@ def words(prefix: str, **_: Any) -> Iterator[str]:
             values = _runs() if group in ("run", "resume") else _values(group)
         yield from (f"{group}={value}" for value in values)
         return
+    yield from sorted(str(file) for ending in ("yaml", "zip") for file in Path().glob(f"*.{ending}"))
     yield from (f"{name}=" for name in GROUPS)
     yield from (f"{key}=" for key in _keys())
 

@@ -23,6 +23,7 @@ _WORK: Final = frozenset(
         "eval",
         "search",
         "install",
+        "replay",
         "report",
         "view",
         "env new",

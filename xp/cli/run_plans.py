@@ -19,6 +19,7 @@ from xp.lib.terminal import shown
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
+from xp.replay.recorded import Recorded, recorded_file
 from xp.run_records.record import RunStatus, read_record
 from xp.run_records.resume import Resumed, spec_to_resume, split_off
 from xp.run_records.run_directory import xp_command
@@ -196,7 +197,8 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
         return [plan_again(resumed)]
     if args.multirun:
         return plans_of_sweep(args)[0]
-    spec = compose(args.overrides, args.config_dir)
+    file = recorded_file(args.overrides)
+    spec = compose(overrides, args.config_dir) if file is None else Recorded.open(file, overrides[1:]).spec
     return [build_plan(spec, new_run_id(spec))]
 
 
@@ -217,6 +219,11 @@ def points_of(args: Namespace) -> list[Point]:
     """The points of a sweep, or the only point of a command line without one."""
     if args.multirun:
         return compose_sweep(args.overrides, args.config_dir)
+    if (file := recorded_file(args.overrides)) is not None:
+        recorded = Recorded.open(file, args.overrides[1:])
+        recorded.check_trusted()
+        recorded.bring_tasks()
+        return [Point((), recorded.spec)]
     return [Point((), compose(args.overrides, args.config_dir))]
 
 

@@ -23,6 +23,7 @@ from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, shown
+from xp.replay.recorded import Recorded, recorded_file
 from xp.run_records import detached
 from xp.run_records.held_out import NAMES, evaluation_files, held_out
 from xp.run_records.leaderboard import is_match, row_of
@@ -85,6 +86,9 @@ def runs_command(args: Namespace) -> int:
         for place in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
             notes = change_notes(place, args.words, removes=args.remove, note=args.note)
             print(shown(f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"))
+    elif args.action == "trust" and args.run.endswith(".zip") and (file := recorded_file([args.run])) is not None:
+        Recorded.open(file, [f"outputs={args.outputs}"]).trust()
+        print(shown(f"{file} is trusted now; run it: python -m xp run {file}"))
     else:
         run = run_directory(args.outputs, args.run)
         match args.action:
@@ -102,6 +106,14 @@ def runs_command(args: Namespace) -> int:
                 print(cancel(run))
             case "trust":
                 print(trust(run))
+            case "lock":
+                from xp.cli.reproduce import show_lock
+
+                show_lock(run, args.accept, as_json=args.json)
+            case "bundle":
+                from xp.cli.reproduce import write_bundle
+
+                write_bundle(run, args.to, has_tasks=not args.no_tasks, has_episodes=not args.no_episodes)
     return ExitCode.OK
 
 

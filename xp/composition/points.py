@@ -60,6 +60,35 @@ def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
     return {override.key_or_group: override.value() for override in parsed}
 
 
+def compose_recorded(container: Mapping[str, Any], overrides: Sequence[str], source: str) -> RunSpec:
+    """A recorded spec with values of the command line, for a new run.
+
+    Args:
+        container: the sections, as `recorded_spec` reads them.
+        overrides: `key=value`; of a single environment also `env.KEY=value`.
+        source: its file, for messages.
+
+    Raises:
+        XpError: (CONFIG) an override is at fault, or a file of rows is not there; (RUN_DIR) the spec is not of this xp.
+    """
+    validated(dict(container), source)
+    container = copy.deepcopy(dict(container)) | {"outputs": "outputs"}
+    parsed, faults = parse(overrides)
+    faults += [fault for override in parsed if (fault := _no_assignment(override)) is not None]
+    _raise(faults)
+    name, members = "env", container["env"]["members"]
+    if len(members) == 1 and not any(one.key_or_group.startswith("env.members.") for one in parsed):
+        ((name, container["env"]),) = members.items()
+    faults += [str(fault) for override in parsed for fault in apply(container, override)]
+    give_way(container, with_value([(one.key_or_group, one.value()) for one in parsed]))
+    faults += [str(fault) for fault in complete_rows(container)]
+    _raise(faults)
+    spec = _validate(container, name)
+    if isinstance(spec, list):
+        raise XpError("\n".join(map(str, spec)))
+    return spec
+
+
 def _no_assignment(override: Override) -> str | None:
     key, _, text = (override.input_line or "").partition("=")
     if override.is_sweep_override():

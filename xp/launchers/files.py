@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +16,8 @@ from xp.plugins import top_modules
 from xp.spec import RunSpec
 
 PACKAGE = Path(__file__).resolve().parent.parent
+_UNUSED = frozenset({"conf", "recipes", "testing"})
+"""Directories of the package that no job uses."""
 MAX_MODULE_BYTES = 50_000_000
 MAX_DATA_BYTES = 200_000_000
 
@@ -68,7 +70,7 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     Raises:
         XpError: RESOURCE for more than `MAX_DATA_BYTES`.
     """
-    places = tuple(place for member in spec.env.members.values() for place in data_of(member.rows))
+    places = tuple(data_places(spec))
     size = sum(file.stat().st_size for place in places for file in files_in(place))
     if size <= MAX_DATA_BYTES:
         return places
@@ -77,6 +79,12 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
         " them where they are, env.rows=module:function",
         ExitCode.RESOURCE,
     )
+
+
+def data_places(spec: RunSpec) -> Iterator[Path]:
+    """Files of rows and directories of data sets on this machine that a spec names."""
+    for member in spec.env.members.values():
+        yield from data_of(member.rows)
 
 
 def copy_modules(places: Sequence[Path], target: Path, data: Sequence[Path] = ()) -> None:
@@ -105,6 +113,12 @@ def _origin(name: str) -> Path | None:
     return None if is_installed or place == PACKAGE else place
 
 
+def shipped_files(place: Path) -> list[Path]:
+    """Files of a module that a run copies, or of such a copy."""
+    files = code_files(place)
+    return [one for one in files if one.relative_to(place).parts[0] not in _UNUSED] if place == PACKAGE else files
+
+
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    omitted = {"conf", "recipes", "testing"} if Path(directory) == PACKAGE else set()
+    omitted = _UNUSED if Path(directory) == PACKAGE else frozenset[str]()
     return left_out(directory, names) | omitted.intersection(names)

@@ -12,6 +12,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Detachable, Distant, Launch, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.lib.reading import json_of
+from xp.run_records.lock import complete_lock
 from xp.run_records.record import (
     LOCK,
     RunRecord,
@@ -64,6 +65,7 @@ def current(run: Path) -> RunRecord:
                 with suppress(XpError):  # `runs fetch` asks for the rest
                     fetch(run, updated)
                 write_record(run, updated)  # again: the stages' files, which complete the record, have only now arrived
+                complete_lock(run)
                 launcher.close(context_of(run, updated))
         return updated
     finally:

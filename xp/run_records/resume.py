@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,28 +11,10 @@ from xp.composition import from_container, give_way, parse_assignments, with_val
 from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import counted
+from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, read_lock, sources_of_run
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
-
-CHANGEABLE = (
-    "training.num_steps",
-    "training.epochs",
-    "training.checkpoint_every",
-    "training.keep_checkpoints",
-    "training.max_void_fraction",
-    "training.on_nonfinite",
-    "training.max_logprob_gap",
-    "training.on_symptom",
-    "training.max_hours",
-    "training.budget_usd",
-    "hardware.usd_per_hour",
-    "evaluation.",
-    "launcher.",
-    "preparation.",
-    "tracking",
-)
-"""Keys that a resumed run may change. Another key would make it another experiment under the same name."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +67,14 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
     if not file.is_file():
         raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
     container = recorded_spec(file)
-    validated(container, directory.name)
+    before = validated(container, directory.name).model_dump(mode="json")
     container["outputs"] = str(directory.parent.parent)
     faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
     if faults:
         raise XpError("\n".join(faults))
     give_way(container, with_value(list(values.items())))
     spec = from_container(container)
+    _check_kept(directory, before, spec)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     if {"training.num_steps", "training.epochs"} & set(values):
         trained = next((one.training for one in reversed(attempts) if one.training), None)
@@ -130,18 +113,31 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
 
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
+    """Sets a key in place; returns the fault of a key that does not exist."""
     node: Any = container
     *parents, last = key.split(".")
     for part in parents:
         node = node.get(part) if isinstance(node, dict) else None
-    is_changeable = any(key == prefix or key.startswith(prefix) for prefix in CHANGEABLE)
     if not isinstance(node, dict) or last not in node:
         known = [path for path in all_paths(container) if path.startswith(CHANGEABLE)]
-        if is_changeable or nearest(key, known):
-            return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
-    if not is_changeable:
-        return (
-            f"{key}: a resumed run keeps it; start a new run to change it (resume may change {', '.join(CHANGEABLE)})"
-        )
+        return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
     node[last] = value
     return None
+
+
+def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> None:
+    """Raises XpError for keys in which a resumed run would be another experiment.
+
+    Args:
+        directory: the run's directory, whose lock has the spec that trained, if a training has begun.
+        before: the spec of `spec.yaml`, which anybody may have edited.
+        spec: spec with the changes of the command line.
+    """
+    if (directory / FILE).is_file():
+        before = sources_of_run(directory, read_lock(directory).attempt).spec
+    changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
+    if kept := [(key, change) for key, _, change in changed if not key.startswith(CHANGEABLE)]:
+        raise XpError(
+            "\n".join(f"{key}: a resumed run keeps it; start a new run to change it ({change})" for key, change in kept)
+            + f"\nresume may change {', '.join(CHANGEABLE)}"
+        )

@@ -19,8 +19,9 @@ from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output
 from xp.run_records.detached import record_before
 from xp.run_records.kept import has_every_stage, is_whole, reusable_stages
+from xp.run_records.lock import check_resumed, complete_lock, write_lock
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
-from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
 from xp.run_records.run_directory import hold, resource_errors, resume_command, save_record, save_spec
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ def dispatch(
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
+    if plan.attempt > 1 and has_every_stage(plan, read_record(run)):
+        for line in check_resumed(run, ready.sources(plan)):
+            echo(f"xp: differs from the last attempt: {line}\n")
     max_restarts = plan.spec.launcher.max_restarts
     resume = resume or resume_command(plan.run_id, outputs)
     with hold(run, plan.attempt):
@@ -106,12 +110,14 @@ class _Attempt:
         self._context = context_of(plan, outputs, ready)
         self._again, self._resume = again, resume
         self._reusable: dict[str, int] = {}
+        self._has_lock = False
+        """True if the attempt begins or resumes the run, whose lock it writes."""
         self.is_restartable = False
 
     def run(self) -> RunRecord:
         self._open()
         try:
-            self._ready.fill(self._outputs / self._context.directory, self._plan)
+            self._fill()
             for stage in self._plan.stages:
                 self._signals.check()
                 self._stage(stage)
@@ -132,7 +138,7 @@ class _Attempt:
         assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
         self._open()
         try:
-            self._ready.fill(self._outputs / self._context.directory, self._plan)
+            self._fill()
             todo = [stage for stage in self._plan.stages if not self._is_cached(stage)]
             with resource_errors(self._outputs / self._context.directory):
                 launches = launcher.submit_all([(stage, self._context_of(stage)) for stage in todo])
@@ -180,10 +186,18 @@ class _Attempt:
         for stage in plan.stages:
             record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
         with resource_errors(self._run):
-            if has_every_stage(plan, earlier):
+            self._has_lock = has_every_stage(plan, earlier)
+            if self._has_lock:
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
                 save_spec(self._run, plan.spec)
         self._save(record)
+
+    def _fill(self) -> None:
+        """Makes the attempt's directory, and then the lock that refers to it."""
+        self._ready.fill(self._outputs / self._context.directory, self._plan)
+        if self._has_lock:
+            with resource_errors(self._run):
+                write_lock(self._run, self._plan.attempt, self._ready.sources(self._plan))
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
@@ -222,6 +236,8 @@ class _Attempt:
         return True
 
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
+        with resource_errors(self._run):
+            complete_lock(self._run)
         is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
         absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}") if is_over else []
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}

@@ -59,6 +59,13 @@ def telling_values(environ: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(part for value in telling(environ).values() for part in parts_of(value)))
 
 
+def known_values(names: Iterable[str]) -> list[str]:
+    """Values of the named variables that are set here, and of those that look like secrets."""
+    filed = _read_dotenv(Path(".env"))
+    values = [os.environ.get(name) or filed.get(name, "") for name in names]
+    return [*(part for value in values if value for part in parts_of(value)), *telling_values({**filed, **os.environ})]
+
+
 class Redactor:
     """Masks known values in any text, plain and in base64, URL, JSON, HTML and shell encoding; and tokens by shape."""
 

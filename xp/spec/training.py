@@ -102,6 +102,9 @@ class Training(Section):
     run stops, since the engine then has other weights than the trainer. None: the difference is only recorded."""
     on_symptom: OnSymptom
     """Answer to a sign of a training that goes wrong (xp.diagnosis): nothing, a line in the log, or the run's end."""
+    deterministic: bool
+    """Uses the trainer's and the engine's deterministic kernels, which are slower, so that a run gives the same numbers
+    again on the same machine."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

@@ -25,6 +25,7 @@ from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
+from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
@@ -71,6 +72,7 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     common, sampling = config.common, config.common.sampling
     chat = policy_chat(common, config.start_model, stage)
+    record_facts(common, config.start_model, stage, chat)
     order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
     write_view(order, Path(config.train_data))
     if config.evaluation is not None:

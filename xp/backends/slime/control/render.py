@@ -53,6 +53,13 @@ ENVIRONMENT = {
     # Megatron needs kernels in the order of their launch to overlap them, and refuses to start without this.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
+DETERMINISTIC = {
+    # Megatron's --deterministic-mode refuses to start without these two; cuBLAS needs a workspace of a fixed size.
+    "NCCL_ALGO": "Ring",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+"""Variables of `training.deterministic`."""
 PATH_FLAGS = (
     *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load"),
     "--megatron-config-path",
@@ -241,7 +248,7 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
         flags=words(flags),
         path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),
         model_flags=of_model,
-        environment=ENVIRONMENT,
+        environment={**ENVIRONMENT, **(DETERMINISTIC if spec.training.deterministic else {})},
         slime_path_variable=spec.backend.runtime.project_env or SLIME_PATH,
         megatron_path_variable=MEGATRON_PATH,
     )

@@ -34,6 +34,7 @@ from xp.tasks.load import load_tasks
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
+from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_order
 
@@ -100,6 +101,7 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
     """Writes Slime's prompt data in xp's order, and its held-out data."""
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
+    record_facts(common, model, stage, chat)
     write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
     if config.held_out is not None and config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)

@@ -29,6 +29,7 @@ from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import EarlyStop
 from xp.worker.curriculum import FILE, Curriculum
+from xp.worker.facts import record_facts
 from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
@@ -87,6 +88,7 @@ def main(argv: Sequence[str]) -> None:
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, tasks, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
+        record_facts(config.common, config.start_model, path.parent, chat)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()

@@ -170,6 +170,12 @@ RATES = (
     Row("training.adam_beta2", "--adam-beta2"),
     Row("training.adam_eps", "--adam-eps"),
     Row("training.max_grad_norm", "--clip-grad"),
+    Row(
+        "training.deterministic",
+        lambda s: dict.fromkeys(
+            ("--deterministic-mode", "--sglang-enable-deterministic-inference"), s.training.deterministic
+        ),
+    ),
     # With the check, Megatron raises its own error; without it, Slime skips the update, and
     # xp.backends.slime.worker.training reads its gradient norm.
     Row(

@@ -126,6 +126,15 @@ TRAINING = (
     Row(
         "training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints", refuse=no_price
     ),
+    Row(
+        "training.deterministic",
+        "full_determinism",
+        refuse=when(
+            lambda s: s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS,
+            "vLLM forms its batches by the times of the requests, so that its samples differ; set false, or on"
+            " hardware=cpu backend.engine.name=transformers",
+        ),
+    ),
     Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.trl.worker.steps"),
     Row(
         "training.max_logprob_gap",

@@ -1,0 +1,185 @@
+"""Bundles: a run of one's own environment and grader in another directory, as data until it is trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from xp.__main__ import main
+from xp.errors import ExitCode, XpError
+from xp.lib.digest import bytes_digest
+from xp.replay.recorded import Recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+GAME = '''"""Sums, graded by a rule."""
+
+import os
+from pathlib import Path
+
+Path(os.environ.get("IMPORTED", os.devnull)).write_text("imported")
+KEY = "no-key"
+
+
+def grade(answer, row):
+    return float(row["answer"] in answer)
+'''
+WORDS = ("env=graded", "env.grader=game:grade", "env.secrets={GAME_KEY: null}", "name=own")
+SECRET = "4f9d0c7be21a4a5fb3"
+
+
+def xp(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs xp in a directory of its own, as another user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "xp", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a preparation of rows and a grader of one's own."""
+    here = tmp_path_factory.mktemp("prepared")
+    (here / "game.py").write_text(GAME)
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(30)]
+    (here / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = xp("prepare", *WORDS, "env.rows=./mine.jsonl", cwd=here, GAME_KEY=SECRET)
+    assert done.returncode == 0, done.stderr
+    return here
+
+
+@pytest.fixture
+def run(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run of a copy of that directory, which is the working directory."""
+    here = tmp_path / "here"
+    shutil.copytree(prepared, here)
+    monkeypatch.chdir(here)
+    (place,) = (here / "outputs/runs").iterdir()
+    return place
+
+
+def bundle_of(run: Path) -> Path:
+    assert main(["runs", "bundle", run.name, "--to", "own.zip"]) == 0
+    return Path("own.zip").absolute()
+
+
+def test_another_directory_plans_and_prepares_the_same(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = bundle_of(run)
+    there = tmp_path / "there"
+    there.mkdir()
+    shutil.move(file, there / "own.zip")
+    shutil.rmtree(tmp_path / "here")
+    marker = there / "imported"
+    told = xp("run", "own.zip", cwd=there, IMPORTED=str(marker))
+    assert told.returncode == ExitCode.RUN_DIR
+    assert "would import modules: game" in told.stderr
+    planned = xp("plan", "own.zip", "--json", cwd=there, IMPORTED=str(marker))
+    assert planned.returncode == 0, planned.stderr
+    assert not marker.exists(), "a bundle is data until it is trusted"
+    stages = json.loads(planned.stdout)["stages"]
+    with zipfile.ZipFile(there / "own.zip") as archive:
+        (tasks,) = [name for name in archive.namelist() if name.endswith("tasks.parquet")]
+        digest = bytes_digest(archive.read(tasks))
+    assert stages[0]["job"]["outputs"][1] == tasks
+    assert xp("prepare", "own.zip", cwd=there, IMPORTED=str(marker)).returncode == ExitCode.RUN_DIR
+    assert xp("runs", "trust", "own.zip", cwd=there).returncode == 0
+    monkeypatch.chdir(there)
+    recorded = Recorded.open(Path("own.zip"))
+    recorded.check_trusted()
+    assert recorded.directory is not None
+    code = recorded.directory.absolute() / "attempt_1/code"
+    done = xp("prepare", "own.zip", cwd=there, GAME_KEY=SECRET)
+    assert done.returncode == 0, done.stderr
+    (new,) = (there / "outputs/runs").iterdir()
+    assert recorded.differences(new) == []
+    made = there / "outputs" / tasks
+    assert bytes_digest(made.read_bytes()) == digest
+    code.joinpath("game.py").write_text(GAME.replace("no-key", "a-key"))
+    again = xp("prepare", "own.zip", "seed=5", cwd=there, GAME_KEY=SECRET)
+    assert again.returncode == 0, again.stderr
+    other = max((there / "outputs/runs").iterdir())
+    code.joinpath("game.py").write_text(GAME)
+    assert recorded.differences(other) == ["spec: seed: 1 -> 5", "seeds.seed: 1 -> 5", "code.game: game.py"]
+
+
+def test_no_value_of_a_secret_is_in_a_bundle(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GAME_KEY", SECRET)
+    with zipfile.ZipFile(bundle_of(run)) as archive:
+        assert json.loads(archive.read("bundle.json"))["secrets"] == ["GAME_KEY"]
+        assert not [name for name in archive.namelist() if SECRET.encode() in archive.read(name)]
+    copy = run / "attempt_1/code/game.py"
+    copy.write_text(GAME.replace("no-key", SECRET))
+    assert main(["runs", "bundle", run.name, "--to", "second.zip"]) == ExitCode.SECRET
+    assert "attempt_1/code/game.py has the value of a secret" in capsys.readouterr().err
+    assert not Path("second.zip").exists()
+
+
+def test_the_same_run_gives_the_same_bundle_and_nothing_is_overwritten(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = bundle_of(run)
+    assert main(["runs", "bundle", run.name, "--to", "again.zip"]) == 0
+    assert first.read_bytes() == Path("again.zip").read_bytes()
+    assert main(["runs", "bundle", run.name, "--to", "again.zip"]) == ExitCode.RUN_DIR
+    assert main(["runs", "bundle", run.name, "--to", "less.zip", "--no-tasks"]) == 0
+    assert "left out: task set: by --no-tasks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("../outside", 0), ("/etc/outside", 0), ("link", 0o120777), ("directory/", 0)],
+)
+def test_an_entry_that_leads_elsewhere_is_refused(run: Path, name: str, kind: int) -> None:
+    file = bundle_of(run)
+    with zipfile.ZipFile(file, "a") as archive:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = kind << 16
+        archive.writestr(entry, "/etc/passwd")
+    with pytest.raises(XpError, match="is not a bundle: it has the entry") as refused:
+        Recorded.open(file)
+    assert refused.value.code is ExitCode.RUN_DIR
+    assert not (run.parents[2].parent / "outside").exists()
+    assert [one.name for one in (run.parents[1] / "bundles").glob(".*")] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and nothing more", b"not a zip"])
+def test_a_file_that_is_no_bundle_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(XpError, match="is not a bundle"):
+        Recorded.open(tmp_path / "a.zip", (f"outputs={tmp_path}",))
+
+
+def test_a_recorded_spec_is_planned_with_other_values(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = run / "spec.yaml"
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["plan", str(spec), "--json", "training.num_steps=3", "env.max_turns=2"]) == 0
+    planned = json.loads(capsys.readouterr().out)["spec"]
+    assert planned["training"]["num_steps"] == 3
+    recorded = yaml.safe_load(spec.read_text())
+    (name,) = recorded["env"]["members"]
+    assert planned["env"]["members"][name]["max_turns"] == 2
+    planned["training"]["num_steps"] = recorded["training"]["num_steps"]
+    planned["env"]["members"][name]["max_turns"] = recorded["env"]["members"][name]["max_turns"]
+    assert planned == recorded
+    assert main(["plan", str(spec), "training.nums=3"]) == ExitCode.CONFIG
+    assert "training.nums" in capsys.readouterr().err
+    assert main(["plan", "none.yaml"]) == ExitCode.CONFIG
+    assert "none.yaml: there is no such file" in capsys.readouterr().err

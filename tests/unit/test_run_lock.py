@@ -1,0 +1,217 @@
+"""The lock of a run: each part that a result depends on is named when it is another one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fake_provider import FakeWorld
+from tests.unit.test_dispatch import FakeLauncher
+from xp.__main__ import main
+from xp.builtin.model.tiny_model import SHIPPED
+from xp.composition import compose
+from xp.envs.config import Chat
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.job import Stage
+from xp.launchers import files
+from xp.launchers.base import Context
+from xp.planning.episode import user_modules
+from xp.run_records.lock import Sources, differences, planned_facts, read_lock, sources_of
+from xp.tasks.prepare import prepare
+from xp.worker.facts import FILE, record_facts
+
+ENVIRONMENT = '"""An environment."""\n\nclass Env:\n    pass\n'
+GRADER = '"""A grader."""\n\ndef score(answer, row):\n    return 1.0\n'
+
+
+@dataclass
+class Place:
+    """The inputs of a run: modules, a model and a task set, each of which a test may change."""
+
+    root: Path
+    monkeypatch: pytest.MonkeyPatch
+    world: FakeWorld
+    seed: int = 1
+    rate: float = 0.001
+
+    def facts(self, attempt: int) -> tuple[Mapping[str, str], Sources]:
+        """The facts of an attempt that begins now, as its planning and its training process find them."""
+        spec = compose(
+            [
+                "env=graded",
+                "env.grader=lock_graders:score",
+                "env.rows=lock_env:Env",
+                f"seed={self.seed}",
+                f"training.learning_rate={self.rate}",
+            ]
+        )
+        sources = sources_of(spec.model_dump(mode="json"), files.locate_modules(user_modules(spec)))
+        task_set = prepare(self.world.config(), {}, self.root / f"store_{attempt}")
+        stage = self.root / f"run/attempt_{attempt}/train"
+        stage.mkdir(parents=True)
+        (stage / "prepare.json").write_text(self.world.config().to_json())
+        from transformers import AutoTokenizer
+
+        chat = ChatTokens(AutoTokenizer.from_pretrained(self.root / "model"), Chat())
+        common: Any = SimpleNamespace(run=str(self.root / "run"), tasks=str(task_set.path))
+        record_facts(common, self.root / "model", stage, chat)
+        copy = stage.with_name("code")
+        files.copy_modules(list(sources.places.values()), copy)
+        copied = {name: copy / place.name for name, place in sources.places.items()}
+        return {**planned_facts(sources), **json.loads((stage / FILE).read_text())}, Sources(sources.spec, copied)
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        file = self.root / name
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new, 1))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    shutil.copytree(SHIPPED, tmp_path / "model")
+    (tmp_path / "lock_env.py").write_text(ENVIRONMENT)
+    (tmp_path / "lock_graders.py").write_text(GRADER)
+    shutil.copytree(files.PACKAGE / "lib", tmp_path / "xp/lib")
+    (tmp_path / "xp/__init__.py").touch()
+    monkeypatch.setattr(files, "PACKAGE", tmp_path / "xp")
+    monkeypatch.setattr("xp.run_records.lock.PACKAGE", tmp_path / "xp")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("torch", "transformers"):
+        pytest.importorskip(name, reason=f"{name} is not installed (extra trl)")
+    monkeypatch.setattr(sys.modules["torch"], "__version__", "2.13.0")
+    monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(__version__="1.16.0"))
+    return Place(tmp_path, monkeypatch, FakeWorld(tmp_path, splits={"train": 6, "test": 3}))
+
+
+def turned_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def other_version(place: Place, package: str) -> None:
+    place.monkeypatch.setattr(sys.modules[package], "__version__", "9.9")
+
+
+TAMPERED: Mapping[str, tuple[Callable[[Place], object], str]] = {
+    "chat template": (lambda it: it.edit("model/chat_template.jinja", "user", "User"), "chat_template: "),
+    "tokenizer": (lambda it: it.edit("model/tokenizer.json", '"rstrip": false', '"rstrip": true'), "tokenizer: "),
+    "weights": (lambda it: turned_bit(it.root / "model/model.safetensors"), "model.weights: "),
+    "network": (lambda it: it.edit("model/config.json", '"rope_theta": ', '"rope_theta": 1'), "model.config: "),
+    "a task": (lambda it: it.world.change(order={"0": 99}), "tasks.content: "),
+    "environment's version": (lambda it: it.world.change(version="2"), "environments.fake: 1 -> 2"),
+    "trl": (lambda it: other_version(it, "trl"), "versions.trl: 1.16.0 -> 9.9"),
+    "torch": (lambda it: other_version(it, "torch"), "versions.torch: 2.13.0 -> 9.9"),
+    "a grader's line": (lambda it: it.edit("lock_graders.py", "1.0", "2.0"), "code.lock_graders: lock_graders.py"),
+    "the user's module": (lambda it: it.edit("lock_env.py", "pass", "x = 1"), "code.lock_env: lock_env.py"),
+    "xp's code": (lambda it: it.edit("xp/lib/text.py", "def ", "def a"), "code.xp: xp/lib/text.py"),
+    "the seed": (lambda it: setattr(it, "seed", 2), "seeds.seed: 1 -> 2"),
+    "a key": (lambda it: setattr(it, "rate", 0.5), "spec: training.learning_rate: 0.001 -> 0.5"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_what_is_another_one_is_named(place: Place, what: str) -> None:
+    change, line = TAMPERED[what]
+    before = place.facts(1)
+    assert differences(before, place.facts(2)) == [], "a run that is done again has the same lock"
+    shutil.rmtree(place.root / "run/attempt_2")
+    change(place)
+    refused = line.startswith(("model.", "tokenizer", "chat_template", "tasks."))
+    if refused:
+        with pytest.raises(XpError, match=f"the run cannot go on with another model or other tasks: {line}"):
+            place.facts(3)
+        shutil.rmtree(place.root / "run/attempt_1")
+        shutil.rmtree(place.root / "run/attempt_3")
+    found = differences(before, place.facts(3))
+    assert [one for one in found if one.startswith(line)], found
+    extra = "spec: seed" if what == "the seed" else line
+    assert [one for one in found if not one.startswith((line, extra))] == []
+
+
+Say = Callable[..., int]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Says words to `xp` with a launcher whose stages write what they promise, and whose training never succeeds."""
+    (tmp_path / "lock_graders.py").write_text(GRADER)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def played(made: Stage, context: Context) -> int:
+        for name in made.promised:
+            (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
+            (context.outputs / name).write_text("{}")
+        if made.name == "train":
+            stage = context.outputs / context.directory / "train"
+            stage.mkdir(parents=True)
+            facts = {"versions.torch": f"2.{context.attempt}", "tasks.content": "0" * 64}
+            (stage / FILE).write_text(json.dumps(facts))
+        return 9 if made.name == "train" else 0
+
+    def told(*words: str) -> int:
+        monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: FakeLauncher(played))
+        return main([*words, f"outputs={tmp_path / 'outputs'}"])
+
+    return told
+
+
+BEGIN = ("env=multiply", "env.reward_fn=lock_graders:score")
+
+
+def test_a_run_has_its_lock_and_a_resume_names_changed_code(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert say(*BEGIN) == ExitCode.STAGE_FAILED
+    (run,) = (tmp_path / "outputs/runs").iterdir()
+    lock = read_lock(run)
+    assert {"spec", "seeds.seed", "code.xp", "code.lock_graders", "versions.torch"} <= lock.facts.keys()
+    assert json.loads((run / "lock.json").read_text())["facts"]["versions.torch"] == "2.1"
+    assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
+    assert read_lock(run).facts["versions.torch"] == "2.2", "the facts are those of the lock's attempt"
+    (tmp_path / "lock_graders.py").write_text(GRADER.replace("1.0", "2.0"))
+    capsys.readouterr()
+    assert say(f"resume={run.name}") == ExitCode.CONFIG
+    refusal = capsys.readouterr().err
+    assert "may differ: code.lock_graders: lock_graders.py" in refusal
+    assert "--accept code.lock_graders" in refusal
+    assert say("runs", "lock", run.name, "--accept", "code.xp.x") == ExitCode.CONFIG
+    assert say("runs", "lock", run.name, "--accept", "code.lock_graders") == 0
+    assert "(a change is accepted)" in capsys.readouterr().out
+    assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
+    assert (read_lock(run).attempt, read_lock(run).accepted) == (3, ())
+
+
+def test_a_spec_that_was_edited_is_not_resumed(say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert say(*BEGIN) == ExitCode.STAGE_FAILED
+    (run,) = (tmp_path / "outputs/runs").iterdir()
+    spec = yaml.safe_load((run / "spec.yaml").read_text())
+    spec["training"] |= {"num_steps": 99, "learning_rate": 0.5}
+    (run / "spec.yaml").write_text(yaml.safe_dump(spec))
+    assert say(f"resume={run.name}") == ExitCode.CONFIG
+    refusal = capsys.readouterr().err
+    assert "training.learning_rate: a resumed run keeps it" in refusal
+    assert "training.num_steps:" not in refusal
+
+
+def test_two_runs_are_compared_by_their_locks(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 2):
+        assert say(*BEGIN, f"seed={seed}") == ExitCode.STAGE_FAILED
+    capsys.readouterr()
+    assert say("runs", "compare") == 0
+    lines = capsys.readouterr().out.split("locks: ")[1].splitlines()
+    assert lines[0] == "2 differences"
+    assert [line.strip().rstrip("12").replace("2", "1") for line in lines[1:]] == [
+        "spec: seed: 1 -> ",
+        "seeds.seed: 1 -> ",
+    ]

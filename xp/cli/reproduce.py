@@ -1,0 +1,130 @@
+"""Commands that do a run again: its lock, its bundle, its replay, and a run of a recorded spec."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from xp.cli.table import wrapped
+from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.terminal import shown
+from xp.planning.plan import build_plan, new_run_id
+from xp.replay.recorded import Recorded
+from xp.run_records.lock import accept, read_lock
+
+if TYPE_CHECKING:
+    from xp.replay.replay import Level
+
+
+def show_lock(run: Path, accepted: Sequence[str] = (), *, as_json: bool = False) -> None:
+    """Prints the lock of a run, after recording facts whose change a resume accepts."""
+    if accepted:
+        accept(run, accepted)
+    lock = read_lock(run)
+    if as_json:
+        print(json.dumps(asdict(lock), indent=2))
+        return
+    print(shown(f"{run.name}  attempt_{lock.attempt}"))
+    width = max(map(len, lock.facts))
+    for name in sorted(lock.facts):
+        note = "  (a change is accepted)" if name in lock.accepted else ""
+        print(shown(f"  {name:{width}}  {lock.facts[name]}{note}"))
+
+
+def write_bundle(run: Path, target: Path | None, *, has_tasks: bool, has_episodes: bool) -> None:
+    """Makes the bundle of a run and prints its place, and what it is without."""
+    from xp.replay.bundle import make_bundle
+
+    target = target or Path(f"{run.name}.zip")
+    for line in make_bundle(run, target, has_tasks=has_tasks, has_episodes=has_episodes):
+        print(shown(f"left out: {line}"))
+    print(shown(f"{target}  {target.stat().st_size / 1e6:.1f} MB; run it elsewhere: python -m xp run {target}"))
+
+
+def run_recorded(file: Path, args: Namespace) -> int:
+    """Runs a spec.yaml or a bundle as a new run; of a bundle, prints what differs from its lock."""
+    from xp.cli.run_plans import run_plans
+
+    recorded = Recorded.open(file, args.overrides[1:])
+    recorded.check_trusted()
+    plan = build_plan(recorded.spec, new_run_id(recorded.spec))
+    recorded.bring_tasks()
+    code = run_plans([plan], has_panel=not args.lines)
+    if recorded.directory is not None and not recorded.spec.launcher.detach:
+        show_differences(recorded, Path(recorded.spec.outputs) / "runs" / plan.run_id)
+    return code
+
+
+def show_differences(recorded: Recorded, run: Path) -> None:
+    """Prints whether a run has the same lock as the recorded one, and what differs."""
+    lines = recorded.differences(run)
+    print(shown(f"lock of {recorded.name}: {'the same' if not lines else 'these differ:'}"))
+    for line in lines:
+        print(shown(f"  {line}"))
+
+
+def replay_command(args: Namespace) -> int:
+    """Does a recorded run again, at levels, and prints and writes the result of each."""
+    from xp.replay.replay import LEVELS, Verdict
+    from xp.run_records.named import run_directory
+
+    if unknown := set(args.levels) - LEVELS.keys():
+        raise XpError(f"--levels {args.levels}: no level {min(unknown)}; levels are {', '.join(LEVELS)}")
+    is_bundle = args.run.endswith(".zip")
+    source = Path(args.run) if is_bundle else run_directory(args.outputs, args.run)
+    outputs = args.outputs if is_bundle else source.parent.parent
+    recorded = Recorded.open(source, (f"outputs={outputs}",))
+    recorded.check_trusted()
+    done: list[Level] = []
+    for one in _levels(recorded, args.levels, args.episodes, outputs):
+        done.append(one)
+        print(shown(f"{one.level}  {one.verdict:11}  {LEVELS[one.level]}"))
+        for line in (one.summary, *one.differences):
+            print(wrapped(shown(f"     {line}")))
+    file = outputs / "replays" / source.stem / "replay.json"
+    write_atomically(file, json.dumps([asdict(one) for one in done], indent=2) + "\n")
+    print(shown(f"result: {file}"))
+    return ExitCode.DIFFERS if any(one.verdict is Verdict.DIFFERS for one in done) else ExitCode.OK
+
+
+def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterator[Level]:
+    from xp.cli.run_plans import run_plans
+    from xp.evaluation.settings import default_margin
+    from xp.replay.replay import (
+        Level,
+        Verdict,
+        check_episodes,
+        check_jobs,
+        check_numbers,
+        check_result,
+        check_tasks,
+        why_not_bitwise,
+    )
+
+    if "a" in levels:
+        yield check_jobs(recorded)
+    if {"b", "c"} & {*levels}:
+        with TemporaryDirectory(prefix="xp-replay-") as scratch:
+            result, tasks = check_tasks(recorded, Path(scratch))
+            if "b" in levels:
+                yield result
+            if "c" in levels:
+                yield check_episodes(recorded, tasks, most)
+    if not {"d", "e"} & {*levels}:
+        return
+    recorded.bring_tasks()
+    plan = build_plan(recorded.spec, new_run_id(recorded.spec))
+    run_plans([plan])
+    run = outputs / "runs" / plan.run_id
+    show_differences(recorded, run)
+    if "d" in levels:
+        reason = why_not_bitwise(recorded.spec)
+        yield Level("d", Verdict.NOT_CHECKED, reason) if reason else check_numbers(recorded, run)
+    if "e" in levels:
+        yield check_result(recorded, run, default_margin())

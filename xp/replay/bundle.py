@@ -1,0 +1,176 @@
+"""Makes the bundle of a run: one zip file with which somebody else does the run again (xp.replay.recorded)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from xp import __version__
+from xp.composition.points import to_yaml, validated
+from xp.composition.recipe import recipe_of
+from xp.errors import ExitCode, XpError
+from xp.evaluation.statistics import summarize
+from xp.launchers.files import PACKAGE, data_places, inside
+from xp.lib.atomic import replacing
+from xp.lib.data_files import shipped_name
+from xp.lib.reading import json_of
+from xp.lib.verified import DIGESTS
+from xp.planning.episode import needs_catalog_key
+from xp.replay.recorded import ABOUT, Recorded
+from xp.run_records.held_out import evaluation_files, read_held_out, read_rewards
+from xp.run_records.lock import FILE as LOCK
+from xp.run_records.lock import read_lock
+from xp.run_records.record import read_record
+from xp.run_records.run_directory import SPEC, resource_errors
+from xp.secrets.redaction import MASK, Redactor, known_values
+from xp.secrets.shapes import holds_token
+from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
+
+MAX_TASKS_BYTES: Final = 200_000_000
+MAX_EPISODES_BYTES: Final = 500_000_000
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+"""Time of every entry, so that the same run gives the same bytes."""
+
+
+def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True) -> list[str]:
+    """Writes the bundle of a run, and trusts it here.
+
+    Args:
+        run: directory of the run.
+        target: the file, which must not exist.
+        has_tasks: whether the task set may be handed on, if its size and its environment's account permit it.
+        has_episodes: whether the recorded episodes are in it.
+
+    Returns:
+        One line for each part that is left out, with the reason.
+
+    Raises:
+        XpError: (RUN_DIR) the run has no lock, or the file exists; (SECRET) a file has the value of a secret.
+    """
+    if target.exists():
+        raise XpError(f"{target} exists, and nothing is overwritten; give another name: --to FILE", ExitCode.RUN_DIR)
+    lock = read_lock(run)
+    spec = validated(recorded_spec(run / SPEC), run.name)
+    attempt = run / f"attempt_{lock.attempt}"
+    left_out: list[str] = []
+    files: dict[str, Path | str] = {SPEC: to_yaml(spec), LOCK: lock.to_json()}
+    files |= _records(run, attempt, left_out, has_episodes=has_episodes)
+    files |= {f"{attempt.name}/code/{name}": file for name, file in _code(attempt / "code")}
+    files |= _tasks(run, attempt, spec, left_out, has_tasks=has_tasks)
+    try:
+        files["recipe.yaml"] = recipe_of(spec, f"The spec of the run {run.name}: what differs from the defaults.")
+    except XpError as error:
+        left_out.append(f"recipe: {error}")
+    if spec.model.path is not None and Path(spec.model.path).is_absolute():
+        left_out.append(f"model: {spec.model.path} is a directory of this machine; send it too")
+    record = read_record(run)
+    files[ABOUT] = _json(
+        {
+            "format": 1,
+            "run": run.name,
+            "xp": __version__,
+            "commit": record.attempts[lock.attempt - 1].provenance.commit,
+            "secrets": list(record.secrets),
+            "data": {
+                str(place): f"{attempt.name}/code/{shipped_name(place)}"
+                for place in data_places(spec)
+                if (attempt / "code" / shipped_name(place)).exists()
+            },
+            "figures": _figures(run),
+            "left_out": left_out,
+        }
+    )
+    _refuse_secrets(files, record.secrets)
+    with resource_errors(target), replacing(target) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name in sorted(files):
+            entry, content = zipfile.ZipInfo(name, _TIME), files[name]
+            entry.external_attr, entry.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
+    Recorded.open(target, (f"outputs={run.parent.parent}",)).trust()
+    return left_out
+
+
+def _records(run: Path, attempt: Path, left_out: list[str], *, has_episodes: bool) -> Iterator[tuple[str, Path]]:
+    """Plan, metrics, evaluations, facts and episodes, at their places in the run."""
+    episodes = [file for file in run.glob("attempt_*/*/trajectories/**/*") if file.is_file()]
+    size = sum(file.stat().st_size for file in episodes)
+    if not has_episodes or size > MAX_EPISODES_BYTES:
+        left_out.append(f"episodes: {f'{size / 1e6:.0f} MB' if has_episodes else 'by --no-episodes'}")
+        episodes = []
+    small = ("plan.json", "*/evaluation.json", "train/facts.json", "train/dialect.json", "train/length.json")
+    files = [
+        run / "metrics.jsonl",
+        run / "model" / DIGESTS,
+        *(file for pattern in small for file in run.glob(f"attempt_*/{pattern}")),
+    ]
+    assert attempt / "plan.json" in files
+    for file in (*files, *episodes):
+        if file.is_file() and not file.is_symlink():
+            yield str(file.relative_to(run)), file
+
+
+def _code(code: Path) -> Iterator[tuple[str, Path]]:
+    """The user's modules and the environments' files, as the run copied them; xp itself is named by its digest."""
+    for top in sorted(code.iterdir()):
+        if top.name != PACKAGE.name:
+            for file in sorted(top.rglob("*")) if top.is_dir() else (top,):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    yield str(file.relative_to(code)), file
+
+
+def _tasks(
+    run: Path, attempt: Path, spec: RunSpec, left_out: list[str], *, has_tasks: bool
+) -> Iterator[tuple[str, Path]]:
+    plan = json_of(attempt / "plan.json", ExitCode.RUN_DIR, below=run)
+    places = [inside(run.parent.parent, name) for name in plan["stages"][0]["job"]["outputs"]]
+    files = [place for place in places if place.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    reason = None
+    if not has_tasks:
+        reason = "by --no-tasks"
+    elif any(needs_catalog_key(member) for member in spec.env.members.values()):
+        reason = "the environment's tasks are behind an account"
+    elif not files or size > MAX_TASKS_BYTES:
+        reason = f"{size / 1e6:.0f} MB" if files else "it is not in the store any more"
+    if reason is None:
+        yield from ((f"tasks/{file.parent.name}/{file.name}", file) for file in files)
+    else:
+        left_out.append(f"task set: {reason}; its request is in {SPEC}")
+
+
+def _figures(run: Path) -> dict[str, Any]:
+    """Held-out reward and pass rate of each model, with their intervals."""
+    figures = {}
+    for file in evaluation_files(run):
+        for name in read_held_out(file):
+            if (rewards := read_rewards(file, name)) is not None:
+                summary = summarize(rewards.rewards, rewards.pass_threshold)
+                figures[name] = {
+                    key: None if one is None else asdict(one)
+                    for key, one in (("reward", summary.reward), ("passes", summary.passes))
+                }
+    return figures
+
+
+def _refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> None:
+    """Raises XpError(SECRET) for a file with the value of a secret of the run or of this process, and for code with a
+    token."""
+    masked, plain = Redactor(known_values(names)), Redactor()
+    for name, content in files.items():
+        text = content if isinstance(content, str) else content.read_text(encoding="utf-8", errors="replace")
+        known = masked.redact(text).count(MASK) > plain.redact(text).count(MASK)
+        if known or ("/code/" in name and holds_token(text)):
+            raise XpError(
+                f"{name} has the value of a secret, and a bundle has only names of secrets; read it from a variable"
+                " (env.secrets), and make a new run",
+                ExitCode.SECRET,
+            )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

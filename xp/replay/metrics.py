@@ -1,0 +1,70 @@
+"""The first number in which two trainings differ: metrics step by step, and weights tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode
+from xp.lib.reading import json_of
+from xp.lib.verified import DIGESTS
+
+STAGES: Final = ("train", "evaluate_during", "evaluate")
+OF_THE_MACHINE: Final = ("time", "attempt", "stage", "step", "gpu", "training/logprob_gap")
+"""Beginnings of the names whose values differ between two runs of the same numbers. The gap is the rounding of the
+engine, whose batches have the episodes that wait for a turn at that time; tokens and updates do not depend on it."""
+
+
+def first_metric(before: Path, after: Path) -> tuple[int, str | None]:
+    """Number of values that were compared, and the first one that differs, with its step; None: all are equal bits."""
+    count = 0
+    for stage in STAGES:
+        first, second = ({line["step"]: line for line in read_metrics(file, stage)} for file in (before, after))
+        for step in sorted({*first, *second}):
+            one, other = first.get(step), second.get(step)
+            if one is None or other is None:
+                if stage != STAGES[0]:  # a resumed run has evaluations of each attempt
+                    continue
+                return count, f"{stage}, step {step}: only in {'the new run' if one is None else 'the recorded run'}"
+            for key in sorted({*one, *other}):
+                if not key.startswith(OF_THE_MACHINE):
+                    count += 1
+                    if one.get(key) != other.get(key):
+                        return count, f"{stage}, step {step}: {key}: {one.get(key)!r} -> {other.get(key)!r}"
+    return count, None
+
+
+def first_tensor(before: Path, after: Path) -> str | None:
+    """The first tensor of the trained weights whose bytes differ; None: all are equal, or one side is not here."""
+    if not all((place / DIGESTS).is_file() for place in (before, after)):
+        return None
+    first, second = (json_of(place / DIGESTS, ExitCode.RUN_DIR)["files"] for place in (before, after))
+    for name in sorted(name for name in {*first, *second} if name.endswith(".safetensors")):
+        if first.get(name) == second.get(name):
+            continue
+        if not ((before / name).is_file() and (after / name).is_file()):
+            return f"weights: {name}: another digest"
+        tensors = [dict(_tensors(place / name)) for place in (before, after)]
+        differing = [one for one in tensors[0] if tensors[0][one] != tensors[1].get(one)]
+        first_one = differing[0] if differing else "one that only the new run has"
+        return f"weights: {name}: {len(differing)} of {len(tensors[0])} tensors, the first is {first_one}"
+    return None
+
+
+def _tensors(file: Path) -> Iterator[tuple[str, tuple[Any, bytes]]]:
+    """Name -> type with shape, and bytes, of a safetensors file, in the order of its header."""
+    with file.open("rb") as content:
+        (size,) = struct.unpack("<Q", content.read(8))
+        header = json.loads(content.read(size))
+        for name, entry in sorted((one for one in header.items() if one[0] != "__metadata__"), key=_begin):
+            begin, end = entry["data_offsets"]
+            content.seek(8 + size + begin)
+            yield name, ((entry["dtype"], entry["shape"]), content.read(end - begin))
+
+
+def _begin(item: tuple[str, Any]) -> int:
+    return int(item[1]["data_offsets"][0])

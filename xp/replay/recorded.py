@@ -1,0 +1,170 @@
+"""A run that somebody recorded, to be done again: a spec.yaml, a run's directory, or a bundle.
+
+A bundle (xp.replay.bundle) is a zip file with a part of a run's directory. It is unpacked below the outputs root, and
+is read as data until it is trusted: its modules are found, but not imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.composition.points import compose_recorded
+from xp.errors import ExitCode, XpError
+from xp.lib.digest import file_digest
+from xp.lib.names import is_inner_path
+from xp.lib.reading import json_of
+from xp.lib.text import counted
+from xp.planning.episode import named_code
+from xp.run_records.lock import FILE as LOCK
+from xp.run_records.lock import Sources, differences, locked, read_lock, spec_digest
+from xp.run_records.run_directory import SPEC
+from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
+from xp.worker.facts import Facts
+
+ABOUT: Final = "bundle.json"
+BUNDLES: Final = "bundles"
+"""Directory of unpacked bundles, below the outputs root."""
+MAX_BYTES: Final = 2_000_000_000
+MAX_FILES: Final = 50_000
+
+
+def recorded_file(words: Sequence[str]) -> Path | None:
+    """File of a recorded run that the first word of a command line names; None: it is an override."""
+    if not words or "=" in words[0] or not words[0].endswith((".yaml", ".yml", ".zip")):
+        return None
+    if not (file := Path(words[0])).is_file():
+        raise XpError(f"{file}: there is no such file; a recorded run is a spec.yaml or a bundle (.zip)")
+    return file
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded run."""
+
+    source: Path
+    """The file or directory that was named."""
+    directory: Path | None
+    """Directory with the records, as in a run; None: only a spec."""
+    spec: RunSpec
+    """The spec for a new run, with values of the command line."""
+    moved: Mapping[str, str]
+    """Path in the recorded spec -> its place here."""
+
+    @staticmethod
+    def open(source: Path, overrides: Sequence[str] = ()) -> Recorded:
+        """Reads a spec.yaml, a run's directory or a bundle; imports nothing.
+
+        Raises:
+            XpError: (RUN_DIR) it is none of them; (CONFIG) an override is at fault.
+        """
+        directory, moved = None, {}
+        if source.suffix == ".zip":
+            outputs = next((one[8:] for one in overrides if one.startswith("outputs=")), "outputs")
+            directory = _unpacked(source, Path(outputs))
+            moved = _moved(directory)
+            sys.path += [code for code in map(str, directory.glob("attempt_*/code")) if code not in sys.path]
+        elif source.is_dir():
+            directory = source
+        container = recorded_spec(source if directory is None else directory / SPEC)
+        spec = compose_recorded(_replaced(container, moved), overrides, source.name)
+        return Recorded(source, directory, spec, moved)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    def lock(self) -> tuple[Facts, Sources]:
+        """The lock with its sources, paths as they are here; raises XpError(RUN_DIR) if there is none."""
+        assert self.directory is not None
+        facts, sources = locked(self.directory)
+        spec = _replaced(dict(sources.spec), self.moved)
+        if facts.get("spec") == spec_digest(sources.spec):
+            facts = {**facts, "spec": spec_digest(spec)}
+        return facts, Sources(spec, sources.places)
+
+    def differences(self, run: Path) -> list[str]:
+        """What differs between the lock of this run and that of another one, one line each."""
+        return differences(self.lock(), locked(run))
+
+    def check_trusted(self) -> None:
+        """Raises XpError(RUN_DIR) for a bundle that this user neither made nor trusts; the message names its code."""
+        if self.source.suffix != ".zip" or self.directory is None or _mark(self.directory).is_file():
+            return
+        code = "\n".join(f"  {line}" for line in named_code(self.spec)) or "  would import nothing beside xp"
+        raise XpError(
+            f"{self.source} is a bundle of somebody else, and is only read until you trust it. A run of it\n{code}\n"
+            f"look at {self.directory}, and if you trust it: python -m xp runs trust {self.source}",
+            ExitCode.RUN_DIR,
+        )
+
+    def trust(self) -> None:
+        """Marks a bundle as trusted, by its content."""
+        assert self.directory is not None
+        _mark(self.directory).touch()
+
+    def bring_tasks(self) -> None:
+        """Copies the task sets of a bundle into the store, whose readers verify them."""
+        outputs = Path(self.spec.outputs)
+        for tasks in () if self.directory is None else self.directory.glob("tasks/*"):
+            if not (target := outputs / "tasks" / tasks.name).exists():
+                shutil.copytree(tasks, target)
+
+
+def _mark(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.trusted")
+
+
+def _moved(directory: Path) -> dict[str, str]:
+    about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
+    data = about.get("data") if isinstance(about, dict) else None
+    if not isinstance(data, dict) or not all(is_inner_path(inner) for inner in data.values()):
+        raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
+    return {path: str((directory / inner).absolute()) for path, inner in data.items()}
+
+
+def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
+    """A value with paths that were moved: whole ones, and those before a colon (`DIR:CONFIG`)."""
+    if isinstance(node, Mapping):
+        return {key: _replaced(value, moved) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_replaced(value, moved) for value in node]
+    path = next((one for one in moved if isinstance(node, str) and (node == one or node.startswith(f"{one}:"))), None)
+    return node if path is None else node.replace(path, moved[path], 1)
+
+
+def _unpacked(file: Path, outputs: Path) -> Path:
+    """Directory of a bundle's content, unpacked once."""
+    target = outputs / BUNDLES / f"{file.stem}-{file_digest(file)[:16]}"
+    if target.is_dir():
+        return target
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            size = sum(one.file_size for one in entries)
+            if size > MAX_BYTES or len(entries) > MAX_FILES:
+                raise XpError(f"{file} has {counted(len(entries), 'file')} of {size / 1e6:.0f} MB", ExitCode.RUN_DIR)
+            for one in entries:
+                kind = stat.S_IFMT(one.external_attr >> 16)
+                if not is_inner_path(one.filename) or one.is_dir() or kind not in (0, stat.S_IFREG):
+                    raise XpError(f"{file} is not a bundle: it has the entry {one.filename!r}", ExitCode.RUN_DIR)
+                archive.extract(one, part)
+        for name in (ABOUT, SPEC, LOCK):
+            if not (part / name).is_file():
+                raise XpError(f"{file} is not a bundle: it has no {name}", ExitCode.RUN_DIR)
+        read_lock(part)
+        part.rename(target)
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+        raise XpError(f"{file} is not a bundle: {error}", ExitCode.RUN_DIR) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target

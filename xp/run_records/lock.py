@@ -1,0 +1,222 @@
+"""The lock of a run, `lock.json`: what its result depends on, by name, so that another run can be compared with it.
+
+Digests of the spec and the code are known before the run begins. Its training process adds the rest (xp.worker.facts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from xp import __version__
+from xp.errors import ExitCode, XpError
+from xp.launchers.files import PACKAGE, shipped_files
+from xp.lib.atomic import write_atomically
+from xp.lib.codec import JsonFile, from_value
+from xp.lib.digest import digest_of, file_digest
+from xp.lib.reading import json_of, text_of
+from xp.run_records.record import number_of
+from xp.run_records.run_directory import xp_command
+from xp.worker.facts import FILE as FACTS
+from xp.worker.facts import Facts, differing
+
+FILE: Final = "lock.json"
+CHANGEABLE: Final = (
+    "training.num_steps",
+    "training.epochs",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.max_void_fraction",
+    "training.on_nonfinite",
+    "training.max_logprob_gap",
+    "training.on_symptom",
+    "training.max_hours",
+    "training.budget_usd",
+    "hardware.usd_per_hour",
+    "evaluation.",
+    "launcher.",
+    "preparation.",
+    "tracking",
+)
+"""Keys that a resumed run may change. Another key would make it another experiment under the same name."""
+_HERE: Final = ("outputs",)
+"""Keys that differ from place to place and decide nothing."""
+_SPEC: Final = "spec"
+_CODE: Final = "code."
+_XP: Final = f"{_CODE}{PACKAGE.name}"
+MOST_NAMED: Final = 5
+"""Largest number of files or keys in one line."""
+
+
+@dataclass(frozen=True)
+class Lock(JsonFile):
+    """What a run's result depends on."""
+
+    attempt: int
+    """Attempt that it describes, the last one that trained."""
+    facts: Facts
+    """Name -> digest or version: `spec`, `seeds.KEY`, `code.MODULE`, `versions.PACKAGE`, `model.PART`, ..."""
+    accepted: tuple[str, ...] = ()
+    """Facts whose change the user has accepted (`runs lock RUN --accept`)."""
+    format: int = 1
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What digests in a lock are made from, to name the keys and files behind a difference."""
+
+    spec: Mapping[str, Any]
+    """The spec's JSON values."""
+    places: Mapping[str, Path]
+    """Module -> its directory or file."""
+
+    def files(self, module: str) -> dict[str, str] | None:
+        """File -> sha256 of a module's code; None: it is not here."""
+        place = self.places.get(module)
+        return None if place is None else _files(place)
+
+
+def sources_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> Sources:
+    """The sources of a run that begins now: its spec, this xp, and the user's modules."""
+    return Sources(spec, {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)})
+
+
+def sources_of_run(directory: Path, attempt: int) -> Sources:
+    """The sources that an attempt of a run has recorded."""
+    here = directory / f"attempt_{attempt}"
+    spec = json_of(here / "plan.json", ExitCode.RUN_DIR, below=directory)["spec"]
+    code = here / "code"
+    places = code.iterdir() if code.is_dir() else ()
+    return Sources(spec, {one.stem if one.is_file() else one.name: one for one in places})
+
+
+def locked(directory: Path) -> tuple[Facts, Sources]:
+    """Facts and sources of a run; raises XpError(RUN_DIR) if it has no lock."""
+    lock = read_lock(directory)
+    return lock.facts, sources_of_run(directory, lock.attempt)
+
+
+def planned_facts(sources: Sources) -> dict[str, str]:
+    """Facts that are known before a run begins."""
+    values = _values(sources.spec)
+    seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
+    code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(sources.places.items())}
+    return {_SPEC: spec_digest(sources.spec), **seeds, "versions.xp": __version__, **code}
+
+
+def spec_digest(spec: Mapping[str, Any]) -> str:
+    """Digest of a spec's values, without what differs from place to place."""
+    return digest_of(_values(spec))
+
+
+def write_lock(directory: Path, attempt: int, sources: Sources, accepted: tuple[str, ...] = ()) -> None:
+    """Writes the lock of an attempt that begins."""
+    write_atomically(directory / FILE, Lock(attempt, planned_facts(sources), accepted).to_json())
+
+
+def complete_lock(directory: Path) -> None:
+    """Adds the facts of the training's process to the lock of its attempt, if they are there."""
+    if (directory / FILE).is_file():
+        lock = read_lock(directory)
+        if (directory / f"attempt_{lock.attempt}/train" / FACTS).is_file():
+            write_atomically(directory / FILE, lock.to_json())
+
+
+def read_lock(directory: Path) -> Lock:
+    """The lock of a run, with the facts that its training has written so far.
+
+    Raises:
+        XpError: (RUN_DIR) there is none, or it is damaged.
+    """
+    file = directory / FILE
+    text = text_of(file, ExitCode.RUN_DIR, below=directory)
+    try:
+        lock = Lock.from_json(text)
+    except ValueError as error:
+        raise XpError(f"{file} is not a lock: {error}", ExitCode.RUN_DIR) from None
+    # An attempt that trained no more has the facts of the one before.
+    files = () if "tasks.content" in lock.facts else directory.glob(f"attempt_*/train/{FACTS}")
+    for found in sorted(files, key=lambda one: number_of(one.parents[1]))[-1:]:
+        facts = json_of(found, ExitCode.RUN_DIR, below=directory)
+        return from_value(Lock, asdict(replace(lock, facts={**facts, **lock.facts})))
+    return lock
+
+
+def differences(first: tuple[Facts, Sources], second: tuple[Facts, Sources]) -> list[str]:
+    """One line for each fact that two runs do not share; spec and code are named by key and file."""
+    lines = []
+    for line in differing(first[0], second[0]):
+        name = line.partition(": ")[0]
+        details: list[str] = []
+        if name == _SPEC:
+            details = list(changed_keys(first[1].spec, second[1].spec))
+        elif name.startswith(_CODE):
+            before, after = (one.files(name.removeprefix(_CODE)) for one in (first[1], second[1]))
+            if before is not None and after is not None:
+                details = sorted(file for file in {*before, *after} if before.get(file) != after.get(file))
+        more = f" and {len(details) - MOST_NAMED} more" if len(details) > MOST_NAMED else ""
+        lines.append(f"{name}: {', '.join(details[:MOST_NAMED])}{more}" if details else line)
+    return lines
+
+
+def check_resumed(directory: Path, sources: Sources) -> list[str]:
+    """Compares the code of a run that is resumed with its lock; returns what has changed and may.
+
+    Raises:
+        XpError: (CONFIG) the user's code changed.
+    """
+    if not (directory / FILE).is_file():
+        return []
+    lock = read_lock(directory)
+    recorded = sources_of_run(directory, lock.attempt)
+    now = planned_facts(sources)
+    lines = differences((_own(lock.facts), recorded), (_own(now), sources))
+    names = [line.partition(": ")[0] for line in lines]
+    refused = [name for name in names if name.startswith(_CODE) and name not in (_XP, *lock.accepted)]
+    if refused:
+        command = xp_command(f"runs lock {directory.name} --accept {' '.join(refused)}", directory.parent.parent)
+        changed = "; ".join(line for line, name in zip(lines, names, strict=True) if name in refused)
+        raise XpError(
+            f"the code of {directory.name} changed, so that rewards before and after it may differ: {changed}\n"
+            f"restore it, start a new run, or accept the change: {command}"
+        )
+    return lines
+
+
+def _own(facts: Facts) -> Facts:
+    """Facts about code: those that a resume compares before it begins."""
+    return {name: value for name, value in facts.items() if name.startswith((_CODE, "versions.xp"))}
+
+
+def accept(directory: Path, names: Sequence[str]) -> None:
+    """Records facts whose change a resume accepts; raises XpError(CONFIG) for a fact that the lock does not have."""
+    lock = read_lock(directory)
+    if unknown := sorted(set(names) - {name for name in lock.facts if name.startswith(_CODE)}):
+        legal = ", ".join(name for name in lock.facts if name.startswith(_CODE) and name != _XP) or "none"
+        raise XpError(f"--accept {unknown[0]}: a change of the user's code can be accepted, here {legal}")
+    accepted = tuple(sorted({*lock.accepted, *names}))
+    write_atomically(directory / FILE, replace(lock, accepted=accepted).to_json())
+
+
+def _values(node: Any, path: str = "") -> dict[str, Any]:
+    """Key path -> value of a spec, without what differs from place to place."""
+    if not isinstance(node, Mapping) or not node:
+        return {path: node}
+    below = [_values(value, f"{path}.{key}" if path else str(key)) for key, value in node.items()]
+    return {key: value for one in below for key, value in one.items() if key not in _HERE}
+
+
+def changed_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    """Keys in which two specs differ, each as `key: value -> value`."""
+    before, after = _values(first), _values(second)
+    for key in dict.fromkeys([*before, *after]):
+        if before.get(key) != after.get(key):
+            yield f"{key}: {before.get(key)} -> {after.get(key)}"
+
+
+def _files(place: Path) -> dict[str, str]:
+    """File -> sha256 of a module's code, as a run copies it."""
+    root = place.parent
+    return {str(file.relative_to(root)): file_digest(file) for file in shipped_files(place)}

@@ -1,0 +1,145 @@
+"""Facts for a run's lock that only the training's process knows: versions as imported, digests of model and tasks.
+
+A resumed training is compared with the facts of the attempts before it, before it changes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from xp.envs.base import EnvFault
+from xp.envs.load import load_provider
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.digest import digest_of, file_digest, text_digest
+from xp.lib.reading import config_of, json_of
+from xp.models.files import PARTS, local_directory
+from xp.tasks.config import PrepareConfig
+from xp.tasks.manifest import read_manifest
+from xp.worker.stage import StageConfig
+
+FILE: Final = "facts.json"
+"""File of a train stage's directory."""
+PACKAGES: Final = (
+    *("torch", "trl", "skyrl", "slime", "megatron-core", "transformer-engine", "vllm", "sglang", "transformers"),
+    *("tokenizers", "accelerate", "peft", "datasets", "flash-attn", "ray", "numpy", "openreward", "openenv-core"),
+)
+KEPT: Final = ("model.", "tokenizer", "chat_template", "tasks.")
+"""Beginnings of the facts that a resumed training must keep; others may change, which is printed."""
+NOT_RECORDED: Final = "not recorded"
+"""Value of a fact that one side does not know, such as the weights of a model that was not downloaded yet."""
+DRIVER: Final = Path("/proc/driver/nvidia/version")
+
+Facts = Mapping[str, str]
+
+
+def record_facts(common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> None:
+    """Writes the facts of a training on its main process, and compares them with those of earlier attempts.
+
+    Args:
+        common: input of the training.
+        model: Hugging Face id or directory of the initial weights.
+        stage: directory of the train stage.
+        chat: tokenizer of the model.
+
+    Raises:
+        XpError: (RUN_DIR) model, tokenizer, template or tasks are not those of an earlier attempt.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return
+    facts = dict(_facts(common, model, stage, chat))
+    earlier = [file for file in Path(common.run).glob(f"attempt_*/{stage.name}/{FILE}") if file.parent != stage]
+    if earlier:
+        before: Facts = json_of(min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR)
+        changed = list(differing(before, facts))
+        if kept := [line for line in changed if line.startswith(KEPT) and NOT_RECORDED not in line]:
+            raise XpError(
+                f"the run cannot go on with another model or other tasks: {'; '.join(kept)}\n"
+                "restore what was there at the first attempt, or start a new run",
+                ExitCode.RUN_DIR,
+            )
+        for line in changed:
+            print(f"differs from an earlier attempt: {line}", flush=True)
+    write_atomically(stage / FILE, json.dumps(facts, indent=2) + "\n")
+
+
+def differing(before: Facts, after: Facts) -> Iterator[str]:
+    """One line for each fact that is not the same: `name: before -> after`."""
+    for name in dict.fromkeys([*before, *after]):
+        if (first := before.get(name)) != (second := after.get(name)):
+            yield f"{name}: {_short(first)} -> {_short(second)}"
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return NOT_RECORDED
+    return value[:12] if re.fullmatch("[0-9a-f]{40,64}", value) else value
+
+
+def _facts(common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> Iterator[tuple[str, str]]:
+    yield "versions.python", platform.python_version()
+    for name in PACKAGES:
+        if (version := _version(name)) is not None:
+            yield f"versions.{name}", version
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda is not None:
+        yield "versions.cuda", str(torch.version.cuda)
+    with suppress(OSError):
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text().partition("\n")[0])
+        yield "versions.driver", found[0] if found else "unknown"
+    yield "tokenizer", text_digest(chat.tokenizer.backend_tokenizer.to_str())
+    yield "chat_template", text_digest(str(chat.tokenizer.chat_template))
+    yield from model_facts(local_directory(str(model), Path()))
+    manifest = read_manifest(Path(common.tasks))
+    yield "tasks.content", manifest.content_digest
+    yield from _environments(config_of(stage / "prepare.json", PrepareConfig.from_json), manifest.environments)
+
+
+def _version(name: str) -> str | None:
+    """Version of a package as imported; of one that is not imported yet, as installed."""
+    module = sys.modules.get(name.replace("-", "_"))
+    if isinstance(version := getattr(module, "__version__", None), str):
+        return version
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return None
+
+
+def model_facts(directory: Path | None) -> Iterator[tuple[str, str]]:
+    """Revision and digest of a model's weights; nothing for one that is not on this machine yet."""
+    if directory is None:
+        return
+    if directory.parent.name == "snapshots":
+        yield "model.revision", directory.name
+    files = sorted({file for pattern in PARTS["weights (*.safetensors)"] for file in directory.glob(pattern)})
+    if files:
+        yield "model.weights", digest_of({file.name: _weights_digest(file) for file in files})
+    yield "model.config", file_digest(directory / "config.json")
+
+
+def _weights_digest(file: Path) -> str:
+    """Digest of a file; in Hugging Face's cache, large files are named by it."""
+    name = file.resolve().name
+    return name if re.fullmatch("[0-9a-f]{64}", name) else file_digest(file)
+
+
+def _environments(config: PrepareConfig, prepared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Version of each environment, asked of its server; of one that the run serves itself, as at its preparation."""
+    for name, member in config.members.items():
+        version = prepared.get(name, "")
+        if member.env.serve is None and member.env.target is not None:
+            provider = load_provider(member.env, os.environ)
+            with suppress(EnvFault):  # the episodes report it
+                version = provider.version()
+            provider.close()
+        yield f"environments.{name}", version
