@@ -55,8 +55,8 @@ def _install(spec: RunSpec) -> str | None:
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
     if is_megatron(spec) and spec.backend.runtime.project_env is None:
         return (
-            "SkyRL's Megatron comes from a checkout: backend=skyrl-main, and python -m xp install backend=skyrl-main"
-            f" hardware={spec.hardware.name} backend.parallel.strategy=megatron"
+            "a checkout of SkyRL's release, in which `uv sync --frozen --extra megatron` makes the Python; then export"
+            " SKYRL_PATH=/path/to/SkyRL and backend.runtime.project_env=SKYRL_PATH"
         )
     return None  # its lock, or its checkout
 

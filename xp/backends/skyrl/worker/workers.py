@@ -1,7 +1,7 @@
 """SkyRL's FSDP workers with corrections: tied embeddings stay tied, void episodes are excluded from means, a warm-up
 begins above 0, and the reference uses the policy's temperature.
 
-FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives
+FSDPStrategy._fsdp_init_model (skyrl 0.4.0) moves the model to the meta device, which gives
 embedding and head separate parameters. They diverge in training, but inference engines and the exported model use one
 of them for both: the generating policy then differs from the trained one.
 """
