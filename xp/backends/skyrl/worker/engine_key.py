@@ -32,6 +32,8 @@ class GenerateClient(RemoteGenerateClient):  # type: ignore[misc]
 class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
     """The client, which sends the key; workers receive it pickled, and from then on send their weights with the key."""
 
+    _generate_client: GenerateClient | None
+
     def _get_generate_client(self) -> GenerateClient:
         self._generate_client = self._generate_client or GenerateClient(proxy_url=self.proxy_url)
         return self._generate_client
@@ -62,7 +64,7 @@ def use(cfg: Any) -> bool:
         return False
     setup.build_router_args = _with_key(setup.build_router_args)
     setup.RemoteInferenceClient = EngineClient
-    vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)
+    vllm_router.VLLMRouter = _asking_with_key()
     return True
 
 
@@ -80,10 +82,11 @@ def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
     return router_args
 
 
-def _asking_with_key(base: Any) -> Any:
+def _asking_with_key() -> Any:
     """SkyRL's process of the router; its health check sends the key."""
+    from skyrl.backends.skyrl_train.inference_servers import vllm_router
 
-    class RouterWithKey(base):  # type: ignore[misc]
+    class RouterWithKey(vllm_router.VLLMRouter):  # type: ignore[misc]
         def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
             deadline = time.monotonic() + timeout
             while not _is_up(f"{router_url}/health"):

@@ -87,10 +87,10 @@ def _weight_transfer() -> None:
 
     weight_senders.build_trainer_engine = weights.gloo_engine if is_real else weights.file_engine
     if is_real:
-        from skyrl.backends.skyrl_train.inference_servers import utils
+        from skyrl.backends.skyrl_train.inference_servers import utils as servers
 
         # xp.worker.gloo_transfer registers it with vLLM, which is not imported elsewhere here.
-        utils.get_vllm_receive_backend = lambda *_: "gloo"
+        servers.get_vllm_receive_backend = lambda *_: "gloo"
 
 
 def _vllm() -> Sequence[ModuleType]:

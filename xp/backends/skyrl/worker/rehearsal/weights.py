@@ -1,4 +1,4 @@
-"""Engines of a rehearsal's trainer, which send weights to the servers by a file or over gloo instead of CUDA IPC or NCCL.
+"""Trainer engines of a rehearsal, which send weights by a file or over gloo instead of CUDA IPC or NCCL.
 
 They replace `build_trainer_engine` in skyrl.backends.skyrl_train.weight_sync.weight_senders (stand_ins.py).
 """
