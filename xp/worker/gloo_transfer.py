@@ -1,6 +1,6 @@
 """Sends a trainer's weights to a vLLM server over gloo, for machines without NCCL: receiver and sender.
 
-vLLM's interface for weight transfer (vllm.distributed.weight_transfer, 0.28.0) supports NCCL and CUDA IPC. The server
+vLLM's interface for weight transfer (vllm.distributed.weight_transfer, 0.30.0) supports NCCL and CUDA IPC. The server
 loads this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`, before its model is loaded.
 """
 
