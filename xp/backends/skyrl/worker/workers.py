@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import ray
@@ -45,7 +44,9 @@ class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
 
     def init_model(self, model_path: str) -> None:
         super().init_model(model_path)
-        self.model.forward = partial(self.model.forward, temperature=self.cfg.algorithm.temperature)
+        forward, temperature = self.model.forward, self.cfg.algorithm.temperature
+        # SkyRL's worker itself passes the temperature 1.
+        self.model.forward = lambda *inputs, **settings: forward(*inputs, **settings | {"temperature": temperature})
 
 
 class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
