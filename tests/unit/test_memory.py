@@ -226,10 +226,10 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
         "  micro-batch 18,432 to 40,960 tokens (prompts: assumed, 25% of their limit; responses: assumed, 25% of their"
         " limit)",
         "  training 33.8 to 52.8 of 80 GB: weights 3.1, gradients 3.1, optimizer 6.2, gathered layers 0.3,"
-        " head's gradient 1.2, activations 4.4 to 9.8, logits 11.2 to 24.9, overhead 3.0",
+        " head's gradient 2.5, activations 4.4 to 9.8, logits 11.2 to 24.9, overhead 3.0",
         "  generation 43.0 of 80 GB: engine 40.0, overhead 3.0; an engine's KV cache of 31.8 GB holds 16 of its 16"
         " episodes at full length",
-        "  fits with 28.4 to 31.5 GB to spare",
+        "  fits with 27.2 to 31.5 GB to spare",
     ]
     ddp = memory_lines(compose([*TRL, "backend.parallel.strategy=ddp"]))
     lora = "model.lora='{rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}'"
