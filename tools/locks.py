@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.cli.install import PYTHONS, uv
+from xp.cli.install import uv
 from xp.runtimes import LOCK, RuntimeLock, locks, versions_in
 
 PLATFORM = "x86_64-manylinux_2_28"
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _write(lock: RuntimeLock) -> list[str]:
     """Makes a lock for the oldest Python, and checks that it is complete on the others."""
-    _compile(lock, min(PYTHONS), lock.directory / LOCK, ["--generate-hashes", "--upgrade"])
+    _compile(lock, min(lock.pythons), lock.directory / LOCK, ["--generate-hashes", "--upgrade"])
     return _check(lock)
 
 
@@ -31,7 +31,7 @@ def _check(lock: RuntimeLock) -> list[str]:
     """Checks that the committed lock is a solution of its sources on every Python and has no other packages."""
     found = []
     with tempfile.TemporaryDirectory() as directory:
-        for python in PYTHONS:
+        for python in lock.pythons:
             resolved = Path(directory) / f"{python}.txt"
             _compile(lock, python, resolved, ["--constraints", str(lock.directory / LOCK)])
             wanted, there = versions_in([resolved]), versions_in([lock.directory / LOCK])

@@ -7,9 +7,11 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+PYTHONS = ("3.12", "3.11")
+"""Python versions that the locks are resolved for, the preferred one first."""
 LOCK, AFTER_LOCK = "requirements.lock", "flash-attention.txt"
 WHOLE = ".whole"
 """File that is written last into an environment; an environment without it is unfinished."""
@@ -34,6 +36,11 @@ class RuntimeLock:
         return tuple(file for name in names if (file := self.directory / name).is_file())
 
     @property
+    def pythons(self) -> tuple[str, ...]:
+        """Python versions that the lock is for, the preferred one first; SkyRL requires 3.12."""
+        return PYTHONS[:1] if self.name == "skyrl" else PYTHONS
+
+    @property
     def key(self) -> str:
         """`<name>-<digest of the files>`: the environment's directory, the same on every machine."""
         content = b"".join(file.read_bytes() for file in self.files)
@@ -50,7 +57,7 @@ def versions_in(files: Sequence[Path]) -> dict[str, str]:
     for line in (line for file in files for line in file.read_text(encoding="utf-8").splitlines()):
         if pinned := re.match(r"([a-z0-9][a-z0-9._-]*)(?:\[[^]]*\])?==([^ ;\\]+)", line):
             versions[pinned[1]] = pinned[2]
-        elif wheel := re.match(r"([a-z0-9][a-z0-9._-]*) @ \S*/[^/-]+-([^/+-]+)[^/]*\.whl", line):
+        elif wheel := re.match(r"([a-z0-9][a-z0-9._-]*) @ \S*/[^/-]+-([^/+%-]+)[^/]*\.whl", line):
             versions[wheel[1]] = wheel[2]
     return versions
 
@@ -111,8 +118,6 @@ class Checkout:
     commit: str
     patches: tuple[str, ...] = ()
     """Files to apply, relative to the parent of all folders."""
-    extras: Mapping[str, str] = field(default_factory=dict)
-    """Strategy -> extra of the checkout's own uv.lock; empty where no extra is used."""
 
 
 @dataclass(frozen=True)
@@ -121,25 +126,20 @@ class Checkouts:
 
     name: str
     checkouts: tuple[Checkout, ...]
-    extra: str | None = None
-    """Extra of the first checkout's uv.lock that is installed into its `.venv`."""
-    added: tuple[str, ...] = ()
-    """Requirements of xp's that are installed there too."""
 
     @property
     def key(self) -> str:
         """`<name>-<digest>`: the directory of the checkouts, the same on every machine."""
-        content = json.dumps([asdict(one) for one in self.checkouts] + [self.extra, *self.added], sort_keys=True)
+        content = json.dumps([asdict(one) for one in self.checkouts], sort_keys=True)
         return f"{self.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-def checkouts_of(commits: Mapping[str, str], project: str | None, strategy: str) -> Checkouts | None:
+def checkouts_of(commits: Mapping[str, str], project: str | None) -> Checkouts | None:
     """The checkouts of a backend.
 
     Args:
         commits: variable -> commit (`backend.commits`).
         project: variable of the checkout that holds the trainer (`backend.runtime.project_env`).
-        strategy: `backend.parallel.strategy`, which chooses the extra.
 
     Returns:
         None where `runtimes/` has no addresses for these variables.
@@ -149,17 +149,14 @@ def checkouts_of(commits: Mapping[str, str], project: str | None, strategy: str)
     for file in sorted(LOCKS.glob(f"*/{FILE}")):
         rows = tomllib.loads(file.read_text(encoding="utf-8"))["checkout"]
         if {row["variable"] for row in rows} == commits.keys():
-            checkouts = tuple(_checkout(row, commits) for row in rows)
-            extra = next((one.extras[strategy] for one in checkouts if strategy in one.extras), None)
-            return Checkouts(file.parent.name, checkouts, extra, tuple(added_to_image()))
+            return Checkouts(file.parent.name, tuple(_checkout(row, commits) for row in rows))
     return None
 
 
 def _checkout(row: Mapping[str, object], commits: Mapping[str, str]) -> Checkout:
-    variable, patches, extras = str(row["variable"]), row.get("patches", ()), row.get("extras", {})
+    variable, patches = str(row["variable"]), row.get("patches", ())
     assert isinstance(patches, Sequence)
-    assert isinstance(extras, Mapping)
-    return Checkout(variable, str(row["folder"]), str(row["address"]), commits[variable], tuple(patches), dict(extras))
+    return Checkout(variable, str(row["folder"]), str(row["address"]), commits[variable], tuple(patches))
 
 
 def installed_checkouts(key: str | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,16 +41,18 @@ async def gap(client: Any, model: Any, prompt: list[int]) -> float:
 
 async def updates(client: Any, model: Any, prompt: list[int]) -> dict[str, list[float]]:
     """The gap before the first transfer, and of two updates before and after theirs."""
-    from skyrl.backends.skyrl_train.weight_sync.base import WeightChunk
-
-    from xp.backends.skyrl.worker.rehearsal.weights import GlooTransferStrategy
+    from xp.backends.skyrl.worker.rehearsal.weights import gloo_engine
 
     found: dict[str, list[float]] = {"sent": [await gap(client, model, prompt)], "stale": []}
     world_size, _ = await client.get_world_size()
-    info = GlooTransferStrategy.create_init_info(None, world_size)
-    sender, _ = await asyncio.gather(
-        asyncio.to_thread(GlooTransferStrategy.create_sender, info, client),
-        client.init_weight_update_communicator(info),
+    weights = list(model.named_parameters())
+    sender = await asyncio.to_thread(
+        gloo_engine,
+        ie_cfg=SimpleNamespace(model_dtype="float32"),
+        source_factory=lambda *_: weights,
+        server_urls=client.server_urls,
+        data_parallel_size=client.data_parallel_size,
+        inference_world_size=world_size,
     )
     for _ in range(2):
         with torch.no_grad():
@@ -57,11 +60,7 @@ async def updates(client: Any, model: Any, prompt: list[int]) -> dict[str, list[
                 parameter.add_(0.02 * torch.randn_like(parameter))
         found["stale"].append(await gap(client, model, prompt))
         await client.pause_generation()
-        chunks = [
-            WeightChunk(names=[name], dtypes=["torch.float32"], shapes=[list(one.shape)], tensors=[one.data])
-            for name, one in model.named_parameters()
-        ]
-        await sender.send_chunks(chunks)
+        await asyncio.to_thread(sender.send_weights)
         await client.reset_prefix_cache()
         await client.resume_generation()
         found["sent"].append(await gap(client, model, prompt))

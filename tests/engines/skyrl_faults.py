@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -59,27 +58,23 @@ class _Untying(MetaPathFinder):
 
 
 def _break_transfers(faults: dict[str, str]) -> None:
-    from xp.backends.skyrl.worker.rehearsal.weights import GlooSender
+    from xp.backends.skyrl.worker.rehearsal.weights import GlooEngine
 
-    send, number = GlooSender.send_chunks, 0
+    send, number = GlooEngine.send_weights, 0
 
-    async def broken(self: GlooSender, chunks: Any, weight_metadata: Any = None) -> None:
+    def broken(self: GlooEngine) -> None:
         nonlocal number
         number += 1  # the first transfer is before the first step
-        fault = faults.get(str(number))
+        fault, source = faults.get(str(number)), self._source
         if fault == "stale":
-            list(chunks)
-        else:
-            await send(self, _without_a_layer(chunks) if fault == "layer" else chunks, weight_metadata)
+            list(source)
+            return
+        if fault == "layer":
+            self._source = [(name, tensor) for name, tensor in source if LEFT_OUT not in name]
+        send(self)
+        self._source = source
 
-    GlooSender.send_chunks = broken  # type: ignore[method-assign]
-
-
-def _without_a_layer(chunks: Any) -> Iterator[Any]:
-    for chunk in chunks:
-        kept = [(name, tensor) for name, tensor in zip(chunk.names, chunk.tensors, strict=True) if LEFT_OUT not in name]
-        chunk.names, chunk.tensors = [name for name, _ in kept], [tensor for _, tensor in kept]
-        yield chunk
+    GlooEngine.send_weights = broken  # type: ignore[method-assign]
 
 
 def main(module: str, config: str, faults: str) -> int:

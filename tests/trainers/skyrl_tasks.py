@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -119,8 +120,8 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
     return [*said.stdout.split(maxsplit=1), said.stderr], listeners(driver.pid)
 
 
-def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
-    """Status of an engine's answers to SkyRL's client and to strangers; every listener of this process.
+def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
+    """Status of an engine's answers to SkyRL's clients and to strangers; every listener of this process.
 
     The engine is what SkyRL makes of one, uvicorn on every address with xp's middleware, and says `{}` to everything.
     """
@@ -129,6 +130,7 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
 
     import httpx
     import uvicorn
+    from skyrl.backends.skyrl_train.weight_sync.control_plane import SkyrlWeightSyncClient
 
     from xp.backends.skyrl.worker.engine_key import EngineClient
     from xp.engines.key_check import EngineKeyCheck
@@ -145,8 +147,22 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     async def ask() -> list[int]:
         client = EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
         own = await client._call_all_servers("/collective_rpc", {"method": "x"})
+        assert await client._post(f"{url}/inference/v1/generate", {}) == {}
         await client.teardown()
         return [one["status"] for one in own.values()]
+
+    def send_weights() -> str:
+        """The refusal of a weight update; empty: the engine took it."""
+        try:
+            SkyrlWeightSyncClient([url]).start_weight_update()
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    refusals = [send_weights()]
+    # As a worker gets it.
+    pickle.loads(pickle.dumps(EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)))
+    refusals.append(send_weights())
 
     paths = ("/health", "/v1/models", "/collective_rpc", "/update_weights", "/inference/v1/generate")
     asked = [
@@ -157,7 +173,7 @@ def serve(cfg: Any) -> tuple[list[int], set[Listener]]:
     statuses = [*asyncio.run(ask()), *(one.status_code for one in asked)]
     server.should_exit = True
     thread.join()
-    return statuses, found
+    return statuses, refusals, found
 
 
 STRANGERS: tuple[dict[str, str], ...] = ({}, {"Authorization": "Bearer no"}, {"Origin": "http://evil.example"})

@@ -162,7 +162,7 @@ def ask(python: Path, program: str, found: Sequence[BatchShape], **environ: str)
 def test_skyrl_agrees() -> None:
     python = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))
     if not python.exists():
-        pytest.skip("SkyRL is not here: give SKYRL_PYTHON, the interpreter of a virtual environment with skyrl==0.3.0")
+        pytest.skip("SkyRL is not here: give SKYRL_PYTHON, the interpreter of a virtual environment with skyrl==0.4.0")
     found = settings(seed=2)
     check(found, SKYRL, ask(python, SKYRL_PROGRAM, found))
 

@@ -16,6 +16,6 @@ def test_the_checkout_is_what_is_tested() -> None:
 
     checkout = os.environ.get("SKYRL_PATH")
     if not checkout:
-        pytest.skip("SKYRL_PATH names no checkout of SkyRL's main: the wheel alone was tested")
+        pytest.skip("SKYRL_PATH names no checkout of SkyRL: the wheel alone was tested")
     for package in (skyrl, skyrl_gym):
         assert Path(package.__file__ or "").is_relative_to(Path(checkout).absolute())

@@ -152,8 +152,10 @@ def test_nobody_else_reaches_the_cluster(place: Path) -> None:
 
 def test_skyrls_engine_answers_its_client_and_no_stranger(place: Path) -> None:
     """What SkyRL starts without a key replaces weights and unpickles what it is sent."""
-    (own, *others), found = run(place, serve)
+    (own, *others), (as_skyrl, with_key), found = run(place, serve)
     assert own == 200
+    assert "[401]" in as_skyrl
+    assert with_key == ""
     num = len(STRANGERS)
     assert others[:num] == [200] * num, "/health says nothing and is open"
     assert others[num:] == [401] * (len(others) - num)

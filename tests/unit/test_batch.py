@@ -115,7 +115,7 @@ def test_the_numbers_of_a_layout() -> None:
         (
             ["backend=skyrl", "hardware=a100x4", "training.prompts_per_step=10"],
             "training.micro_batch_size",
-            "got 10 / 1 x 4 / 4 and 4 (skyrl 0.3.0",
+            "got 10 / 1 x 4 / 4 and 4 (skyrl 0.4.0",
         ),
         (
             ["backend=skyrl", "hardware=a100x4", "backend.engine.tensor_parallel=3"],

@@ -121,25 +121,6 @@ def test_the_python_that_has_the_packages_is_the_jobs(sources: Checkouts, tmp_pa
     assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix
 
 
-def test_the_checkouts_own_lock_is_installed_with_the_extra_of_the_strategy(tmp_path: Path) -> None:
-    """A stand-in for SkyRL's main: a uv project whose extra holds nothing, locked by the real uv."""
-    project_file = (
-        '[project]\nname = "s"\nversion = "1"\nrequires-python = ">=3.11"\n'
-        "[project.optional-dependencies]\nmegatron = []\n"
-    )
-    place = tmp_path / "s"
-    place.mkdir()
-    (place / "pyproject.toml").write_text(project_file)
-    subprocess.run([sys.executable, "-m", "uv", "lock", "--quiet", "--offline"], cwd=place, check=True)
-    lock = (place / "uv.lock").read_text()
-    commit = repository(tmp_path / "origin", **{"pyproject.toml": project_file, "uv.lock": lock})
-    one = Checkout("S_PATH", "s", str(tmp_path / "origin"), commit)
-    made = make_checkouts(Checkouts("s", (one,), "megatron"))
-    assert Path(made["S_PATH"], ".venv/bin/python").exists()
-    with pytest.raises(XpError, match=r"install stopped at: .* uv sync --frozen --extra absent"):
-        make_checkouts(Checkouts("s", (one,), "absent"))
-
-
 def test_a_backend_names_its_checkouts_and_the_command_that_makes_them() -> None:
     spec = compose(SLIME)
     found = runtime_checkouts(spec)
@@ -150,11 +131,6 @@ def test_a_backend_names_its_checkouts_and_the_command_that_makes_them() -> None
         found.key,
         "python -m xp install backend=slime hardware=h200x8",
     )
-    main = ("env=whodunit", "backend=skyrl-main", "hardware=a100x4")
-    for strategy, extra in (("fsdp2", "fsdp"), ("megatron", "megatron")):
-        of_main = runtime_checkouts(compose([*main, f"backend.parallel.strategy={strategy}"]))
-        assert of_main is not None
-        assert of_main.extra == extra
     assert runtime_checkouts(compose(["env=whodunit", "backend=skyrl", "hardware=a100x4"])) is None
     assert build_plan(spec, "x").stages[-1].job.runtime.checkouts == found.key
 

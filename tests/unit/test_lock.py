@@ -14,11 +14,13 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from xp.runtimes import locks
+
 pytestmark = pytest.mark.scorecard(60)
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = ("skyrl", "slime", "vllm")
-LOCKS = ("all.lock", "demo.lock", *(f"{name}.lock" for name in TRAINERS))
+LOCKS = ("all.lock", "demo.lock", "skyrl-wheels.lock", *(f"{name}.lock" for name in TRAINERS))
 MAKEFILE = (ROOT / "tools/dev.mk").read_text()
 
 
@@ -102,6 +104,12 @@ def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: s
     assert not stale, "make lock, and commit the locks"
     names = [line.partition("==")[0] for line in lock.lines]
     assert len(names) == len(set(names)), "a package that stands alone is a dependency of another one"
+
+
+def test_skyrls_wheels_are_the_versions_that_the_makefile_and_the_gpu_lock_name() -> None:
+    found = pins_of(lock_of("skyrl-wheels.lock", "SKYRL_WHEELS"))
+    assert found == dict(word.split("==") for word in words("SKYRL_WHEELS"))
+    assert found.items() <= locks()["skyrl"].versions().items()
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -63,16 +63,13 @@ def test_every_version_in_pyproject_is_that_of_its_lock() -> None:
         assert {package: locks()[name].versions().get(package) for package in fixed} == fixed
 
 
-def test_flash_attentions_wheel_has_address_and_hash_for_each_python() -> None:
-    lines = (locks()["skyrl"].directory / "flash-attention.txt").read_text().splitlines()
-    wheels = [line for line in lines if not line.startswith("#")]
-    torch = locks()["skyrl"].versions()["torch"].rpartition(".")[0]
-    for line, python in zip(wheels, ("3.11", "3.12"), strict=True):
-        sha = re.search(r"artifacts/([0-9a-f]{64})/.*#sha256=([0-9a-f]{64}) ;", line)
-        assert sha is not None
-        assert sha[1] == sha[2]
-        assert f"torch.{torch}-cp{python.replace('.', '')}" in line
-        assert f'python_version == "{python}"' in line
+def test_flash_attentions_wheel_is_for_the_torch_and_the_python_of_the_lock() -> None:
+    lock = locks()["skyrl"]
+    lines = (lock.directory / "flash-attention.txt").read_text().splitlines()
+    (wheel,) = [line for line in lines if not line.startswith("#")]
+    (python,) = lock.pythons
+    assert f".torch.{lock.versions()['torch'].rpartition('.')[0]}." in wheel
+    assert f"-cp{python.replace('.', '')}-linux_x86_64.whl" in wheel
 
 
 def test_a_gpu_job_names_its_lock_and_others_do_not() -> None:

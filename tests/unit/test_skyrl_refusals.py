@@ -121,7 +121,10 @@ CASES = [
     ([*SKYRL, "backend.overrides.trainer.ckpt_path=/x"], "set outputs"),
     ([*SKYRL, "backend.overrides.trainer.logprob_chunk_size=1"], "did you mean trainer.logprobs_chunk_size?"),
     ([*SKYRL, "backend.overrides.trainer.disable_fast_tokenizer=maybe"], "expects a bool"),
-    ([*SKYRL, "backend.overrides.trainer.vocab_entropy_chunk_size=64"], "SkyRL 0.3.0 has no such key"),
+    (
+        [*SKYRL, "backend.overrides.trainer.ref.megatron_config.async_dist_ckpt_strategy=x"],
+        "SkyRL 0.4.0 has no such key",
+    ),
 ]
 
 
@@ -206,14 +209,13 @@ def test_a_native_key_that_xp_does_not_render_passes_through() -> None:
     assert native(spec)["generator.inference_engine.engine_init_kwargs.attention_backend"] == "FLASHINFER"
 
 
-def test_a_key_that_only_main_has_passes_for_a_checkout_of_main() -> None:
-    overrides = ["env=whodunit", "hardware=a100x4", "backend.overrides.trainer.vocab_entropy_chunk_size=64"]
-    assert refusals(compose([*overrides, "backend=skyrl-main"])) == []
-
-
 @pytest.mark.parametrize(
     ("overrides", "expected"),
-    [(SKYRL, "python -m xp install backend=skyrl"), (MEGATRON, "backend=skyrl-main"), (CPU, "make .venv-skyrl/.done")],
+    [
+        (SKYRL, "python -m xp install backend=skyrl"),
+        (MEGATRON, "uv sync --frozen --extra megatron"),
+        (CPU, "make .venv-skyrl/.done"),
+    ],
     ids=["fsdp2", "megatron", "rehearsal"],
 )
 def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], expected: str) -> None:

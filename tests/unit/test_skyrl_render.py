@@ -79,7 +79,6 @@ def test_every_recipe_plans_on_a_laptop(recipe: str) -> None:
     assert [stage.name for stage in plan.stages][-2:] == ["train", "evaluate"]
 
 
-@pytest.mark.parametrize("name", ["0.3.0", "main"])
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -92,8 +91,8 @@ def test_every_recipe_plans_on_a_laptop(recipe: str) -> None:
     ],
     ids=str,
 )
-def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str], name: str) -> None:
-    fields = catalog(name)["fields"]
+def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str]) -> None:
+    fields = catalog()["fields"]
     for key, value in native(compose(overrides)).items():
         owner = next((own for own in fields if key == own or key.startswith(f"{own}.")), None)
         assert owner is not None, key
@@ -140,9 +139,7 @@ def test_changing_a_field_changes_the_job() -> None:
 
 def test_evaluation_sampling_is_rendered_whole() -> None:
     keys = {key.rpartition(".")[2] for key in native(compose(SKYRL)) if "eval_sampling_params" in key}
-    fields = {
-        key.rpartition(".")[2] for key in catalog("0.3.0")["fields"] if key.startswith("generator.sampling_params.")
-    }
+    fields = {key.rpartition(".")[2] for key in catalog()["fields"] if key.startswith("generator.sampling_params.")}
     assert keys == fields
 
 

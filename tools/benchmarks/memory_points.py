@@ -163,9 +163,15 @@ def skyrl(
     cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(model, scratch, model))
     cfg.trainer.bf16, cfg.trainer.logprobs_chunk_size = True, chunk
     cfg.trainer.policy.fsdp_config.mixed_precision = MixedPrecisionConfig("bf16", "fp32", "fp32")
-    torch_utils.FLASH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = is_fused
-    if is_fused:
-        torch_utils.cross_entropy_loss = in_place_cross_entropy(torch)
+    torch_utils.cross_entropy_loss = in_place_cross_entropy(torch)
+    plain = vars(torch_utils).setdefault("plain", torch_utils.logprobs_from_logits_v2)
+
+    def fused(logits: Any, labels: Any) -> Any:
+        """As SkyRL does it for CUDA's tensors."""
+        flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+        return torch_utils.logprobs_from_logits_flash_attn(*flat).view(labels.shape)
+
+    torch_utils.logprobs_from_logits_v2 = fused if is_fused else plain
     torch_utils.F.log_softmax = in_float32(torch)
     worker = InProcess(cfg, Path(model), 4, free_port()).workers["policy"]
 

@@ -1,7 +1,4 @@
-"""Writes the catalog of the importable SkyRL again; its diff is the upgrade report (`make catalogs`).
-
-The wheel 0.3.0 and later checkouts of main have the same version string; a class that only main has distinguishes them.
-"""
+"""Writes the catalog of the importable SkyRL again; its diff is the upgrade report (`make catalogs`)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 
@@ -19,27 +15,15 @@ def make(directory: Path) -> Path:
     import skyrl
     from skyrl.train.config import config
 
-    name = flavour(config, skyrl.__version__)
     catalog = {
         "package": "skyrl",
         "version": skyrl.__version__,
-        "flavour": name,
         "class": "SkyRLTrainConfig",
         "fields": dict(sorted(fields(config.SkyRLTrainConfig))),
     }
-    file = directory / f"catalog_{name}.json"
+    file = directory / f"catalog_{skyrl.__version__}.json"
     file.write_text(json.dumps(catalog, indent=1) + "\n")
     return file
-
-
-def flavour(config: ModuleType, version: str) -> str:
-    """`main` for a checkout that is newer than the wheel of the same version string, else the version.
-
-    Args:
-        config: the module `skyrl.train.config.config`.
-        version: `skyrl.__version__`.
-    """
-    return "main" if hasattr(config, "DeltaWeightSyncConfig") else version
 
 
 def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str | None]]]:

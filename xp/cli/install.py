@@ -35,13 +35,14 @@ from xp.runtimes import (
 )
 from xp.spec import BackendName, LauncherName, RunSpec
 
-PYTHONS = ("3.12", "3.11")
-"""Python versions that the locks are resolved for, the preferred one first."""
 KEPT = ", and downloaded packages are kept in uv's cache"
 SKYRL_ON_A_CPU = (
     "python -m venv .venv-skyrl",
     ".venv-skyrl/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
-    f".venv-skyrl/bin/pip install --no-deps --requirement {shlex.quote(str(LOCKS.parent / 'requirements/skyrl.lock'))}",
+    *(
+        f".venv-skyrl/bin/pip install --no-deps --ignore-requires-python --requirement {shlex.quote(str(file))}"
+        for file in (LOCKS.parent / "requirements/skyrl.lock", LOCKS.parent / "requirements/skyrl-wheels.lock")
+    ),
 )
 USE_IT = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
 
@@ -51,7 +52,7 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
 
     Args:
         spec: the run, which determines the lock.
-        python: interpreter to build on; None: one of `PYTHONS`, which uv finds or downloads.
+        python: interpreter to build on; None: one of the lock's versions, which uv finds or downloads.
 
     Returns:
         The environment's interpreter; None if the spec names its own, or runs in xp's.
@@ -62,17 +63,9 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
     if sources := install_sources(spec):
         for variable, place in sources.items():
             print(f"{variable}={place}")
-        return _python_of_sources(spec, Path(sources[str(spec.backend.runtime.project_env)]), python)
+        return None if spec.backend.runtime.python is not None else interpreter_for(spec, python)
     lock = runtime_lock(spec)
     return None if lock is None else install_lock(lock, python)
-
-
-def _python_of_sources(spec: RunSpec, checkout: Path, python: str | None) -> Path | None:
-    """Interpreter of the checkout's `.venv`, else one with the trainer's packages; None if the spec names its own."""
-    if spec.backend.runtime.python is not None:
-        return None
-    venv_python = checkout / ".venv" / "bin" / "python"
-    return venv_python if venv_python.exists() and python is None else interpreter_for(spec, python)
 
 
 def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
@@ -125,7 +118,7 @@ def cannot_run_here(spec: RunSpec) -> str | None:
 
 def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
     program = uv()
-    run([*program, "venv", "--quiet", "--python", python or _python(program), str(place)], KEPT)
+    run([*program, "venv", "--quiet", "--python", python or _python(program, lock.pythons), str(place)], KEPT)
     pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
     for file in lock.files:
         hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
@@ -133,11 +126,11 @@ def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
         run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
 
 
-def _python(program: list[str]) -> str:
-    """The first of `PYTHONS` on this machine, else the first of all, which uv then downloads."""
+def _python(program: list[str], versions: Sequence[str]) -> str:
+    """The first of these versions on this machine, else the first of all, which uv then downloads."""
     find = [*program, "python", "find", "--no-python-downloads"]
-    there = (one for one in PYTHONS if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0)
-    return next(there, PYTHONS[0])
+    there = (one for one in versions if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0)
+    return next(there, versions[0])
 
 
 def install_command(args: Namespace) -> int:
@@ -192,8 +185,6 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
             _clone(one, place)
         for one in sources.checkouts:
             _patch(one, place)
-        if sources.extra is not None:
-            _sync(place / sources.checkouts[0].folder, sources.extra, sources.added)
         write_atomically(place / PLACES, json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n")
         (place / WHOLE).write_text(f"{sources.key}\n", encoding="utf-8")
         return installed_checkouts(sources.key)
@@ -296,13 +287,6 @@ def _patch(one: Checkout, place: Path) -> None:
     for name in one.patches:
         if (file := place / name).is_file():
             run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
-
-
-def _sync(checkout: Path, extra: str, added: Sequence[str]) -> None:
-    """Installs the packages of the checkout's uv.lock, and xp's additional ones, into its `.venv`."""
-    run([*uv(), "sync", "--frozen", "--extra", extra, "--project", str(checkout)])
-    if added:
-        run([*uv(), "pip", "install", "--python", str(checkout / ".venv" / "bin" / "python"), *added])
 
 
 def uv() -> list[str]:

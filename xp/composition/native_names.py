@@ -25,8 +25,6 @@ _VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "slime": ({"evaluation.every": 5, "backend.parallel.tensor": 2}, {**_CRITIC, "backend.convert_model": True}),
 }
 """Compositions whose renderings are searched, in this order: together they use all of xp's fields."""
-_OPTIONS: Mapping[str, tuple[str, ...]] = {"trl": ("trl",), "skyrl": ("skyrl", "skyrl-main"), "slime": ("slime",)}
-"""Options of the group `backend` that are tried for a key, in this order."""
 _SAMPLES: Mapping[str, Any] = {"bool": True, "int": 1, "float": 1.0, "str": "a", "list": [], "dict": {}, "union": True}
 """A value of each type that a catalog names."""
 
@@ -40,12 +38,10 @@ def hint(text: str) -> str | None:
     for name in backends:
         if field := _fields(name).get(key):
             return f"in xp: {field}"
-    reasons = {option: _refused(option, name, key) for name in backends for option in _OPTIONS[name]}
-    taken_by = [option for option, reason in reasons.items() if reason is None]
-    if "skyrl" in taken_by and "skyrl-main" in taken_by:
-        taken_by.remove("skyrl-main")
+    reasons = {name: _refused(name, key) for name in backends}
+    taken_by = [name for name, reason in reasons.items() if reason is None]
     if taken_by:
-        passed = " or ".join(f"backend={option} 'backend.overrides.{key.lstrip('-')}=...'" for option in taken_by)
+        passed = " or ".join(f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by)
         return f"a key of {' and '.join(backends)} that xp passes through: {passed}"
     return next((reason for reason in reasons.values()), None)
 
@@ -75,10 +71,10 @@ def _fields(backend: str) -> dict[str, str]:
 
 
 @cache
-def _refused(option: str, backend: str, key: str) -> str | None:
+def _refused(backend: str, key: str) -> str | None:
     """Returns why this backend refuses the key in `backend.overrides`; None if it takes the key."""
     name = key.lstrip("-")
-    spec = reference_spec({**_REFERENCE, "backend": option}, {})
+    spec = reference_spec({**_REFERENCE, "backend": backend}, {})
     overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
     reasons = [one.reason for one in backend_of(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]

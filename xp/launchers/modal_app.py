@@ -245,7 +245,7 @@ PYTHON = "3.12"
 """Python version of images that are made from a lock."""
 LOCKED = "--require-hashes --no-deps"
 BY_ADDRESS = "--no-deps"
-"""Option for wheels by URL; the URL ends with the wheel's hash."""
+"""Option for wheels by URL."""
 
 
 def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:

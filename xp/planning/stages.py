@@ -105,7 +105,7 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
 def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
     """Checkouts of the trainer; None if it is installed as packages."""
     backend = spec.backend
-    return checkouts_of(backend.commits, backend.runtime.project_env, str(backend.parallel.strategy))
+    return checkouts_of(backend.commits, backend.runtime.project_env)
 
 
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
@@ -115,10 +115,7 @@ def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None 
     key = None if lock is None else lock.key
     sources = runtime_checkouts(spec)
     if install is None and sources is not None:
-        strategy = [f"backend.parallel.strategy={spec.backend.parallel.strategy}"] if sources.extra else []
-        install = " ".join(
-            ["python -m xp install", f"backend={sources.name}", f"hardware={spec.hardware.name}", *strategy]
-        )
+        install = f"python -m xp install backend={sources.name} hardware={spec.hardware.name}"
     if install is None and lock is not None:
         words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
         install = f"python -m xp install {' '.join(words)}"

@@ -1,6 +1,6 @@
 """Sends a trainer's weights to a vLLM server over gloo, for machines without NCCL: receiver and sender.
 
-vLLM's interface for weight transfer (vllm.distributed.weight_transfer, 0.28.0) supports NCCL and CUDA IPC. The server
+vLLM's interface for weight transfer (vllm.distributed.weight_transfer, 0.30.0) supports NCCL and CUDA IPC. The server
 loads this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`, before its model is loaded.
 """
 
@@ -35,7 +35,7 @@ class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
     host: str
     port: int
     world_size: int
-    offset: int = 1
+    rank_offset: int = 1
     """Rank of an engine's first worker."""
 
 
@@ -57,7 +57,7 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
 
     def init_transfer_engine(self, init_info: Meeting) -> None:
         parallel = self.parallel_config
-        rank = init_info.offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
+        rank = init_info.rank_offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._group = join(init_info, rank)
 
     def start_weight_update(self) -> None:

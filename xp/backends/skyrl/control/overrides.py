@@ -16,6 +16,8 @@ from xp.errors import nearest
 from xp.planning.backend import Refusal
 from xp.spec import RunSpec
 
+VERSION = "0.4.0"
+"""Version of the catalog, which `pins` of conf/backend/skyrl.yaml names too."""
 PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)
 """Texts that need no quotes in YAML."""
 KINDS: Mapping[str, tuple[type, ...]] = {
@@ -53,14 +55,12 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
     """
     overrides = flat(spec.backend.overrides)
     return [
-        Refusal(f"backend.overrides.{key}", why)
-        for key in overrides
-        for why in _faults(spec, key, overrides[key], owned)
+        Refusal(f"backend.overrides.{key}", why) for key in overrides for why in _faults(key, overrides[key], owned)
     ]
 
 
-def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
-    fields = catalog(catalog_name(spec))["fields"]
+def _faults(key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
+    fields = catalog()["fields"]
     rendered = next((native for native in owners if _overlap(native, key)), None)
     if rendered is not None:
         field = owners[rendered]
@@ -69,18 +69,13 @@ def _faults(spec: RunSpec, key: str, value: Any, owners: Mapping[str, str]) -> I
         if not is_of_kind(value, fields[key]["type"]):
             yield f"SkyRL expects a {fields[key]['type']} but silently accepts {value!r}; write a value of this type"
     elif not any(_is_mapping(fields[parent]["type"]) and key.startswith(f"{parent}.") for parent in fields):
-        yield f"SkyRL {catalog_name(spec)} has no such key{nearest(key, fields)}"
-
-
-def catalog_name(spec: RunSpec) -> str:
-    """Name of the catalog: `main` for a checkout, else the version of the pinned wheel."""
-    return "main" if spec.backend.runtime.project_env is not None else "0.3.0"
+        yield f"SkyRL {VERSION} has no such key{nearest(key, fields)}"
 
 
 @cache
-def catalog(name: str) -> Mapping[str, Any]:
+def catalog() -> Mapping[str, Any]:
     """Keys of SkyRLTrainConfig with type and default, from tools.catalogs.skyrl."""
-    keys: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{name}.json").read_text())
+    keys: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{VERSION}.json").read_text())
     return keys
 
 

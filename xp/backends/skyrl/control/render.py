@@ -38,7 +38,7 @@ from xp.worker.stage import AFTER, BEFORE, Sampling
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
-FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 4.0
+FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 8.0
 """Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
 """SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""
@@ -56,8 +56,8 @@ def _install(spec: RunSpec) -> str | None:
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
     if is_megatron(spec) and spec.backend.runtime.project_env is None:
         return (
-            "SkyRL's Megatron comes from a checkout: backend=skyrl-main, and python -m xp install backend=skyrl-main"
-            f" hardware={spec.hardware.name} backend.parallel.strategy=megatron"
+            "a checkout of SkyRL's release, in which `uv sync --frozen --extra megatron` makes the Python; then export"
+            " SKYRL_PATH=/path/to/SkyRL and backend.runtime.project_env=SKYRL_PATH"
         )
     return None  # its lock, or its checkout
 

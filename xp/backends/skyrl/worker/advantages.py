@@ -1,6 +1,6 @@
 """Advantages that xp computes instead of SkyRL: REINFORCE++, the user's own function, and GAE with a critic.
 
-SkyRL's own functions (skyrl 0.3.0, utils/ppo_utils.py) get `response_mask`, in which tool results count as the policy's
+SkyRL's own functions (skyrl 0.4.0, utils/ppo_utils.py) get `response_mask`, in which tool results count as the policy's
 tokens and void episodes as reward 0: both would be part of the whitening, and GAE would use the untrained values of
 tool tokens. Here only trained tokens count: those of `loss_mask`, which is 0 for void episodes.
 """

@@ -1,6 +1,6 @@
 """The run's key for SkyRL's engines and their router on one machine, whose requests SkyRL sends without a key.
 
-SkyRL (0.3.0) turns on paths of vLLM that replace the weights and unpickle what they are sent; its router hands on
+SkyRL (0.4.0) turns on paths of vLLM that replace the weights and unpickle what they are sent; its router hands on
 whatever it is asked. The key is of the job's own Ray cluster (xp.lib.private_ray).
 """
 
@@ -11,18 +11,47 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
+    RemoteGenerateClient,
+    RemoteInferenceClient,
+)
+from skyrl.backends.skyrl_train.weight_sync.control_plane import SkyrlWeightSyncClient
 
 from xp.engines.key_check import engine_key, headers
 
 
-class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
-    """The client, which sends the key; workers receive it pickled."""
+class GenerateClient(RemoteGenerateClient):  # type: ignore[misc]
+    """The part of the client that owns its sessions; it sends the key."""
 
     async def _get_session(self) -> Any:
         session = await super()._get_session()
         session.headers.update(headers())
         return session
+
+
+class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
+    """The client, which sends the key; workers receive it pickled, and from then on send their weights with the key."""
+
+    _generate_client: GenerateClient | None
+
+    def _get_generate_client(self) -> GenerateClient:
+        self._generate_client = self._generate_client or GenerateClient(proxy_url=self.proxy_url)
+        return self._generate_client
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # A worker makes this client of its own, in a module that cannot be imported without vLLM.
+        SkyrlWeightSyncClient._post = _post_with_key
+
+
+post = SkyrlWeightSyncClient._post
+
+
+def _post_with_key(client: SkyrlWeightSyncClient, *request: Any) -> None:
+    client._session.headers.update(headers())
+    # A proxy that the environment names would get the key.
+    client._session.trust_env = False
+    post(client, *request)
 
 
 def use(cfg: Any) -> bool:
@@ -35,7 +64,7 @@ def use(cfg: Any) -> bool:
         return False
     setup.build_router_args = _with_key(setup.build_router_args)
     setup.RemoteInferenceClient = EngineClient
-    vllm_router.VLLMRouter = _asking_with_key(vllm_router.VLLMRouter)
+    vllm_router.VLLMRouter = _asking_with_key()
     return True
 
 
@@ -53,10 +82,11 @@ def _with_key(build: Callable[..., Any]) -> Callable[..., Any]:
     return router_args
 
 
-def _asking_with_key(base: Any) -> Any:
+def _asking_with_key() -> Any:
     """SkyRL's process of the router; its health check sends the key."""
+    from skyrl.backends.skyrl_train.inference_servers import vllm_router
 
-    class RouterWithKey(base):  # type: ignore[misc]
+    class RouterWithKey(vllm_router.VLLMRouter):  # type: ignore[misc]
         def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
             deadline = time.monotonic() + timeout
             while not _is_up(f"{router_url}/health"):

@@ -1,4 +1,4 @@
-"""Watches the engines of a SkyRL task from the stage's program; SkyRL 0.3.0 sets no deadline for their answers."""
+"""Watches the engines of a SkyRL task from the stage's program; SkyRL 0.4.0 sets no deadline for their answers."""
 
 from __future__ import annotations
 

@@ -111,9 +111,9 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
 
             has_key = engine_key.use(self.cfg)
             if self._common.rehearsal:
-                from xp.backends.skyrl.worker.rehearsal import servers
+                from xp.backends.skyrl.worker.rehearsal import router
 
-                servers.use()
+                router.use()
             client = super().get_inference_client()
             Engines(tuple(client.server_urls), has_key).write(Path(self.cfg.trainer.log_path))
             return client

@@ -41,7 +41,7 @@ def prepare_process() -> None:
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
     warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
     if sys.version_info < (3, 12):
-        # skyrl 0.3.0 supports Python 3.11, but uses a typing.TypedDict in a pydantic model, which needs 3.12.
+        # skyrl 0.4.0 asks for 3.12. Only one use needs it: a typing.TypedDict in a pydantic model.
         import typing_extensions
 
         typing.TypedDict = typing_extensions.TypedDict
@@ -82,17 +82,22 @@ class _WithoutFlash(Loader):
         # transformers checks here, once, for the package, and would find the placeholder.
         import transformers.integrations.flash_attention  # noqa: F401
 
-        with _standing_in():
+        with standing_in(_flash_attention()):
             self._loader.exec_module(module)
 
 
-@contextmanager
-def _standing_in() -> Iterator[None]:
+def _flash_attention() -> Sequence[ModuleType]:
     package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
     padding.pad_input = padding.unpad_input = _absent  # type: ignore[attr-defined]
     package.__path__ = []
     package.__spec__ = ModuleSpec("flash_attn", None, is_package=True)
-    names = {"flash_attn": package, "flash_attn.bert_padding": padding}
+    return package, padding
+
+
+@contextmanager
+def standing_in(modules: Sequence[ModuleType]) -> Iterator[None]:
+    """Context manager: these modules, which are not installed, can be imported."""
+    names = {module.__name__: module for module in modules}
     sys.modules |= names
     try:
         yield

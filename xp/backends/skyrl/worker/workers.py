@@ -1,7 +1,7 @@
 """SkyRL's FSDP workers with corrections: tied embeddings stay tied, void episodes are excluded from means, a warm-up
 begins above 0, and the reference uses the policy's temperature.
 
-FSDPStrategy._fsdp_init_model (skyrl 0.3.0, and main as of 2026-08) moves the model to the meta device, which gives
+FSDPStrategy._fsdp_init_model (skyrl 0.4.0) moves the model to the meta device, which gives
 embedding and head separate parameters. They diverge in training, but inference engines and the exported model use one
 of them for both: the generating policy then differs from the trained one.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import ray
@@ -45,7 +44,9 @@ class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
 
     def init_model(self, model_path: str) -> None:
         super().init_model(model_path)
-        self.model.forward = partial(self.model.forward, temperature=self.cfg.algorithm.temperature)
+        forward, temperature = self.model.forward, self.cfg.algorithm.temperature
+        # SkyRL's worker itself passes the temperature 1.
+        self.model.forward = lambda *inputs, **settings: forward(*inputs, **settings | {"temperature": temperature})
 
 
 class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]

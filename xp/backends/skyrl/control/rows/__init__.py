@@ -1,6 +1,6 @@
 """Rows of SkyRL, one per field of the spec: SkyRLTrainConfig's keys, support, differences and refusals.
 
-Every field is written, even if SkyRL has the same default; the keys are those of the pinned 0.3.0.
+Every field is written, even if SkyRL has the same default; the keys are those of the pinned 0.4.0.
 """
 
 from xp.backends.skyrl.control.rows.algorithm import ALGORITHM

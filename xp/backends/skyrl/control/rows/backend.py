@@ -41,7 +41,7 @@ def _is_unpackable(spec: RunSpec) -> bool:
 
 def _attention(spec: RunSpec) -> str | None:
     shape = spec.model.architecture
-    # Sinks: skyrl 0.3.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
+    # Sinks: skyrl 0.4.0, workers/model_wrapper.py `attn_implementation`; transformers 5.8, modeling_gpt_oss.py.
     if shape is not None and shape.model_type == "gpt_oss" and not is_megatron(spec):
         return (
             "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither"

@@ -112,7 +112,7 @@ def _fully_async(spec: RunSpec) -> Keys:
 def _not_ahead(spec: RunSpec) -> str | None:
     """Returns why sampling during updates is impossible.
 
-    Source: skyrl 0.3.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
+    Source: skyrl 0.4.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
     reason = None
     if spec.training.updates_per_step > 1:
@@ -129,7 +129,7 @@ def _is_packed(spec: RunSpec) -> bool:
 def _no_packing(spec: RunSpec) -> str | None:
     """Returns why episodes cannot be packed by tokens; None if they can, or need not.
 
-    Source: skyrl 0.3.0, megatron_worker.py `_pad_microbatch_to_size` and the KL and entropy terms of
+    Source: skyrl 0.4.0, megatron_worker.py `_pad_microbatch_to_size` and the KL and entropy terms of
     megatron_model_wrapper.py, which are means over a micro-batch's rows, then over the micro-batches.
     """
     names = [name for name in ("kl_coef", "entropy_coef") if getattr(spec.training, name) > 0]

@@ -121,6 +121,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     def __init__(self, model: str, weights: Path, num_threads: int) -> None:
         self.weights = weights
+        self.server_urls, self.data_parallel_size = [str(weights)], 1
         self._model, self._num_threads = model, num_threads
         self._sampler: Sampler | None = None
         self._waiting: list[_Waiting] = []
@@ -182,13 +183,18 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     async def get_world_size(self) -> tuple[int, int]:
         return 1, 1
 
+    async def is_sleeping(self) -> bool:
+        return True
+
     async def sleep(self, *_: Any, **__: Any) -> None: ...
-    async def init_weight_update_communicator(self, init_info: Any) -> None: ...
     async def teardown(self) -> None: ...
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None: ...
     async def finish_session(self, session_id: str) -> None: ...
 
     async def update_named_weights(self, request: Any) -> None:
+        raise NotImplementedError("a rehearsal's weights come by file")
+
+    async def load_lora_adapter(self, lora_name: str, lora_path: str) -> Any:
         raise NotImplementedError("a rehearsal's weights come by file")
 
     def get_endpoint_url(self) -> str:

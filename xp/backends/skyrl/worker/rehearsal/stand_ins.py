@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from xp.backends.skyrl.worker import process
@@ -78,20 +79,29 @@ def _distributed(torch: Any) -> None:
 
 
 def _weight_transfer() -> None:
-    import skyrl.backends.skyrl_train.weight_sync as weight_sync
+    is_real = bool(os.environ.get(REAL_ENGINE))
+    with process.standing_in(() if is_real else _vllm()):
+        from skyrl.backends.skyrl_train.weight_sync import sources, weight_senders  # noqa: F401
 
-    if not os.environ.get(REAL_ENGINE):
-        from xp.backends.skyrl.worker.rehearsal.weights import FileTransfer
+    from xp.backends.skyrl.worker.rehearsal import weights
 
-        weight_sync.get_transfer_strategy_cls = lambda **_: FileTransfer
-        return
-    from skyrl.backends.skyrl_train.inference_servers import utils
+    weight_senders.build_trainer_engine = weights.gloo_engine if is_real else weights.file_engine
+    if is_real:
+        from skyrl.backends.skyrl_train.inference_servers import utils as servers
 
-    from xp.backends.skyrl.worker.rehearsal.weights import GlooTransferStrategy
+        # xp.worker.gloo_transfer registers it with vLLM, which is not imported elsewhere here.
+        servers.get_vllm_receive_backend = lambda *_: "gloo"
 
-    weight_sync.get_transfer_strategy_cls = lambda **_: GlooTransferStrategy
-    # xp.worker.gloo_transfer registers it with vLLM, which is not imported elsewhere here.
-    utils.get_transfer_strategy = lambda *_: "gloo"
+
+def _vllm() -> Sequence[ModuleType]:
+    """The parts of vLLM that the two modules above need in order to be imported; SkyRL's source calls the function."""
+    base, packed = (ModuleType(f"vllm.distributed.weight_transfer.{name}") for name in ("base", "packed_tensor"))
+    base.WeightSource, base.ParamMeta = object, tuple  # type: ignore[attr-defined]
+    base.materialize_full_tensor = lambda tensor: (  # type: ignore[attr-defined]
+        tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    )
+    packed.DEFAULT_PACKED_BUFFER_SIZE_BYTES = 0  # type: ignore[attr-defined]
+    return base, packed
 
 
 def _peers() -> None:
