@@ -25,7 +25,17 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.tasks.row import Purpose, TaskRow
-from xp.worker.demonstrations import Demonstration, Rule, chosen, of_file, play, recorded, rendered, sample_of, turn_of
+from xp.worker.demonstrations import (
+    Demonstration,
+    SampleRule,
+    chosen,
+    of_file,
+    play,
+    recorded,
+    rendered,
+    sample_of,
+    turn_of,
+)
 from xp.worker.token_budget import TokenBudget
 
 MODELS = {
@@ -41,7 +51,7 @@ TOOL_SPECS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for 
 TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
 """As the task set has them."""
 BUDGET = TokenBudget(max_prompt_tokens=4000, max_tokens_per_turn=4000, max_response_tokens=40_000)
-RULE = Rule(1.0, None, None, True, 0.0, 1)
+RULE = SampleRule(1.0, None, None, True, 0.0, 1)
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
 NUM_EPISODES = 167
 

@@ -20,7 +20,7 @@ from xp.lib.verified import write_digests
 from xp.planning.episode import episode_config, episode_environ
 from xp.replay.metrics import first_metric, first_tensor
 from xp.replay.recorded import Recorded
-from xp.replay.replay import Verdict, check_episodes, check_jobs, check_tasks
+from xp.replay.replay import Outcome, check_episodes, check_jobs, check_tasks
 from xp.tasks.store import prove
 
 RANDOM = GAME.replace("return float(", "import itertools\n    return next(COUNT) + float(").replace(
@@ -58,9 +58,9 @@ def load_again(code: str) -> None:
 
 
 def test_the_same_run_is_the_same_at_each_level(recorded: Recorded, tmp_path: Path) -> None:
-    assert check_jobs(recorded).verdict is Verdict.SAME
+    assert check_jobs(recorded).verdict is Outcome.SAME
     level, tasks = check_tasks(recorded, tmp_path / "scratch")
-    assert (level.verdict, level.differences) == (Verdict.SAME, ())
+    assert (level.verdict, level.differences) == (Outcome.SAME, ())
     assert check_episodes(recorded, tasks, 64).summary == "4 episodes of 4"
     assert check_episodes(recorded, tasks, 64).differences == ()
 
@@ -75,7 +75,7 @@ def test_another_job_is_named_by_its_key(recorded: Recorded) -> None:
     plan["stages"][0]["job"]["files"][path] = json.dumps(config)
     file.write_text(json.dumps(plan))
     level = check_jobs(recorded)
-    assert level.verdict is Verdict.DIFFERS
+    assert level.verdict is Outcome.DIFFERS
     (line,) = level.differences
     assert line.startswith(f"prepare.job.files.{path}.concurrency: 77 -> ")
 
@@ -92,7 +92,7 @@ def test_tasks_that_changed_are_named_one_by_one(recorded: Recorded, tmp_path: P
         level, _ = check_tasks(recorded, tmp_path / "scratch")
     finally:
         file.write_text(content)
-    assert level.verdict is Verdict.DIFFERS
+    assert level.verdict is Outcome.DIFFERS
     assert any(one.startswith(f"{name}/train/3: ") for one in level.differences), level.differences
     assert any(one == f"{name}/train/29: missing" for one in level.differences), level.differences
 
@@ -101,7 +101,7 @@ def test_another_grader_and_one_of_chance_are_told_apart(recorded: Recorded, tmp
     _, tasks = check_tasks(recorded, tmp_path / "scratch")
     load_again(GAME.replace("return float(", "return 0.5 * float("))
     level = check_episodes(recorded, tasks, 64)
-    assert level.verdict is Verdict.DIFFERS
+    assert level.verdict is Outcome.DIFFERS
     assert len(level.differences) == 2
     assert all("sample 0: result 0: " in one and "'reward': 0.5" in one for one in level.differences)
     load_again(RANDOM)

@@ -26,7 +26,7 @@ from xp.job import Stage
 from xp.launchers import files
 from xp.launchers.base import Context
 from xp.planning.episode import user_modules
-from xp.run_records.lock import Sources, differences, planned_facts, read_lock, sources_of
+from xp.run_records.lock import LockInputs, differences, planned_facts, read_lock, sources_of
 from xp.tasks.prepare import prepare
 from xp.worker.facts import FILE, record_facts
 
@@ -44,7 +44,7 @@ class Place:
     seed: int = 1
     rate: float = 0.001
 
-    def facts(self, attempt: int) -> tuple[Mapping[str, str], Sources]:
+    def facts(self, attempt: int) -> tuple[Mapping[str, str], LockInputs]:
         """The facts of an attempt that begins now, as its planning and its training process find them."""
         spec = compose(
             [
@@ -68,7 +68,7 @@ class Place:
         copy = stage.with_name("code")
         files.copy_modules(list(sources.places.values()), copy)
         copied = {name: copy / place.name for name, place in sources.places.items()}
-        return {**planned_facts(sources), **json.loads((stage / FILE).read_text())}, Sources(sources.spec, copied)
+        return {**planned_facts(sources), **json.loads((stage / FILE).read_text())}, LockInputs(sources.spec, copied)
 
     def edit(self, name: str, old: str, new: str) -> None:
         file = self.root / name

@@ -71,7 +71,7 @@ def show_differences(recorded: Recorded, run: Path) -> None:
 
 def replay_command(args: Namespace) -> int:
     """Does a recorded run again, at levels, and prints and writes the result of each."""
-    from xp.replay.replay import LEVELS, Verdict
+    from xp.replay.replay import LEVELS, Outcome
     from xp.run_records.named import run_directory
 
     if unknown := set(args.levels) - LEVELS.keys():
@@ -90,7 +90,7 @@ def replay_command(args: Namespace) -> int:
     file = outputs / "replays" / source.stem / "replay.json"
     write_atomically(file, json.dumps([asdict(one) for one in done], indent=2) + "\n")
     print(shown(f"result: {file}"))
-    return ExitCode.DIFFERS if any(one.verdict is Verdict.DIFFERS for one in done) else ExitCode.OK
+    return ExitCode.DIFFERS if any(one.verdict is Outcome.DIFFERS for one in done) else ExitCode.OK
 
 
 def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterator[Level]:
@@ -98,7 +98,7 @@ def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterat
     from xp.evaluation.settings import default_margin
     from xp.replay.replay import (
         Level,
-        Verdict,
+        Outcome,
         check_episodes,
         check_jobs,
         check_numbers,
@@ -125,6 +125,6 @@ def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterat
     show_differences(recorded, run)
     if "d" in levels:
         reason = why_not_bitwise(recorded.spec)
-        yield Level("d", Verdict.NOT_CHECKED, reason) if reason else check_numbers(recorded, run)
+        yield Level("d", Outcome.NOT_CHECKED, reason) if reason else check_numbers(recorded, run)
     if "e" in levels:
         yield check_result(recorded, run, default_margin())

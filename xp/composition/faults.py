@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def explain_unknown_key(
     legal = {f"{parent}.{key}" if parent else key: None for key in node}
     if not parent:
         legal |= dict.fromkeys(more)
-    guess = nearest_key(path, everything, legal) or nearest(path, all_paths(node, parent))
+    guess = nearest_key(path, everything, legal) or nearest(path, _without_twins(all_paths(node, parent)))
     names = sorted(name.rpartition(".")[2] for name in legal)
     return f"{path}: unknown key{guess}; {parent or 'the top level'} has: {', '.join(names)}"
 
@@ -66,8 +66,15 @@ def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ())
         legal: names among which a close one is looked for; empty: all.
     """
     paths = list(dict.fromkeys(everything))
+    if not path.startswith("sft."):
+        paths = _without_twins(paths)
     same = same_key(path, paths)
     return f" (did you mean {same}?)" if same else nearest(path, list(legal) or paths)
+
+
+def _without_twins(paths: Sequence[str]) -> list[str]:
+    """The paths without those of `sft` that repeat a name of `training`: a word alone means the training's."""
+    return [one for one in paths if not (one.startswith("sft.") and f"training.{one[4:]}" in paths)]
 
 
 def same_key(path: str, everything: Iterable[str]) -> str | None:

@@ -24,7 +24,7 @@ from xp.lib.reading import json_of
 from xp.lib.text import counted
 from xp.planning.episode import named_code
 from xp.run_records.lock import FILE as LOCK
-from xp.run_records.lock import Sources, differences, locked, read_lock, spec_digest
+from xp.run_records.lock import LockInputs, differences, locked, read_lock, spec_digest
 from xp.run_records.run_directory import SPEC
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
@@ -82,14 +82,14 @@ class Recorded:
     def name(self) -> str:
         return self.source.name
 
-    def lock(self) -> tuple[Facts, Sources]:
+    def lock(self) -> tuple[Facts, LockInputs]:
         """The lock with its sources, paths as they are here; raises XpError(RUN_DIR) if there is none."""
         assert self.directory is not None
         facts, sources = locked(self.directory)
         spec = _replaced(dict(sources.spec), self.moved)
         if facts.get("spec") == spec_digest(sources.spec):
             facts = {**facts, "spec": spec_digest(spec)}
-        return facts, Sources(spec, sources.places)
+        return facts, LockInputs(spec, sources.places)
 
     def differences(self, run: Path) -> list[str]:
         """What differs between the lock of this run and that of another one, one line each."""

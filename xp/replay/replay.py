@@ -45,7 +45,7 @@ MOST_LINES: Final = 10
 """Largest number of differences that a level names; the others are counted."""
 
 
-class Verdict(StrEnum):
+class Outcome(StrEnum):
     SAME = "same"
     DIFFERS = "differs"
     UNDECIDED = "undecided"
@@ -58,16 +58,16 @@ class Level:
     """Result of one level."""
 
     level: str
-    verdict: Verdict
+    verdict: Outcome
     summary: str
     differences: tuple[str, ...] = ()
 
 
 def _level(level: str, same: str, lines: Sequence[str], what: str = "difference") -> Level:
     if not lines:
-        return Level(level, Verdict.SAME, same)
+        return Level(level, Outcome.SAME, same)
     more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-    return Level(level, Verdict.DIFFERS, counted(len(lines), what), (*lines[:MOST_LINES], *more))
+    return Level(level, Outcome.DIFFERS, counted(len(lines), what), (*lines[:MOST_LINES], *more))
 
 
 def check_jobs(recorded: Recorded) -> Level:
@@ -153,7 +153,7 @@ def check_episodes(recorded: Recorded, tasks: TaskSet, most: int) -> Level:
     index.refresh()
     numbers = [number for number, row in enumerate(index.rows) if row.status != EpisodeStatus.VOID]
     if not numbers:
-        return Level("c", Verdict.NOT_CHECKED, "no recorded episode is here")
+        return Level("c", Outcome.NOT_CHECKED, "no recorded episode is here")
     numbers = numbers[:: -(-len(numbers) // most)]
     rows = {row.task_id: row for row in tasks.rows()}
     stage = recorded.directory / f"attempt_{read_lock(recorded.directory).attempt}" / "train"
@@ -236,10 +236,10 @@ def check_result(recorded: Recorded, run: Path, margin: float) -> Level:
     try:
         pair = compare_named(of_run(recorded.directory, recorded.name, "after"), of_run(run, run.name, "after"), margin)
     except XpError as error:
-        return Level("e", Verdict.NOT_CHECKED, str(error).partition("\n")[0])
-    verdict = Verdict.UNDECIDED
+        return Level("e", Outcome.NOT_CHECKED, str(error).partition("\n")[0])
+    verdict = Outcome.UNDECIDED
     if pair.p_equivalent is not None and pair.p_equivalent < 0.05:
-        verdict = Verdict.SAME
+        verdict = Outcome.SAME
     elif pair.p_value is not None and pair.p_value < 0.05:
-        verdict = Verdict.DIFFERS
+        verdict = Outcome.DIFFERS
     return Level("e", verdict, f"margin {margin:g}: {pair.verdict}")

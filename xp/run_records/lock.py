@@ -64,7 +64,7 @@ class Lock(JsonFile):
 
 
 @dataclass(frozen=True)
-class Sources:
+class LockInputs:
     """What digests in a lock are made from, to name the keys and files behind a difference."""
 
     spec: Mapping[str, Any]
@@ -78,27 +78,27 @@ class Sources:
         return None if place is None else _files(place)
 
 
-def sources_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> Sources:
+def sources_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> LockInputs:
     """The sources of a run that begins now: its spec, this xp, and the user's modules."""
-    return Sources(spec, {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)})
+    return LockInputs(spec, {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)})
 
 
-def sources_of_run(directory: Path, attempt: int) -> Sources:
+def sources_of_run(directory: Path, attempt: int) -> LockInputs:
     """The sources that an attempt of a run has recorded."""
     here = directory / f"attempt_{attempt}"
     spec = json_of(here / "plan.json", ExitCode.RUN_DIR, below=directory)["spec"]
     code = here / "code"
     places = code.iterdir() if code.is_dir() else ()
-    return Sources(spec, {one.stem if one.is_file() else one.name: one for one in places})
+    return LockInputs(spec, {one.stem if one.is_file() else one.name: one for one in places})
 
 
-def locked(directory: Path) -> tuple[Facts, Sources]:
+def locked(directory: Path) -> tuple[Facts, LockInputs]:
     """Facts and sources of a run; raises XpError(RUN_DIR) if it has no lock."""
     lock = read_lock(directory)
     return lock.facts, sources_of_run(directory, lock.attempt)
 
 
-def planned_facts(sources: Sources) -> dict[str, str]:
+def planned_facts(sources: LockInputs) -> dict[str, str]:
     """Facts that are known before a run begins."""
     values = _values(sources.spec)
     seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
@@ -111,7 +111,7 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     return digest_of(_values(spec))
 
 
-def write_lock(directory: Path, attempt: int, sources: Sources, accepted: tuple[str, ...] = ()) -> None:
+def write_lock(directory: Path, attempt: int, sources: LockInputs, accepted: tuple[str, ...] = ()) -> None:
     """Writes the lock of an attempt that begins."""
     write_atomically(directory / FILE, Lock(attempt, planned_facts(sources), accepted).to_json())
 
@@ -144,7 +144,7 @@ def read_lock(directory: Path) -> Lock:
     return lock
 
 
-def differences(first: tuple[Facts, Sources], second: tuple[Facts, Sources]) -> list[str]:
+def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs]) -> list[str]:
     """One line for each fact that two runs do not share; spec and code are named by key and file."""
     lines = []
     for line in differing(first[0], second[0]):
@@ -161,7 +161,7 @@ def differences(first: tuple[Facts, Sources], second: tuple[Facts, Sources]) -> 
     return lines
 
 
-def check_resumed(directory: Path, sources: Sources) -> list[str]:
+def check_resumed(directory: Path, sources: LockInputs) -> list[str]:
     """Compares the code of a run that is resumed with its lock; returns what has changed and may.
 
     Raises:

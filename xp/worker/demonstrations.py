@@ -42,7 +42,7 @@ PHASE: Final = "sft"
 
 
 @dataclass(frozen=True)
-class Rule:
+class SampleRule:
     """Selection of episodes."""
 
     min_reward: float
@@ -234,7 +234,7 @@ def of_file(file: Path) -> Iterator[Demonstration]:
 
 
 def chosen(
-    demonstrations: Iterable[Demonstration], rule: Rule, excluded: frozenset[str], counts: Counter[str]
+    demonstrations: Iterable[Demonstration], rule: SampleRule, excluded: frozenset[str], counts: Counter[str]
 ) -> list[Demonstration]:
     """The episodes that the rule selects, in a random order by its seed.
 
@@ -261,7 +261,7 @@ def chosen(
 
 def rendered(
     demonstrations: Sequence[Demonstration],
-    rule: Rule,
+    rule: SampleRule,
     chat: ChatTokens,
     dialect_of: Callable[[str], Any],
     budget: TokenBudget,
