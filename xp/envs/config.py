@@ -189,6 +189,10 @@ class EnvConfig:
     """Origins (scheme://host[:port]) that may receive the API key and the secrets, in addition to the catalog's."""
     reward_fn: tuple[WeightedFn, ...] | None = None
     """Functions from the settled EpisodeResult to its reward; None: the rule's reward is used."""
+    group_reward_fn: str | None = None
+    """Function from the settled episodes of a group to their rewards; None: each keeps its own."""
+    group_score_weight: float | None = None
+    """Factor of the environment's own scores of a group, which are added; None: they are not requested."""
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None

@@ -12,7 +12,7 @@ from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, Too
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
 from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Turn
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, shaped
@@ -138,6 +138,15 @@ class Episode:
                 self._outcome = self._bounded(outcome)
             return self._outcome
 
+    def in_group(self) -> GroupEpisode:
+        """The settled episode, for the rewards of its group."""
+        return GroupEpisode(self.settle(), *self._dialogue())
+
+    def settle_in_group(self, outcome: EpisodeResult) -> None:
+        """Sets the result that the episode's group gives it, before the trainer reads it."""
+        with self._lock:
+            self._outcome = outcome
+
     def _start(self) -> None:
         if self._deadline is None:
             self.started_at = time.time()
@@ -257,6 +266,10 @@ class Episode:
 
     def _about(self) -> dict[str, Any]:
         """Arguments that a reward function's parameters may name, in addition to the outcome."""
+        return arguments_of(self.task, self._metadata, *self._dialogue())
+
+    def _dialogue(self) -> tuple[list[Message], list[dict[str, Any]]]:
+        """All messages, and the executed calls with their results."""
         messages = list(self.opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
@@ -264,7 +277,7 @@ class Episode:
             taken = [call for call in turn.calls if isinstance(call, ToolCall)]
             for call, result in zip(taken, turn.results, strict=False):  # later calls may not have been executed
                 calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
-        return arguments_of(self.task, self._metadata, messages, calls)
+        return messages, calls
 
     def _score(self) -> EpisodeResult:
         results = [result for turn in self._turns for result in turn.results]

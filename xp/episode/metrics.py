@@ -76,6 +76,7 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
     metrics |= _means("reward_fn", [one.outcome.metrics for one in scored]) | _of_judges(scored)
+    metrics |= _means("group", [one.outcome.group for one in scored])
     metrics |= _means("grader", [one.outcome.grader for one in scored])
     if scored:
         metrics |= {

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from xp.envs.base import Message, ProtocolError, Provider, Task
 from xp.envs.config import EpisodeConfig
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
+from xp.episode.group import group_rule
 from xp.episode.shaping import load_shape
 from xp.lib.reading import config_of
+
+MAX_GROUPS: Final = 32
+"""Groups that one process scores at the same time."""
 
 
 class TaskName(Protocol):
@@ -46,6 +51,13 @@ class EnvironmentMixture:
             name: tuple(load_shape(one.fn, one.weight) for one in member.reward_fn or ())
             for name, member in config.members.items()
         }
+        rules = {
+            name: group_rule(member, self._providers[name], partial(description, self._providers[name]))
+            for name, member in config.members.items()
+        }
+        self._groups = {name: rule for name, rule in rules.items() if rule is not None}
+        # Not the threads of episodes: these may wait for a session that the environment's scores need, and hold one.
+        self._scoring = ThreadPoolExecutor(MAX_GROUPS, thread_name_prefix="xp-group")
 
     @staticmethod
     def from_file(path: Path, environ: Mapping[str, str]) -> EnvironmentMixture:
@@ -61,6 +73,24 @@ class EnvironmentMixture:
         describe = partial(description, provider, task) if any(shape.wants("task") for shape in shapes) else None
         return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe)
 
+    def scores_groups(self, env: str) -> bool:
+        """Returns whether an episode of this member has its reward only when its group is scored."""
+        return env in self._groups
+
+    def score_group(self, episodes: Sequence[Episode]) -> Future[None]:
+        """Settles the episodes of one group and gives them its rewards, in another thread; never raises for a fault
+        of the environment or of the user's function, which makes the group void.
+
+        Args:
+            episodes: all episodes of one task in one step.
+        """
+        return self._scoring.submit(self._score, episodes)
+
+    def _score(self, episodes: Sequence[Episode]) -> None:
+        task, group = episodes[0].task, [episode.in_group() for episode in episodes]
+        for episode, outcome in zip(episodes, self._groups[task.env].outcomes(task, group), strict=True):
+            episode.settle_in_group(outcome)
+
     def max_sessions(self) -> int:
         """The smallest limit of any member on concurrent sessions."""
         return self._config.max_sessions()
@@ -75,6 +105,7 @@ class EnvironmentMixture:
         return frozenset(one for member in self._config.members.values() for one in member.allowed_origins)
 
     def close(self) -> None:
+        self._scoring.shutdown(wait=False, cancel_futures=True)
         for provider in self._providers.values():
             provider.close()
 

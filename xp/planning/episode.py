@@ -78,6 +78,7 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
         and (name != member.serve or member.python is None or is_found(name))
     ]
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
+    named += [member.group_reward_fn or "" for member in spec.env.members.values()]
     named += [spec.algorithm.advantage_fn or ""]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     tops |= _packages_here(spec)

@@ -33,6 +33,7 @@ from xp.spec.section import (
     LocalPath,
     ModulePath,
     Name,
+    Number,
     Positive,
     RowsName,
     Seconds,
@@ -49,7 +50,7 @@ READY = {
 } | {"math": "xp.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
-    "openreward": ("target", "serve", "python", "variant"),
+    "openreward": ("target", "serve", "python", "variant", "group_score_weight"),
     "openenv": ("target", "serve", "image", "python", "rows", "columns"),
     "local": ("grader", "grader_args", "env_class", "rows", "columns"),
     "reasoning_gym": ("python",),
@@ -179,6 +180,10 @@ class EnvMember(Section):
     reward: Reward
     reward_fn: RewardFns | None
     """Functions of your own: one, or a list with weights. Each gets the EpisodeResult, or what its parameters name."""
+    group_reward_fn: ModulePath | None
+    """Function of your own from the settled episodes of one task in a step to a number or a dictionary for each."""
+    group_score_weight: Number | None
+    """provider openreward: factor of the environment's own scores of a group (`score_group`), added to the rewards."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
@@ -194,6 +199,11 @@ class EnvMember(Section):
     """Secrets of each session, by name; null: the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
+
+    @property
+    def scores_groups(self) -> bool:
+        """Returns whether an episode's reward is known only when its group has ended."""
+        return self.group_reward_fn is not None or self.group_score_weight is not None
 
     @field_validator("provider", mode="after")
     @classmethod
@@ -261,3 +271,8 @@ class Environments(Section):
     def is_held_out(self) -> bool:
         """Returns whether any member keeps tasks back to evaluate on."""
         return any(member.held_out is not None for member in self.members.values())
+
+    @property
+    def scores_groups(self) -> bool:
+        """Returns whether any member has rewards of a group."""
+        return any(member.scores_groups for member in self.members.values())
