@@ -13,11 +13,11 @@ from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.unit.test_eval_api import row
 from xp.composition import compose
 from xp.envs.base import Task
+from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
-from xp.evaluation.api import Answer, DialogueFails, TooLong
 from xp.evaluation.driver import Allowance, EvaluationStage, Health, play_local
 from xp.evaluation.entries import Entry
 from xp.evaluation.one import EvaluationRun

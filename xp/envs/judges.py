@@ -41,3 +41,9 @@ def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[fl
         else:
             return sums
     return sums | {COST: cost}
+
+
+def total_usage(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums over parts that each have a usage of judges; an entry that one of them lacks is unknown."""
+    used = [part for part in parts if part]
+    return {name: sum(part[name] for part in used) for name in (used or [{}])[0] if all(name in part for part in used)}

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
+from xp.envs.judges import total_usage
 from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Turn
@@ -34,6 +35,7 @@ class Episode:
         shapes: the user's reward functions, from the rules' `reward_fn`.
         prepared: the prepared first messages of the dialogue; none: they are the session's.
         describe: fetches the environment's own description of the task, for those functions; None: not needed.
+        judge: adds to the result of the scored episode alone; None: no judge does.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Episode:
         shapes: Sequence[Shape] = (),
         prepared: Sequence[Message] = (),
         describe: Callable[[], Mapping[str, Any]] | None = None,
+        judge: Callable[[Task, Sequence[GroupEpisode]], list[EpisodeResult]] | None = None,
     ) -> None:
         self.task = task
         self._rules = rules
@@ -51,7 +54,7 @@ class Episode:
         self._prepared = prepared
         self.is_live = rules.prompt is PromptSource.LIVE
         """True if the model must read the session's own prompt, after `start`."""
-        self._describe = describe
+        self._describe, self._judge = describe, judge
         self._metadata: Mapping[str, Any] = {}
         expected = None if self.is_live or not prepared else prepared
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode, rules.system_prompt, expected)
@@ -136,6 +139,9 @@ class Episode:
                 if self._shapes:
                     outcome = shaped(outcome, self._shapes, self._about())
                 self._outcome = self._bounded(outcome)
+                if self._judge is not None:
+                    episode = GroupEpisode(self._outcome, *self._dialogue())
+                    (self._outcome,) = self._judge(self.task, [episode])
             return self._outcome
 
     def in_group(self) -> GroupEpisode:
@@ -282,7 +288,6 @@ class Episode:
     def _score(self) -> EpisodeResult:
         results = [result for turn in self._turns for result in turn.results]
         rewards = tuple(result.reward for result in results if result.reward is not None)
-        judged = [result.judges for result in results if result.judges] or [{}]
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
@@ -297,6 +302,6 @@ class Episode:
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
-            judges={name: sum(one[name] for one in judged) for name in judged[0] if all(name in one for one in judged)},
+            judges=total_usage([result.judges for result in results]),
             grader={name: value for result in results for name, value in result.metrics.items()},
         )

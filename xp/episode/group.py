@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xp.envs.base import GroupScorer, Message, Provider, Task
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig, Scoring
+from xp.envs.judges import total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
 from xp.episode.rewards import check_bound
@@ -30,6 +31,8 @@ class GroupScores:
     """One number for each episode, in their order."""
     entries: Sequence[Mapping[str, float]]
     """Further numbers of each episode, for its record and the metrics."""
+    judges: Mapping[str, float] = field(default_factory=dict)
+    """Usage of judge models for all of them together."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +53,33 @@ class GroupRule:
     Args:
         config: the environment.
         sources: its sources, in order; a later one reads the rewards of the earlier ones.
+        least: smallest number of valid episodes that are scored.
     """
 
-    def __init__(self, config: EnvConfig, sources: Sequence[GroupSource]) -> None:
-        self._config, self._sources = config, sources
+    def __init__(self, config: EnvConfig, sources: Sequence[GroupSource], least: int = 2) -> None:
+        self._config, self._sources, self._least = config, sources, least
 
     def outcomes(self, task: Task, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
         """The results of a group's episodes with its rewards; all are void, with the reason, if a source fails.
 
-        Void episodes are not shown to the sources. An only valid one keeps its own reward: there is nothing to compare.
+        Void episodes are not shown to the sources. Fewer valid ones than `least` keep their own rewards: there is
+        nothing to compare.
         """
         results = [one.outcome for one in episodes]
         valid = [at for at, one in enumerate(episodes) if one.outcome.reward is not None]
-        if len(valid) > 1:
+        if len(valid) >= self._least:
             for at, result in zip(valid, self._scored(task, [episodes[at] for at in valid]), strict=True):
                 results[at] = result
         return results
 
     def _scored(self, task: Task, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
-        episodes = [replace(one, outcome=replace(one.outcome, ungrouped=one.outcome.reward)) for one in episodes]
+        episodes = [replace(one, outcome=_with_own(one.outcome)) for one in episodes]
         for source in self._sources:
             try:
                 scores = source.score(task, episodes)
+                share = {name: value / len(episodes) for name, value in scores.judges.items()}
                 outcomes = [
-                    self._with_score(source, *one)
+                    self._with_score(source, share, *one)
                     for one in zip((one.outcome for one in episodes), scores.values, scores.entries, strict=True)
                 ]
             except Exception as error:
@@ -85,30 +91,49 @@ class GroupRule:
         return [one.outcome for one in episodes]
 
     def _with_score(
-        self, source: GroupSource, outcome: EpisodeResult, value: float, entries: Mapping[str, float]
+        self,
+        source: GroupSource,
+        judges: Mapping[str, float],
+        outcome: EpisodeResult,
+        value: float,
+        entries: Mapping[str, float],
     ) -> EpisodeResult:
         assert outcome.reward is not None  # valid episodes only
         reward = value if source.weight is None else outcome.reward + source.weight * value
         check_bound(reward, source.name, self._config.reward)
-        return replace(outcome, reward=reward, group={**outcome.group, **entries})
+        judges = total_usage([outcome.judges, judges])
+        return replace(outcome, reward=reward, group={**outcome.group, **entries}, judges=judges)
 
 
-def group_rule(config: EnvConfig, provider: Provider | None, describe: Describe) -> GroupRule | None:
-    """The group rewards of an environment; None: it has none.
+def _with_own(outcome: EpisodeResult) -> EpisodeResult:
+    """The outcome with its own reward on record; a judge may have been before the group."""
+    return replace(outcome, ungrouped=outcome.reward if outcome.ungrouped is None else outcome.ungrouped)
+
+
+def group_rules(
+    config: EnvConfig, provider: Provider | None, describe: Describe, judge: GroupSource | None = None
+) -> tuple[GroupRule | None, GroupRule | None]:
+    """The judge of each episode alone, and the rewards of groups; None: the environment has none.
 
     Args:
         provider: the environment's provider; None: an environment without group scores of its own.
         describe: for functions with a parameter `task`.
+        judge: the judge of `config.judge`.
 
     Raises:
         XpError: a function cannot be loaded, or the provider scores no groups.
     """
     sources: list[GroupSource] = []
+    alone = None
+    if judge is not None and config.judge is not None and config.judge.scoring is Scoring.POINTWISE:
+        alone, judge = GroupRule(config, [judge], least=1), None
     if config.group_score_weight is not None:
         sources.append(_of_environment(config, provider))
+    if judge is not None:
+        sources.append(judge)
     if config.group_reward_fn is not None:
         sources.append(_of_function(config.group_reward_fn, describe))
-    return GroupRule(config, sources) if sources else None
+    return alone, GroupRule(config, sources) if sources else None
 
 
 def _of_environment(config: EnvConfig, provider: Provider | None) -> GroupSource:

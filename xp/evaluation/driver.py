@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.local import LocalModel
 from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board

@@ -11,12 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from xp.envs.chat_api import Api
 from xp.envs.config import Dialect, EpisodeConfig
+from xp.episode.judge import JUDGE, JudgeLog
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
 from xp.errors import XpError
 from xp.evaluation import records
-from xp.evaluation.api import Api
 from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
@@ -155,7 +156,7 @@ class EvaluationRun:
             return reason
         board = Board(self.title, len(todo), episodes.values(), self._cost)
         with (
-            EnvironmentMixture(rules, self._environ) as mix,
+            EnvironmentMixture(rules, self._environ, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):

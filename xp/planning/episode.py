@@ -55,6 +55,8 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
     variables: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
     for member_name, member in spec.env.members.items():
         of_member = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        if member.judge is not None and member.judge.model.key is not None:
+            of_member.setdefault(member.judge.model.key, member.judge.model.key)
         if needs_catalog_key(member):
             of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
         for name, variable in of_member.items():

@@ -20,7 +20,8 @@ from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.episode.group import group_rule
+from xp.episode.group import GroupSource, group_rules
+from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.mixture import description
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
@@ -34,6 +35,7 @@ from xp.planning.episode import episode_config
 from xp.report.episodes import TRAIN, EpisodeIndex, EpisodeRow
 from xp.report.selection import AFTER, BEFORE
 from xp.run_records.held_out import is_of_reward_fn, scoring_differences
+from xp.secrets.redaction import resolve
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 
@@ -43,6 +45,7 @@ KEYS: Final = (
     "reward_fn",
     "group_reward_fn",
     "group_score_weight",
+    "judge",
     "reward.reduction",
     "reward.nonterminal",
     "reward.minimum",
@@ -95,7 +98,8 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
     last = index.last_attempt_of()
     numbers = [number for number, row in enumerate(index.rows) if row.attempt == last[row.phase, row.step]]
     with ExitStack() as stack:
-        members = {name: _Member(config, stack) for name, config in episode_config(spec).members.items()}
+        log = JudgeLog(run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")])
+        members = {name: _Member(config, stack, log) for name, config in episode_config(spec).members.items()}
         episodes: list[Rescored] = []
         groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
         for number, record in zip(numbers, index.records(numbers), strict=True):
@@ -213,17 +217,25 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
 class _Member:
     """Settles the episodes of one environment."""
 
-    def __init__(self, config: EnvConfig, stack: ExitStack) -> None:
+    def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog) -> None:
         self._config, self._stack = config, stack
         self._shapes = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
         self._wants_task = any(shape.wants("task") for shape in self._shapes)
         self._known: dict[Task, Mapping[str, Any]] = {}
         provider = None if config.group_score_weight is None else self._provider
-        self.rule = group_rule(config, provider, self._description)
+        source = None
+        if config.judge is not None:
+            judge = Judge(config.judge, {**os.environ, **_judge_key(config)}, self._description, log, config.dialect)
+            stack.callback(judge.close)
+            source = GroupSource("judge", config.judge.weight, judge.score)
+        self._alone, self.rule = group_rules(config, provider, self._description, source)
 
     def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> Rescored:
         metadata = self._description(_task(row)) if self._wants_task else {}
         outcome = outcome_by(self._config, record, self._shapes, metadata)
+        if self._alone is not None:
+            in_group = GroupEpisode(outcome, record["messages"], _executed(record))
+            (outcome,) = self._alone.outcomes(_task(row), [in_group])
         return Rescored(row, _recorded(record["outcome"]), outcome)
 
     def in_group(self, row: EpisodeRow, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
@@ -243,6 +255,11 @@ class _Member:
             except EnvFault as fault:
                 raise XpError(f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT) from None
         return self._known[task]
+
+
+def _judge_key(config: EnvConfig) -> dict[str, str]:
+    key = None if config.judge is None else config.judge.model.key
+    return {} if key is None else resolve([key])
 
 
 def _task(row: EpisodeRow) -> Task:

@@ -184,7 +184,7 @@ def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
     return differences
 
 
-AFTER_THE_RULE: Final = ("env.reward_fn", "env.group_reward_fn", "env.group_score_weight")
+AFTER_THE_RULE: Final = ("env.reward_fn", "env.group_reward_fn", "env.group_score_weight", "env.judge")
 """Keys of a scoring that change rewards after the environment's own rule."""
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from xp.envs.config import (
     GraderForm,
@@ -15,10 +15,12 @@ from xp.envs.config import (
     PromptSource,
     Reduction,
     SandboxKind,
+    Scoring,
     ToolCallsPerTurn,
 )
 from xp.errors import nearest
 from xp.plugins import Kind
+from xp.spec.judge import Judge, with_defaults
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
@@ -46,7 +48,8 @@ from xp.spec.section import (
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
 READY = {
-    name: f"xp.builtin.graders:{name}" for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k")
+    name: f"xp.builtin.graders:{name}"
+    for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k", "none")
 } | {"math": "xp.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
@@ -184,6 +187,8 @@ class EnvMember(Section):
     """Function of your own from the settled episodes of one task in a step to a number or a dictionary for each."""
     group_score_weight: Number | None
     """provider openreward: factor of the environment's own scores of a group (`score_group`), added to the rewards."""
+    judge: Annotated[Judge | None, BeforeValidator(with_defaults)]
+    """A model that scores episodes by a rubric, alone or compared with those of their group; its score is added."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
@@ -203,7 +208,8 @@ class EnvMember(Section):
     @property
     def scores_groups(self) -> bool:
         """Returns whether an episode's reward is known only when its group has ended."""
-        return self.group_reward_fn is not None or self.group_score_weight is not None
+        is_compared = self.judge is not None and self.judge.scoring is not Scoring.POINTWISE
+        return is_compared or self.group_reward_fn is not None or self.group_score_weight is not None
 
     @field_validator("provider", mode="after")
     @classmethod
