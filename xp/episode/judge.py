@@ -162,18 +162,23 @@ class Judge:
         return [one.value for one in verdicts], [{} for _ in answers], _calls(verdicts)
 
     def _compared(self, ask: Any, data: dict[str, Any], answers: Sequence[Any]) -> Any:
-        """Win rates over the other answers; two answers whose winner depends on their order are a tie."""
+        """Win rates over the other answers; two whose winner depends on their order are a tie, as are equal ones."""
         question = "Say which of `first` and `second` is better, or `tie` if none is."
         form = '"better": "first", "second" or "tie"'
-        pairs = list(combinations(range(len(answers)), 2))
-        both = [(one, other) for pair in pairs for one, other in (pair, pair[::-1])]
+        wins, turned = [0.0] * len(answers), [0.0] * len(answers)
+        pairs = []
+        for one, other in combinations(range(len(answers)), 2):
+            if answers[one] != answers[other]:
+                pairs.append((one, other))
+            else:
+                wins[one], wins[other] = wins[one] + 0.5, wins[other] + 0.5
         verdicts = self._all(
             [
-                partial(ask, question, form, {**data, "first": answers[one], "second": answers[other]}, _winner)
-                for one, other in both
+                partial(ask, question, form, {**data, "first": answers[first], "second": answers[second]}, _winner)
+                for pair in pairs
+                for first, second in (pair, pair[::-1])
             ]
         )
-        wins, turned = [0.0] * len(answers), [0.0] * len(answers)
         for number, (one, other) in enumerate(pairs):
             forward, backward = verdicts[2 * number].value, 1 - verdicts[2 * number + 1].value
             won = forward if forward == backward else 0.5

@@ -70,9 +70,9 @@ class EpisodeResult:
     grader: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the environment's grader returned in addition to the reward."""
     ungrouped: float | None = None
-    """Reward before the group's rewards; None: no group scored the episode."""
+    """Reward before the judge and the group's rewards; None: neither scored the episode."""
     group: Mapping[str, float] = field(default_factory=dict)
-    """Scores of the episode in its group, by source and before their weights, and a group function's other numbers."""
+    """Scores of the judge and the group, by source and before their weights, and a group function's other numbers."""
 
 
 @dataclass(frozen=True)
