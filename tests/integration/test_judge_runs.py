@@ -70,7 +70,7 @@ def test_a_pairwise_judge_teaches_a_preference_that_no_reward_states(tmp_path: P
         print(f"held-out win rate {won / len(before):.2f}")
         assert won / len(before) >= 0.8
         # Equal requests are answered from the run's record, and the numbers are those of the training.
-        episodes = rescore(run, {"env.judge.weight": 1.0})
+        episodes = rescore(run, {"env.reward.reduction": "sum"})
         assert len(server.requests) == num_asked
         assert all(one.outcome.reward == pytest.approx(one.recorded.reward) for one in episodes)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from xp.composition import compose
 from xp.envs.config import JudgeConfig, Scoring
@@ -21,13 +21,12 @@ from xp.lib.text import counted
 from xp.planning.episode import episode_config, episode_environ
 
 
-@dataclass(frozen=True)
-class LabelledRow:
+class LabelledRow(NamedTuple):
     """Answers to one task, with a person's labels: the larger the better."""
 
-    prompt: Any
-    answers: Sequence[str]
-    labels: Sequence[float]
+    prompt: str
+    answers: list[str]
+    labels: list[float]
     rubric: str
 
 

@@ -11,9 +11,10 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from xp.envs.config import ChatEndpoint
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
@@ -53,25 +54,6 @@ class _NoMessage(XpError):
     """The API refuses the content of a request, or its answer has no message."""
 
 
-class ChatEndpoint(Protocol):
-    """Address and settings of an API: a section of a spec, or its form below the wall."""
-
-    @property
-    def url(self) -> str | None: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def limit_name(self) -> str: ...
-    @property
-    def seed(self) -> int | None: ...
-    @property
-    def timeout_s(self) -> float: ...
-    @property
-    def max_attempts(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Answer:
     """The model's output in one turn."""
@@ -104,7 +86,6 @@ class Api:
         sleep: Callable[[float], None] = time.sleep,
         section: str = "model",
     ) -> None:
-        assert endpoint.url is not None  # checked by words.read
         url = endpoint.url.rstrip("/")
         self.url = url if urlsplit(url).path else f"{url}/v1"
         if key is not None and not (self.url.startswith("https://") or is_loopback(self.url)):

@@ -156,9 +156,9 @@ class WeightedFn:
     """Factor of its value; the episode's reward is the sum over all functions."""
 
 
-@dataclass(frozen=True)
-class JudgeEndpoint:
-    """The model of a judge, behind an OpenAI-compatible API; see xp.envs.chat_api.ChatEndpoint."""
+@dataclass(frozen=True, kw_only=True)
+class ChatEndpoint:
+    """A model behind an OpenAI-compatible API."""
 
     url: str
     name: str
@@ -169,6 +169,12 @@ class JudgeEndpoint:
     seed: int | None
     timeout_s: float
     max_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeEndpoint(ChatEndpoint):
+    """The model of a judge."""
+
     price_in: float | None
     price_out: float | None
     temperature: float

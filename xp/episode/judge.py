@@ -14,16 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, Task
 from xp.envs.chat_api import Api
 from xp.envs.config import Dialect, JudgeConfig, Scoring
-from xp.envs.judges import JudgeCall, usage_of_judges
+from xp.envs.judges import COST, JudgeCall, usage_of_judges
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.errors import ExitCode, XpError
@@ -49,9 +48,12 @@ END OF THE RUBRIC
 {question}
 Think briefly if you must. End with one line that is this JSON object and nothing else: {form}"""
 
-T = TypeVar("T")
-Read = Callable[[Mapping[str, Any]], T]
+Read = Callable[[Mapping[str, Any]], Any]
 """Reads a verdict; raises ValueError, LookupError or TypeError for one of another form."""
+Ask = Callable[[str, str, Read, Sequence[Mapping[str, Any]]], list[Any]]
+"""From a question, the form of its verdict, its reader and the data of each request to what was read."""
+Scores = tuple[list[float], list[dict[str, float]]]
+"""Scores between 0 and 1, and further numbers of each answer."""
 
 
 class JudgeFault(EnvFault):
@@ -96,14 +98,6 @@ def _lines(file: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:
             continue  # the last line of a killed process
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One reply of the judge that was read, with the calls that it took."""
-
-    value: Any
-    calls: tuple[JudgeCall, ...]
-
-
 class Judge:
     """The judge of one environment; thread-safe.
 
@@ -144,70 +138,58 @@ class Judge:
             rubric: its text.
             about: name of the task in the record.
         """
-        ask = partial(self._ask, rubric, about)
+        calls: list[JudgeCall] = []
+
+        def ask(question: str, form: str, read: Read, parts: Sequence[Mapping[str, Any]]) -> list[Any]:
+            data = [{"task": opening, **part} for part in parts]
+            return self._all([partial(self._ask, rubric, about, calls, question, form, read, one) for one in data])
+
         ways = {Scoring.POINTWISE: self._alone, Scoring.PAIRWISE: self._compared, Scoring.GROUPWISE: self._together}
-        values, entries, calls = ways[self.config.scoring](ask, {"task": opening}, answers)
+        values, entries = ways[self.config.scoring](ask, answers)
         merged = [{"judge": value, **more} for value, more in zip(values, entries, strict=True)]
         return GroupScores(values, merged, usage_of_judges(calls, self._prices))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _alone(self, ask: Any, data: dict[str, Any], answers: Sequence[Any]) -> Any:
+    def _alone(self, ask: Ask, answers: Sequence[Any]) -> Scores:
         low, high = self.config.scale
         question = f"Score `answer` from {low:g} (worst) to {high:g} (best)."
-        verdicts = self._all(
-            [partial(ask, question, '"score": NUMBER', {**data, "answer": one}, self._score) for one in answers]
+        parts = [{"answer": answer} for answer in answers]
+        return ask(question, '"score": NUMBER', lambda verdict: self._scaled(verdict["score"]), parts), [{}] * len(
+            parts
         )
-        return [one.value for one in verdicts], [{} for _ in answers], _calls(verdicts)
 
-    def _compared(self, ask: Any, data: dict[str, Any], answers: Sequence[Any]) -> Any:
+    def _compared(self, ask: Ask, answers: Sequence[Any]) -> Scores:
         """Win rates over the other answers; two whose winner depends on their order are a tie, as are equal ones."""
         question = "Say which of `first` and `second` is better, or `tie` if none is."
-        form = '"better": "first", "second" or "tie"'
+        pairs = list(combinations(range(len(answers)), 2))
+        unequal = [pair for pair in pairs if answers[pair[0]] != answers[pair[1]]]
+        both = [order for pair in unequal for order in (pair, pair[::-1])]
+        parts = [{"first": answers[first], "second": answers[second]} for first, second in both]
+        won = dict(zip(both, ask(question, '"better": "first", "second" or "tie"', _winner, parts), strict=True))
         wins, turned = [0.0] * len(answers), [0.0] * len(answers)
-        pairs = []
-        for one, other in combinations(range(len(answers)), 2):
-            if answers[one] != answers[other]:
-                pairs.append((one, other))
-            else:
-                wins[one], wins[other] = wins[one] + 0.5, wins[other] + 0.5
-        verdicts = self._all(
-            [
-                partial(ask, question, form, {**data, "first": answers[first], "second": answers[second]}, _winner)
-                for pair in pairs
-                for first, second in (pair, pair[::-1])
-            ]
-        )
-        for number, (one, other) in enumerate(pairs):
-            forward, backward = verdicts[2 * number].value, 1 - verdicts[2 * number + 1].value
-            won = forward if forward == backward else 0.5
-            wins[one], wins[other] = wins[one] + won, wins[other] + 1 - won
+        for one, other in pairs:
+            forward, backward = won.get((one, other), 0.5), 1 - won.get((other, one), 0.5)
+            share = forward if forward == backward else 0.5
+            wins[one], wins[other] = wins[one] + share, wins[other] + 1 - share
             for at in (one, other):
                 turned[at] += forward != backward
         others = max(1, len(answers) - 1)
-        rates, shares = ([value / others for value in sums] for sums in (wins, turned))
-        return rates, [{"judge_order_decides": share} for share in shares], _calls(verdicts)
+        return [sum_ / others for sum_ in wins], [{"judge_order_decides": sum_ / others} for sum_ in turned]
 
-    def _together(self, ask: Any, data: dict[str, Any], answers: Sequence[Any]) -> Any:
+    def _together(self, ask: Ask, answers: Sequence[Any]) -> Scores:
         low, high = self.config.scale
         order = list(range(len(answers)))
-        random.Random(digest_of([data, answers])).shuffle(order)
+        random.Random(digest_of(answers)).shuffle(order)
+
+        def read(verdict: Mapping[str, Any]) -> dict[int, float]:
+            return dict(zip(order, map(self._scaled, verdict["scores"]), strict=True))
+
         question = f"Score each of `answers` from {low:g} (worst) to {high:g} (best), compared with the others."
         form = f'"scores": [{len(answers)} NUMBERS, in the order of `answers`]'
-
-        def read(verdict: Mapping[str, Any]) -> list[float]:
-            scores = [self._scaled(one) for one in verdict["scores"]]
-            if len(scores) != len(answers):
-                raise ValueError(f"{len(scores)} scores for {len(answers)} answers")
-            return scores
-
-        (verdict,) = self._all([partial(ask, question, form, {**data, "answers": [answers[at] for at in order]}, read)])
-        scores = dict(zip(order, verdict.value, strict=True))
-        return [scores[at] for at in range(len(answers))], [{} for _ in answers], verdict.calls
-
-    def _score(self, verdict: Mapping[str, Any]) -> float:
-        return self._scaled(verdict["score"])
+        (scores,) = ask(question, form, read, [{"answers": [answers[at] for at in order]}])
+        return [scores[at] for at in range(len(answers))], [{}] * len(answers)
 
     def _scaled(self, score: Any) -> float:
         low, high = self.config.scale
@@ -215,37 +197,37 @@ class Judge:
             raise ValueError(f"the score {score!r:.60} is not between {low:g} and {high:g}")
         return (score - low) / (high - low)
 
-    def _all(self, requests: Sequence[Callable[[], Verdict]]) -> list[Verdict]:
+    def _all(self, requests: Sequence[Callable[[], Any]]) -> list[Any]:
         """Results of requests in parallel; after a failure the waiting ones are not sent."""
-        futures: list[Future[Verdict]] = [self._pool.submit(one) for one in requests]
+        futures: list[Future[Any]] = [self._pool.submit(one) for one in requests]
         try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                if future.done() and (error := future.exception()) is not None:
-                    raise error
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
             return [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()
 
-    def _ask(self, rubric: str, about: str, question: str, form: str, data: Any, read: Read[T]) -> Verdict:
+    def _ask(
+        self, rubric: str, about: str, calls: list[JudgeCall], question: str, form: str, read: Read, data: Any
+    ) -> Any:
+        """What `read` reads of the judge's verdict on `data`; adds what was paid for to `calls`."""
         content = MARKS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(data, ensure_ascii=False))
         check = digest_of([rubric, question, content])[:8]
         texts = {"rubric": rubric, "question": question, "form": f'{{"check": "{check}", {form}}}'}
         system = re.sub(r"\{(rubric|question|form)\}", lambda name: texts[name[1]], SYSTEM)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
-        calls: list[JudgeCall] = []
         fault: Exception | None = None
         for attempt in range(ATTEMPTS):
             answer = self._answer(messages, attempt, about, calls)
             try:
-                return Verdict(read(_verdict(answer, check)), tuple(calls))
+                return read(_verdict(answer, check))
             except (ValueError, LookupError, TypeError) as error:
                 fault = error
         raise JudgeFault(f"{self.config.model.name} gave no verdict in {ATTEMPTS} answers; the last one: {fault}")
 
     def _answer(self, messages: list[dict[str, Any]], attempt: int, about: str, calls: list[JudgeCall]) -> str:
-        """The text of an answer, from the record if it has one; adds what was paid for to `calls`."""
+        """The text of an answer, from the record if it has one."""
         model = self.config.model
         settings = [self._api.url, model.name, model.temperature, model.max_tokens, model.seed]
         digest = digest_of([*settings, messages, attempt])
@@ -255,9 +237,10 @@ class Judge:
         text = valid_text(str(answer.message.get("content") or ""))
         read, written = answer.prompt_tokens, answer.completion_tokens
         # Without counts the cost is not known, whatever the prices.
-        is_counted = read is not None and written is not None
-        calls.append(JudgeCall(model.name if is_counted else "", read or 0, written or 0))
-        cost = usage_of_judges(calls[-1:], self._prices).get("cost_usd")
+        name = "" if read is None or written is None else model.name
+        call = JudgeCall(name, read or 0, written or 0)
+        calls.append(call)
+        cost = usage_of_judges([call], self._prices).get(COST)
         line = {"digest": digest, "at": time.time(), "task": about, "model": model.name, "messages": messages}
         counts = {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
         self._log.write({**line, "answer": text, "is_cut": answer.is_cut, **counts})
@@ -280,10 +263,6 @@ class Judge:
         answer = messages[own[0] :]
         is_text = len(answer) == 1 and "tool_calls" not in answer[0]
         return messages[: own[0]], answer[0]["content"] if is_text else answer
-
-
-def _calls(verdicts: Sequence[Verdict]) -> list[JudgeCall]:
-    return [call for verdict in verdicts for call in verdict.calls]
 
 
 def _verdict(answer: str, check: str) -> Mapping[str, Any]:

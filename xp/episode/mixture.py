@@ -72,7 +72,7 @@ class EnvironmentMixture:
     def from_file(path: Path, environ: Mapping[str, str]) -> EnvironmentMixture:
         """Reads the control plane's `episode.json`, and the dialect that the stage resolved."""
         config = resolved(config_of(path, EpisodeConfig.from_json), path.parent)
-        log = JudgeLog(path.parent / JUDGE, path.parents[2].glob(f"attempt_*/*/{JUDGE}/*.jsonl"))
+        log = JudgeLog(path.parent / JUDGE, path.parent.parent.parent.glob(f"attempt_*/*/{JUDGE}/*.jsonl"))
         return EnvironmentMixture(config, environ, log)
 
     def episode(self, row: TaskName) -> Episode:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.envs.chat_api import Api
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import ChatEndpoint, Dialect, EpisodeConfig
 from xp.episode.judge import JUDGE, JudgeLog
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
@@ -175,7 +175,8 @@ class EvaluationRun:
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
         name = self._settings.model.key
         key = resolve([name])[name] if name else None
-        return Api(self._settings.model, self.entry.name, key, pause)
+        fields = self._settings.model.model_dump(exclude={"tools", "price_in", "price_out"})
+        return Api(ChatEndpoint(**fields | {"name": self.entry.name}), self.entry.name, key, pause)
 
     def _spend(self, usage: Mapping[str, Any]) -> str | None:
         self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
