@@ -19,9 +19,9 @@ from tests.unit.test_group import play, scored
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.config import EpisodeConfig, JudgeConfig, Scoring
-from xp.envs.judges import COST
+from xp.envs.judges import COST, JudgeFault
 from xp.episode.group import GroupScores
-from xp.episode.judge import Judge, JudgeFault, JudgeLog
+from xp.episode.judge import Judge, JudgeLog
 from xp.episode.mixture import without_judge_key
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -203,6 +203,7 @@ def test_a_judge_that_fails_makes_void_and_never_0(scoring: Scoring) -> None:
                 one.settle() for one in play(mix, *grouped.WINS * 4)
             ]  # fmt: skip
     assert {(one.status, one.reward) for one in outcomes} == {(EpisodeStatus.VOID, None)}
+    assert sum(one.judges.get(COST, 0.0) for one in outcomes) == pytest.approx(PRICE * len(server.requests))
     assert sum("judge: JudgeFault: stub gave no verdict" in str(one.void_reason) for one in outcomes) == 3
 
 
@@ -287,9 +288,9 @@ def test_a_judge_that_cannot_be_is_refused(word: str, reason: str) -> None:
 def test_a_rubric_may_be_a_column_of_the_task(server: ChatServer) -> None:
     own = config(server, Scoring.POINTWISE, rubric="column:rubric")
     with closing(Judge(own, {}, lambda task: {"rubric": f"of {task.id}"}, JudgeLog(), RULES.dialect)) as judge:
-        assert judge._rubric(TASK) == f"of {TASK.id}"
+        assert judge.rubric(TASK) == f"of {TASK.id}"
     with closing(Judge(own, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as judge, pytest.raises(JudgeFault):
-        judge._rubric(TASK)
+        judge.rubric(TASK)
 
 
 ROWS = (
@@ -331,6 +332,10 @@ def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(ChatServer(write=lambda _: {"content": "no"})) as server:
+        assert check(tmp_path, server, "groupwise", "--budget-usd", "0.01") == ExitCode.ENVIRONMENT
+        assert len(server.requests) == 6, "what failed rows cost counts: three requests of 0.003 each"
+        result = json.loads(capsys.readouterr().out)
+        assert (result["failed"], result["usage"][COST]) == (2, pytest.approx(6 * PRICE))
         assert check(tmp_path, server, "groupwise") == ExitCode.ENVIRONMENT
         (tmp_path / "rows.jsonl").write_text('{"prompt": "p", "answers": ["a"], "labels": [1, 2]}\n')
         command = ["judge", "check", str(tmp_path / "rows.jsonl"), "env=multiply"]

@@ -9,25 +9,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+
+from pydantic import BaseModel
 
 from xp.composition import compose
 from xp.envs.config import JudgeConfig, Scoring
-from xp.envs.judges import COST, total_usage
-from xp.episode.judge import COLUMN, JUDGE, Judge, JudgeLog
+from xp.envs.judges import COST, JudgeFault, total_usage
+from xp.episode.judge import JUDGE, Judge, JudgeLog, rubric_of
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import lines_of
 from xp.lib.text import counted
 from xp.planning.episode import episode_config, episode_environ
 
 
-class LabelledRow(NamedTuple):
-    """Answers to one task, with a person's labels: the larger the better."""
+class LabelledRow(BaseModel, extra="allow"):
+    """Answers to one task, with a person's labels: the larger the better; further fields may have its rubric."""
 
     prompt: str
     answers: list[str]
     labels: list[float]
-    rubric: str
 
 
 @dataclass(frozen=True)
@@ -78,35 +78,26 @@ def judge_command(args: Namespace) -> int:
     return ExitCode.OK if result.rows else ExitCode.ENVIRONMENT
 
 
-def labelled_rows(file: Path, config: JudgeConfig) -> list[LabelledRow]:
-    """Reads the rows; raises XpError that names the first illegal one."""
-    least, column = 1 if config.scoring is Scoring.POINTWISE else 2, config.rubric.removeprefix(COLUMN)
+def labelled_rows(file: Path, config: JudgeConfig) -> list[tuple[LabelledRow, str]]:
+    """The rows, each with its rubric; raises XpError that names the first illegal one."""
+    least = 1 if config.scoring is Scoring.POINTWISE else 2
     rows = []
     for number, line in enumerate(lines_of(file, ExitCode.CONFIG), start=1):
-        if not line.strip():
-            continue
         try:
-            row = json.loads(line)
-            rubric = row[column] if config.rubric.startswith(COLUMN) else config.rubric
-            one = LabelledRow(row["prompt"], row["answers"], [float(label) for label in row["labels"]], rubric)
-            is_legal = len(one.answers) == len(one.labels) >= least and all(isinstance(a, str) for a in one.answers)
-            if not is_legal or not isinstance(rubric, str):
+            row = LabelledRow.model_validate_json(line)
+            if not len(row.answers) == len(row.labels) >= least:
                 raise ValueError
-        except (ValueError, LookupError, TypeError):
+            rows.append((row, rubric_of(config.rubric, row.model_extra or {})))
+        except (ValueError, JudgeFault) as error:
             expected = (
                 f"{{prompt: text, answers: [{least} or more texts], labels: [a number for each, larger is better]}}"
             )
-            more = f", and {column}: its rubric" if config.rubric.startswith(COLUMN) else ""
-            raise XpError(
-                f"{file}:{number}: expected {expected}{more}, got {line.decode(errors='replace')!r:.120}"
-            ) from None
-        rows.append(one)
-    if not rows:
-        raise XpError(f"{file} has no rows")
+            reason = f" ({error})" if isinstance(error, JudgeFault) else ""
+            raise XpError(f"{file}:{number}: expected {expected}, got {line[:100]!r}{reason}") from None
     return rows
 
 
-def measured(judge: Judge, rows: Sequence[LabelledRow], budget_usd: float | None) -> Agreement:
+def measured(judge: Judge, rows: Sequence[tuple[LabelledRow, str]], budget_usd: float | None) -> Agreement:
     """Scores the rows in order, and stops when the budget is spent.
 
     Pairs are those of one row; a pointwise judge, whose scores do not depend on the row, is measured on all pairs.
@@ -115,16 +106,17 @@ def measured(judge: Judge, rows: Sequence[LabelledRow], budget_usd: float | None
     groups: list[list[tuple[float, float]]] = []
     turned: list[float] = []
     failed, stopped = 0, None
-    for number, row in enumerate(rows, start=1):
+    for number, (row, rubric) in enumerate(rows, start=1):
+        if budget_usd is not None and usage and COST not in usage:
+            raise XpError("the endpoint counts no tokens (`usage`), so that no budget can be kept")
         if budget_usd is not None and usage.get(COST, 0.0) >= budget_usd:
             stopped = f"--budget-usd {budget_usd:g} is spent ({usage[COST]:.4f})"
             break
         try:
-            scores = judge.score_answers(row.prompt, row.answers, row.rubric, f"labelled row {number}")
-        except Exception as error:
-            if isinstance(error, XpError) and error.code is ExitCode.SECRET:
-                raise
-            print(f"row {number}: {type(error).__name__}: {error}", file=sys.stderr)
+            scores = judge.score_answers(row.prompt, row.answers, rubric, f"labelled row {number}")
+        except JudgeFault as fault:
+            print(f"row {number}: {fault}", file=sys.stderr)
+            usage = total_usage([usage, fault.usage])
             failed += 1
             continue
         usage = total_usage([usage, scores.judges])

@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.envs.base import GroupScorer, Message, Provider, Task
 from xp.envs.config import Dialect, EnvConfig, Scoring
-from xp.envs.judges import total_usage
+from xp.envs.judges import JudgeFault, total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
 from xp.episode.rewards import check_bound
@@ -84,8 +84,17 @@ class GroupRule:
                 ]
             except Exception as error:
                 reason = valid_text(f"{source.name}: {type(error).__name__}: {error}")
+                used = error.usage if isinstance(error, JudgeFault) else {}
+                share = {name: value / len(episodes) for name, value in used.items()}
                 return [
-                    replace(one.outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason) for one in episodes
+                    replace(
+                        one.outcome,
+                        status=EpisodeStatus.VOID,
+                        reward=None,
+                        void_reason=reason,
+                        judges=total_usage([one.outcome.judges, share]),
+                    )
+                    for one in episodes
                 ]
             episodes = [replace(one, outcome=outcome) for one, outcome in zip(episodes, outcomes, strict=True)]
         return [one.outcome for one in episodes]

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, Task
-from xp.envs.chat_api import Api
+from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.config import Dialect, JudgeConfig, Scoring
-from xp.envs.judges import COST, JudgeCall, usage_of_judges
+from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.errors import ExitCode, XpError
@@ -54,10 +54,6 @@ Ask = Callable[[str, str, Read, Sequence[Mapping[str, Any]]], list[Any]]
 """From a question, the form of its verdict, its reader and the data of each request to what was read."""
 Scores = tuple[list[float], list[dict[str, float]]]
 """Scores between 0 and 1, and further numbers of each answer."""
-
-
-class JudgeFault(EnvFault):
-    """The judge gave no verdict; what it should have scored is void."""
 
 
 class JudgeLog:
@@ -125,9 +121,9 @@ class Judge:
         self._pool = ThreadPoolExecutor(config.model.concurrency, thread_name_prefix="xp-judge")
 
     def score(self, task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
-        """Scores between 0 and 1, index-aligned; raises JudgeFault, or an error of the endpoint."""
+        """Scores between 0 and 1, index-aligned; raises JudgeFault, also if the endpoint does not answer."""
         parts = [self._parts(episode) for episode in episodes]
-        return self.score_answers(parts[0][0], [answer for _, answer in parts], self._rubric(task), task.id)
+        return self.score_answers(parts[0][0], [answer for _, answer in parts], self.rubric(task), task.id)
 
     def score_answers(self, opening: Any, answers: Sequence[Any], rubric: str, about: str) -> GroupScores:
         """The same for answers to a conversation.
@@ -145,9 +141,16 @@ class Judge:
             return self._all([partial(self._ask, rubric, about, calls, question, form, read, one) for one in data])
 
         ways = {Scoring.POINTWISE: self._alone, Scoring.PAIRWISE: self._compared, Scoring.GROUPWISE: self._together}
-        values, entries = ways[self.config.scoring](ask, answers)
+        try:
+            values, entries = ways[self.config.scoring](ask, answers)
+        except (EnvFault, XpError, TooLong, DialogueFails) as error:
+            raise JudgeFault(str(error), usage_of_judges(calls, self._prices)) from error
         merged = [{"judge": value, **more} for value, more in zip(values, entries, strict=True)]
         return GroupScores(values, merged, usage_of_judges(calls, self._prices))
+
+    def rubric(self, task: Task) -> str:
+        """The rubric of a task; raises JudgeFault if its description lacks it, or EnvFault if there is none."""
+        return rubric_of(self.config.rubric, self._describe(task) if self.config.rubric.startswith(COLUMN) else {})
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -207,6 +210,7 @@ class Judge:
         finally:
             for future in futures:
                 future.cancel()
+            wait(futures)  # those in flight are paid for
 
     def _ask(
         self, rubric: str, about: str, calls: list[JudgeCall], question: str, form: str, read: Read, data: Any
@@ -246,15 +250,6 @@ class Judge:
         self._log.write({**line, "answer": text, "is_cut": answer.is_cut, **counts})
         return text
 
-    def _rubric(self, task: Task) -> str:
-        if not self.config.rubric.startswith(COLUMN):
-            return self.config.rubric
-        name = self.config.rubric.removeprefix(COLUMN)
-        text = self._describe(task).get(name)
-        if not isinstance(text, str) or not text.strip():
-            raise JudgeFault(f"env.judge.rubric: the column {name} of task {task.id} is {text!r:.60}; expected a text")
-        return text
-
     def _parts(self, episode: GroupEpisode) -> tuple[list[Message], Any]:
         """The conversation that the model was given, and its answer: the text of its only turn, or the dialogue."""
         messages = dialogue(episode, self._dialect)
@@ -263,6 +258,16 @@ class Judge:
         answer = messages[own[0] :]
         is_text = len(answer) == 1 and "tool_calls" not in answer[0]
         return messages[: own[0]], answer[0]["content"] if is_text else answer
+
+
+def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:
+    """The text of a rubric, which may be in a column of the task's row; raises JudgeFault if it is not there."""
+    if not rubric.startswith(COLUMN):
+        return rubric
+    text = row.get(rubric.removeprefix(COLUMN))
+    if not isinstance(text, str) or not text.strip():
+        raise JudgeFault(f"env.judge.rubric={rubric}: that column of the task is {text!r:.60}; expected a text")
+    return text
 
 
 def _verdict(answer: str, check: str) -> Mapping[str, Any]:
