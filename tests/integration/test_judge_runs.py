@@ -51,7 +51,10 @@ def test_an_evaluation_is_judged_recorded_and_stopped_by_the_cost_of_its_judge(o
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_a_pairwise_judge_teaches_a_preference_that_no_reward_states(tmp_path: Path) -> None:
+def test_a_pairwise_judge_teaches_a_preference_that_no_reward_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text("def nothing(outcome):\n    return 0.0\n")
     with serving(ChatServer(write=by(brevity))) as server:
         sizes = (

@@ -232,6 +232,14 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(tmp_pa
     assert len(server.requests) == 6
 
 
+def test_a_record_is_not_written_through_a_link(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "judge").symlink_to("elsewhere")
+    with pytest.raises(JudgeFault, match="is a link, which xp does not write through"):
+        judged(server, Scoring.POINTWISE, "a", log=JudgeLog(tmp_path / "judge"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> None:
     own = config(server, Scoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}

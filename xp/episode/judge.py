@@ -78,6 +78,8 @@ class JudgeLog:
             self._known[line["digest"]] = line
             if self._directory is None:
                 return
+            if self._directory.is_symlink():
+                raise XpError(f"{self._directory} is a link, which xp does not write through", ExitCode.RUN_DIR)
             self._directory.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             file = self._directory / f"{os.uname().nodename}-{os.getpid()}.jsonl"
