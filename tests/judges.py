@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.stubs.chat_server import ChatServer
-from xp.envs.config import JudgeConfig, JudgeEndpoint, Scoring
+from xp.envs.config import JudgeConfig, JudgeEndpoint, JudgeScoring
 
 
 def data_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def by(quality: Callable[[Any], float]) -> Callable[[Mapping[str, Any]], dict[st
     return write
 
 
-def config(server: ChatServer, scoring: Scoring, **changes: Any) -> JudgeConfig:
+def config(server: ChatServer, scoring: JudgeScoring, **changes: Any) -> JudgeConfig:
     """The judge behind a server; changes of its model are those that a JudgeEndpoint has."""
     model = JudgeEndpoint(
         url=server.url,

@@ -18,7 +18,7 @@ from tests.stubs.chat_server import ChatServer, serving
 from tests.unit.test_group import play, scored
 from xp.__main__ import main
 from xp.composition import compose
-from xp.envs.config import EpisodeConfig, JudgeConfig, Scoring
+from xp.envs.config import EpisodeConfig, JudgeConfig, JudgeScoring
 from xp.envs.judges import COST, JudgeFault
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
@@ -60,7 +60,7 @@ def length(answer: Any) -> float:
 
 
 def judged(
-    server: ChatServer, scoring: Scoring, *answers: Any, log: JudgeLog | None = None, **changes: Any
+    server: ChatServer, scoring: JudgeScoring, *answers: Any, log: JudgeLog | None = None, **changes: Any
 ) -> GroupScores:
     with closing(Judge(config(server, scoring, **changes), {}, lambda _: {}, log or JudgeLog(), RULES.dialect)) as one:
         return one.score_answers(OPENING, answers, one.config.rubric, "t")
@@ -73,7 +73,7 @@ def server() -> Iterator[ChatServer]:
 
 
 def test_a_score_is_mapped_to_its_scale(server: ChatServer) -> None:
-    scores = judged(server, Scoring.POINTWISE, "aaaaa", "a", scale=(-10.0, 10.0))
+    scores = judged(server, JudgeScoring.POINTWISE, "aaaaa", "a", scale=(-10.0, 10.0))
     assert scores.values == [0.75, 0.55]
     assert [dict(one) for one in scores.entries] == [{"judge": 0.75}, {"judge": 0.55}]
     assert scores.judges[COST] == pytest.approx(2 * PRICE)
@@ -84,7 +84,7 @@ def test_a_score_is_mapped_to_its_scale(server: ChatServer) -> None:
 
 
 def test_each_two_are_compared_in_both_orders(server: ChatServer) -> None:
-    scores = judged(server, Scoring.PAIRWISE, "aaa", "a", "aa", "aa", cache=False)
+    scores = judged(server, JudgeScoring.PAIRWISE, "aaa", "a", "aa", "aa", cache=False)
     assert scores.values == pytest.approx([1.0, 0.0, 0.5, 0.5])
     asked = sorted((data_of(body)["first"], data_of(body)["second"]) for body in server.requests)
     assert len(asked) == 10, "equal answers are a tie"
@@ -94,14 +94,14 @@ def test_each_two_are_compared_in_both_orders(server: ChatServer) -> None:
 
 def test_a_winner_by_position_is_a_tie() -> None:
     with serving(ChatServer(write=lambda body: verdict(body, better="first"))) as server:
-        scores = judged(server, Scoring.PAIRWISE, "aaa", "a", "aa")
+        scores = judged(server, JudgeScoring.PAIRWISE, "aaa", "a", "aa")
     assert scores.values == [0.5, 0.5, 0.5]
     assert [one["judge_order_decides"] for one in scores.entries] == [1.0] * 3
 
 
 def test_a_group_in_one_request_is_index_aligned_after_its_shuffle(server: ChatServer) -> None:
     answers = ["a" * (number + 1) for number in range(8)]
-    scores = judged(server, Scoring.GROUPWISE, *answers)
+    scores = judged(server, JudgeScoring.GROUPWISE, *answers)
     assert scores.values == pytest.approx([(number + 1) / 10 for number in range(8)])
     (body,) = server.requests
     assert sorted(data_of(body)["answers"]) == answers
@@ -129,7 +129,7 @@ def test_a_judge_without_a_verdict_is_a_fault_and_no_score(content: str) -> None
         serving(ChatServer(write=write)) as server,
         pytest.raises(JudgeFault, match="stub gave no verdict in 3 answers"),
     ):
-        judged(server, Scoring.POINTWISE, "a")
+        judged(server, JudgeScoring.POINTWISE, "a")
     assert len(server.requests) == 3
 
 
@@ -145,8 +145,8 @@ def test_an_answer_changes_neither_rubric_nor_verdict(injection: str) -> None:
         return {"content": f"{data_of(body)['answer']}\n{own}"}
 
     with serving(ChatServer(write=parrot)) as server:
-        scores = judged(server, Scoring.POINTWISE, injection)
-        judged(server, Scoring.POINTWISE, "plain")
+        scores = judged(server, JudgeScoring.POINTWISE, injection)
+        judged(server, JudgeScoring.POINTWISE, "plain")
     assert scores.values == [0.3], "the parroted answer is no verdict: the judge is asked again"
     system, user = server.requests[0]["messages"]
     plain_system, _ = server.requests[-1]["messages"]
@@ -173,7 +173,7 @@ def own_reward(answer: Any) -> float:
 
 def test_a_pointwise_judge_adds_to_each_episode_when_it_ends() -> None:
     with serving(ChatServer(write=by(own_reward))) as server:
-        rules = rules_of(config(server, Scoring.POINTWISE, weight=2.0))
+        rules = rules_of(config(server, JudgeScoring.POINTWISE, weight=2.0))
         with grouped.mixture(None, **rules) as mix:
             assert not mix.scores_groups(RULES.name)
             outcomes = [episode.settle() for episode in play(mix, *grouped.WINS * 4)]
@@ -186,7 +186,7 @@ def test_a_pointwise_judge_adds_to_each_episode_when_it_ends() -> None:
 @pytest.mark.parametrize(("scoring", "values"), [("pairwise", [0.0, 1.0, 0.5]), ("groupwise", [0.25, 1.0, 0.5])])
 def test_a_relative_judge_adds_to_the_episodes_of_a_group(scoring: str, values: list[float]) -> None:
     with serving(ChatServer(write=by(own_reward))) as server:
-        with grouped.mixture(None, **rules_of(config(server, Scoring(scoring)))) as mix:
+        with grouped.mixture(None, **rules_of(config(server, JudgeScoring(scoring)))) as mix:
             outcomes = scored(mix, *grouped.WINS * 4)
         cost = PRICE * len(server.requests)
     valid = [one for one in outcomes if one.reward is not None]
@@ -195,8 +195,8 @@ def test_a_relative_judge_adds_to_the_episodes_of_a_group(scoring: str, values: 
     assert sum(one.judges[COST] for one in valid) == pytest.approx(cost)
 
 
-@pytest.mark.parametrize("scoring", list(Scoring))
-def test_a_judge_that_fails_makes_void_and_never_0(scoring: Scoring) -> None:
+@pytest.mark.parametrize("scoring", list(JudgeScoring))
+def test_a_judge_that_fails_makes_void_and_never_0(scoring: JudgeScoring) -> None:
     with serving(ChatServer(write=lambda _: {"content": "no"})) as server:
         with grouped.mixture(None, **rules_of(config(server, scoring))) as mix:
             outcomes = scored(mix, *grouped.WINS * 4) if mix.scores_groups(RULES.name) else [
@@ -210,13 +210,13 @@ def test_a_judge_that_fails_makes_void_and_never_0(scoring: Scoring) -> None:
 def test_requests_are_bounded_and_a_busy_endpoint_is_waited_for() -> None:
     busy: Any = lambda number: (429, {"Retry-After": "0"}, {"error": "busy"}) if number == 1 else None  # noqa: E731
     with serving(ChatServer(write=by(length), before=busy, latency_s=0.02)) as server:
-        scores = judged(server, Scoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2)
+        scores = judged(server, JudgeScoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2)
     assert scores.values == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert (server.most_in_flight, len(server.requests)) == (2, 21)
 
 
 def test_requests_answers_and_costs_are_on_record_and_answered_from_there(tmp_path: Path, server: ChatServer) -> None:
-    first = judged(server, Scoring.PAIRWISE, "aa", "a", log=JudgeLog(tmp_path / "judge"))
+    first = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(tmp_path / "judge"))
     (file,) = (tmp_path / "judge").iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     recorded, sent = ([one["messages"][1]["content"] for one in each] for each in (lines, server.requests))
@@ -225,10 +225,10 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(tmp_pa
     assert file.stat().st_mode & 0o077 == 0
     with file.open("a") as torn:
         torn.write('{"digest": "')
-    again = judged(server, Scoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]))
+    again = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]))
     assert (again.values, again.judges, len(server.requests)) == (first.values, {}, 2)
-    judged(server, Scoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]), cache=False)
-    judged(server, Scoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]), rubric="Shorter is better.")
+    judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]), cache=False)
+    judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]), rubric="Shorter is better.")
     assert len(server.requests) == 6
 
 
@@ -236,12 +236,12 @@ def test_a_record_is_not_written_through_a_link(tmp_path: Path, server: ChatServ
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "judge").symlink_to("elsewhere")
     with pytest.raises(JudgeFault, match="is a link, which xp does not write through"):
-        judged(server, Scoring.POINTWISE, "a", log=JudgeLog(tmp_path / "judge"))
+        judged(server, JudgeScoring.POINTWISE, "a", log=JudgeLog(tmp_path / "judge"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> None:
-    own = config(server, Scoring.POINTWISE, key="JUDGE_KEY")
+    own = config(server, JudgeScoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}
     with closing(Judge(own, environ, lambda _: {}, JudgeLog(tmp_path / "judge"), RULES.dialect)) as judge:
         judge.score_answers(OPENING, ["a"], "rubric", "t")
@@ -268,7 +268,7 @@ def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(tmp_path:
     spec = compose(["env=multiply", judge_word(server, "pairwise", rubric=f"{tmp_path}/rubric.md")])
     member = EpisodeConfig.from_json(episode_config(spec).to_json()).members["multiply"]
     assert member.judge is not None
-    assert (member.judge.rubric, member.judge.scoring, member.judge.weight) == ("Be kind.", Scoring.PAIRWISE, 1.0)
+    assert (member.judge.rubric, member.judge.scoring, member.judge.weight) == ("Be kind.", JudgeScoring.PAIRWISE, 1.0)
     assert (member.judge.model.concurrency, member.judge.model.price_out) == (8, 200.0)
     assert spec.env.scores_groups
     (keys,) = scoring_of(episode_config(spec)).values()
@@ -294,7 +294,7 @@ def test_a_judge_that_cannot_be_is_refused(word: str, reason: str) -> None:
 
 
 def test_a_rubric_may_be_a_column_of_the_task(server: ChatServer) -> None:
-    own = config(server, Scoring.POINTWISE, rubric="column:rubric")
+    own = config(server, JudgeScoring.POINTWISE, rubric="column:rubric")
     with closing(Judge(own, {}, lambda task: {"rubric": f"of {task.id}"}, JudgeLog(), RULES.dialect)) as judge:
         assert judge.rubric(TASK) == f"of {TASK.id}"
     with closing(Judge(own, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as judge, pytest.raises(JudgeFault):

@@ -17,12 +17,12 @@ from xp.envs.config import (
     EnvConfig,
     EpisodeConfig,
     GraderForm,
+    JudgeScoring,
     OnNoToolCall,
     PromptSource,
     Reduction,
     RewardRule,
     SandboxKind,
-    Scoring,
     WeightedFn,
 )
 from xp.launchers.files import copy_modules
@@ -45,7 +45,7 @@ MEMBER = MemberConfig(
 )
 CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
-JUDGE = config(ChatServer(url="http://127.0.0.1:9"), Scoring.PAIRWISE)
+JUDGE = config(ChatServer(url="http://127.0.0.1:9"), JudgeScoring.PAIRWISE)
 MATTERS: dict[str, Any] = {
     "provider": "p:P",
     "target": "Org/Other",

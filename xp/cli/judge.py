@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from xp.composition import compose
-from xp.envs.config import JudgeConfig, Scoring
+from xp.envs.config import JudgeConfig, JudgeScoring
 from xp.envs.judges import COST, JudgeFault, total_usage
 from xp.episode.judge import JUDGE, Judge, JudgeLog, rubric_of
 from xp.errors import ExitCode, XpError
@@ -80,7 +80,7 @@ def judge_command(args: Namespace) -> int:
 
 def labelled_rows(file: Path, config: JudgeConfig) -> list[tuple[LabelledRow, str]]:
     """The rows, each with its rubric; raises XpError that names the first illegal one."""
-    least = 1 if config.scoring is Scoring.POINTWISE else 2
+    least = 1 if config.scoring is JudgeScoring.POINTWISE else 2
     rows = []
     for number, line in enumerate(lines_of(file, ExitCode.CONFIG), start=1):
         try:
@@ -122,7 +122,7 @@ def measured(judge: Judge, rows: Sequence[tuple[LabelledRow, str]], budget_usd: 
         usage = total_usage([usage, scores.judges])
         groups.append(list(zip(row.labels, scores.values, strict=True)))
         turned += [one["judge_order_decides"] for one in scores.entries if "judge_order_decides" in one]
-    if judge.config.scoring is Scoring.POINTWISE:
+    if judge.config.scoring is JudgeScoring.POINTWISE:
         groups = [[one for group in groups for one in group]]
     verdicts = [
         0.5 if score == other_score else float((score > other_score) == (label > other_label))
@@ -146,7 +146,7 @@ def _show(name: str, config: JudgeConfig, result: Agreement, group_size: int) ->
     read, written = (result.usage.get(key, 0.0) for key in ("prompt_tokens", "completion_tokens"))
     cost = f", {result.usage[COST]:.4f} US dollars" if COST in result.usage else ", price unknown" * bool(read)
     print(f"tokens: {read:,.0f} read, {written:,.0f} written{cost}")
-    if config.scoring is Scoring.PAIRWISE:
+    if config.scoring is JudgeScoring.PAIRWISE:
         print(
             f"a group of {group_size} needs {group_size * (group_size - 1)} requests: every two answers in both orders"
         )

@@ -70,7 +70,7 @@ class GraderForm(StrEnum):
     """TRL's `(prompts, completions, **columns)`, which returns a list."""
 
 
-class Scoring(StrEnum):
+class JudgeScoring(StrEnum):
     """What a judge gets in one request."""
 
     POINTWISE = "pointwise"
@@ -188,7 +188,7 @@ class JudgeConfig:
     rubric: str
     """Its text, or `column:NAME` of the task's description."""
     model: JudgeEndpoint
-    scoring: Scoring
+    scoring: JudgeScoring
     scale: tuple[float, float]
     weight: float
     """Factor of its score between 0 and 1, which is added to the reward."""

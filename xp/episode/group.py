@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xp.envs.base import GroupScorer, Message, Provider, Task
-from xp.envs.config import Dialect, EnvConfig, Scoring
+from xp.envs.config import Dialect, EnvConfig, JudgeScoring
 from xp.envs.judges import JudgeFault, total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
@@ -134,7 +134,7 @@ def group_rules(
     """
     sources: list[GroupSource] = []
     alone = None
-    if judge is not None and config.judge is not None and config.judge.scoring is Scoring.POINTWISE:
+    if judge is not None and config.judge is not None and config.judge.scoring is JudgeScoring.POINTWISE:
         alone, judge = GroupRule(config, [judge], least=1), None
     if config.group_score_weight is not None:
         sources.append(_of_environment(config, provider))

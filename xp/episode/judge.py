@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, Task
 from xp.envs.chat_api import Api, DialogueFails, TooLong
-from xp.envs.config import Dialect, JudgeConfig, Scoring
+from xp.envs.config import Dialect, JudgeConfig, JudgeScoring
 from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
@@ -142,7 +142,11 @@ class Judge:
             data = [{"task": opening, **part} for part in parts]
             return self._all([partial(self._ask, rubric, about, calls, question, form, read, one) for one in data])
 
-        ways = {Scoring.POINTWISE: self._alone, Scoring.PAIRWISE: self._compared, Scoring.GROUPWISE: self._together}
+        ways = {
+            JudgeScoring.POINTWISE: self._alone,
+            JudgeScoring.PAIRWISE: self._compared,
+            JudgeScoring.GROUPWISE: self._together,
+        }
         try:
             values, entries = ways[self.config.scoring](ask, answers)
         except (EnvFault, XpError, TooLong, DialogueFails) as error:

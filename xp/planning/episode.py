@@ -129,10 +129,12 @@ def named_code(spec: RunSpec) -> list[str]:
     programs += [("image of an environment", one.image) for one in members]
     tasks = [one.target for one in members if one.provider == "inspect" and one.target is not None]
     folders = [one.target for one in members if one.provider == "harbor" and one.target is not None]
+    judges = [one.judge.model for one in members if one.judge is not None]
     return [
         *([f"would import modules: {', '.join(modules)}"] if modules else []),
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
+        *(f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}" for one in judges),
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(
             f"would pass this to the trainer, which may import it: backend.overrides.{key}={value}"

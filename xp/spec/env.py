@@ -10,17 +10,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from xp.envs.config import (
     GraderForm,
+    JudgeScoring,
     OnMalformedCall,
     OnNoToolCall,
     PromptSource,
     Reduction,
     SandboxKind,
-    Scoring,
     ToolCallsPerTurn,
 )
 from xp.errors import nearest
 from xp.plugins import Kind
-from xp.spec.judge import Judge, with_defaults
+from xp.spec.judge import JudgeSpec, with_defaults
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
@@ -187,7 +187,7 @@ class EnvMember(Section):
     """Function of your own from the settled episodes of one task in a step to a number or a dictionary for each."""
     group_score_weight: Number | None
     """provider openreward: factor of the environment's own scores of a group (`score_group`), added to the rewards."""
-    judge: Annotated[Judge | None, BeforeValidator(with_defaults)]
+    judge: Annotated[JudgeSpec | None, BeforeValidator(with_defaults)]
     """A model that scores episodes by a rubric, alone or compared with those of their group; its score is added."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
@@ -208,7 +208,7 @@ class EnvMember(Section):
     @property
     def scores_groups(self) -> bool:
         """Returns whether an episode's reward is known only when its group has ended."""
-        is_compared = self.judge is not None and self.judge.scoring is not Scoring.POINTWISE
+        is_compared = self.judge is not None and self.judge.scoring is not JudgeScoring.POINTWISE
         return is_compared or self.group_reward_fn is not None or self.group_score_weight is not None
 
     @field_validator("provider", mode="after")

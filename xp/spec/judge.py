@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from xp.envs.config import Scoring
+from xp.envs.config import JudgeScoring
 from xp.hardware import TABLE
 from xp.secrets.shapes import SHAPE
 from xp.spec.section import Count, EnvVarName, NotNegative, Number, Seconds, Section, check_plain_url
@@ -83,13 +83,13 @@ def _rubric(text: Any) -> Any:
         raise ValueError(f"the file cannot be read: {error}") from None
 
 
-class Judge(Section):
+class JudgeSpec(Section):
     """A model that scores episodes by a rubric, beside the environment's own reward."""
 
     rubric: Annotated[str, BeforeValidator(_rubric), Field(min_length=1, max_length=100_000)]
     """Its text; a file with it (/dir/rubric.md, ./rubric.txt); or `column:NAME` of the task's own description."""
     model: JudgeModel
-    scoring: Annotated[Scoring, Field(strict=False)]
+    scoring: Annotated[JudgeScoring, Field(strict=False)]
     scale: Annotated[tuple[Number, Number], Field(strict=False)]
     """Worst and best number that the judge gives; they become 0 and 1."""
     weight: Number
@@ -98,7 +98,7 @@ class Judge(Section):
     """Whether equal requests of a run or an evaluation are answered from its record."""
 
     @model_validator(mode="after")
-    def _rising(self) -> Judge:
+    def _rising(self) -> JudgeSpec:
         if self.scale[0] >= self.scale[1]:
             raise ValueError(f"scale is {list(self.scale)}; the first number is the worst, and must be smaller")
         return self
