@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import grouped
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
@@ -153,6 +154,9 @@ class FakeMix:
         answer = hint if self._rules.provider == "local" else None
         self.episodes.append(Episode(task, lambda: FakeSession(grade, answer), self._rules))
         return self.episodes[-1]
+
+    def scores_groups(self, env: str) -> bool:  # noqa: ARG002
+        return False
 
     def max_sessions(self) -> int:
         return 8
@@ -353,6 +357,33 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
         assert list(record.messages[:1]) == list(rollout.episode.opening)
         if rollout.outcome.status is not EpisodeStatus.VOID:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
+
+
+@pytest.mark.parametrize("function", ["ranked", "broken"])
+@pytest.mark.parametrize("places", [4, 1])
+def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
+    from xp.engines.config import EngineSampling
+    from xp.engines.play import play_each
+    from xp.engines.transformers_engine import TransformersEngine
+
+    tokenizer, _ = tokenizer_and_model()
+    chat = ChatTokens(tokenizer)
+    model: Any = ScriptedModel(_conversation(Script("wins", grouped.WINS)), len(tokenizer))
+    sampling = EngineSampling(400, 200, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    numbered = [(ROW, number) for number in range(len(grouped.OWN))] * 2
+
+    def engine(opening: Any) -> TransformersEngine:
+        return TransformersEngine(model, opening, chat.end_ids, sampling, "1")
+
+    with grouped.mixture(function) as mix:
+        rollouts = list(play_each(engine, chat, numbered, mix, places=places, group_size=len(grouped.OWN)))
+    for group in (rollouts[:4], rollouts[4:]):
+        outcomes = [rollout.outcome for rollout in group]
+        assert outcomes == [rollout.record.trajectory("r", "train", 0).outcome for rollout in group]
+        if function == "ranked":
+            grouped.check_group(outcomes, [rollout.record.played().outcome.reward for rollout in group])
+        else:
+            grouped.check_void_group(outcomes)
 
 
 def test_the_scripts_reach_every_status() -> None:

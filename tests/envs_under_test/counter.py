@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from openreward.environments import Environment, TextBlock, ToolOutput, terminal, tool
+from openreward.chat_backends import ChatBackend, ChatCompletion
+from openreward.environments import Environment, GroupCandidate, TextBlock, ToolOutput, terminal, tool
+from openreward.environments.utils import run_user_callable
+from openreward.judging import PairwiseJudge, rank_group
 from pydantic import BaseModel
 
 from tests.ors_server import LOG_VARIABLE
@@ -215,3 +218,54 @@ class Deployed(Environment):
     def say(self) -> ToolOutput:
         """Say it."""
         return said("said", reward=1.0, finished=True)
+
+
+class PrefersLonger(ChatBackend):
+    """A judge that prefers the longer of two candidates, whatever their order; gives no verdict on `no verdict`."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    async def create(self, *, messages: Any, **_: Any) -> ChatCompletion:
+        self._note("compared")
+        text = "".join(part["text"] for part in messages[1]["content"])
+        first, second = (text.partition(f"<candidate_{one}>")[2].partition("</")[0] for one in "ab")
+        winner = "tie" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
+        verdict = "no verdict" if "no verdict" in text else f'{{"winner": "{winner}"}}'
+        return ChatCompletion(text=verdict)
+
+
+class Debate(Noted):
+    """Scores a group by openreward's own pairwise tournament, in both orders."""
+
+    def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        self.note("init")
+
+    def teardown(self) -> None:
+        self.note("teardown")
+
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
+        return [{"about": split}]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text="Argue.")]
+
+    @tool
+    def argue(self, params: Guess) -> ToolOutput:
+        """Hand in an argument."""
+        return said(params.value, 0.5, True)
+
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[float]:
+        for one in candidates:
+            calls = [block for message in one.messages for block in message.blocks if block.type == "tool_call"]
+            results = [block for message in one.messages for block in message.blocks if block.type == "tool_result"]
+            assert [block.id for block in calls] == [block.tool_call_id for block in results]
+        judge = PairwiseJudge(model="stub", backend=PrefersLonger(self.note), both_orders=True)
+        context = await run_user_callable(self.get_messages)
+        return await rank_group([one.messages for one in candidates], judge, context=context)

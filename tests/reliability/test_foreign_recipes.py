@@ -90,9 +90,23 @@ def test_plan_says_which_image_a_run_would_start(place: Path, settings: tuple[st
         (("env=openreward", "env.serve=elsewhere.envs:Env", "env.python={place}/python"), "modules: elsewhere"),
         (("env=verifiers", "env.target=owner/their-pack", "env.python={place}/python"), "modules: their_pack"),
         (("env=verifiers", "env.target=owner/their-pack"), "modules: their_pack"),
+        (
+            ("env=multiply", "env.judge={{rubric: r, model: {{url: 'https://theirs.example', name: m, key: MY_KEY}}}}"),
+            "would send tasks, answers and MY_KEY to the judge at https://theirs.example",
+        ),
+        (("env=multiply", "env.group_reward_fn=theirs.envs:one"), "modules: theirs"),
         (("env=harbor", "env.target={place}/tasks", "env.sandbox=none"), "would run the programs of the tasks in: "),
     ],
-    ids=["inspect-file", "inspect-package", "serve-elsewhere", "verifiers-elsewhere", "verifiers", "harbor"],
+    ids=[
+        "inspect-file",
+        "inspect-package",
+        "serve-elsewhere",
+        "verifiers-elsewhere",
+        "verifiers",
+        "judge",
+        "group",
+        "harbor",
+    ],
 )
 def test_plan_says_which_code_another_python_or_a_task_would_run(
     place: Path, settings: tuple[str, ...], line: str

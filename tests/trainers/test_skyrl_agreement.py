@@ -9,9 +9,11 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests import grouped
 from tests.contracts.test_agreement import ROW, SCRIPTS, STOP, FakeMix, Played, Script, bare, dialogue, resettled
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
+from xp.backends.skyrl.worker.generator import VOID
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 
@@ -43,3 +45,18 @@ def test_a_trajectory_keeps_the_prompt_where_the_run_keeps_prompts(keep: bool) -
     (one,) = play(ScriptedClient(SCRIPTS[0].texts), mix, [ROW], config).plays
     rendered = ChatTokens(tokenizer_and_model()[0], config.common.chat).rendered(ROW.messages, ROW.tools)
     assert one.record.trajectory("r", "train", 0).prompt == (rendered if keep else None)
+
+
+@pytest.mark.parametrize("function", ["ranked", "broken"])
+def test_a_groups_rewards_reach_skyrls_samples(function: str) -> None:
+    with grouped.mixture(function) as mix:
+        batch = play(ScriptedClient(grouped.WINS), mix, [ROW], ROOMY[()], group_size=len(grouped.OWN))
+    outcomes = [one.episode.settle() for one in batch.plays]
+    rewards = [one[-1] for one in batch.output["rewards"]]
+    is_void = [reason == VOID for reason in batch.output["stop_reasons"]]
+    assert is_void == [one.reward is None for one in outcomes] == [not any(mask) for mask in batch.output["loss_masks"]]
+    if function == "ranked":
+        grouped.check_group(outcomes, [None if void else one for one, void in zip(rewards, is_void, strict=True)])
+    else:
+        grouped.check_void_group(outcomes)
+        assert rewards == [0.0] * len(outcomes)

@@ -57,6 +57,9 @@ class CountedMix:
     def episode(self, row: TaskRow) -> Episode:
         return Episode(Task(row.env, row.split, row.index), self._open, self._rules)
 
+    def scores_groups(self, env: str) -> bool:  # noqa: ARG002
+        return False
+
     def max_sessions(self) -> int:
         return self._max_sessions
 

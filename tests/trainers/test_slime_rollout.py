@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import grouped
 from tests.contracts.test_agreement import (
     DRAWN,
     NO_RETRY,
@@ -46,7 +47,7 @@ from tests.trainers.slime_setup import (
     worker_config,
     written_by_policy,
 )
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
+from xp.backends.slime.worker.config import SCORE_GROUP, WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import read_played
 from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task
@@ -76,6 +77,23 @@ def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
         tokenizer_and_model()[0].decode(written_by_policy(sample)),
     )
     assert found == bare(script)
+
+
+@pytest.mark.parametrize("function", ["ranked", "broken"])
+def test_a_groups_rewards_reach_slimes_samples(args: Any, function: str) -> None:
+    kept = Kept()
+    args.group_rm, args.custom_rm_path = True, SCORE_GROUP
+    with grouped.mixture(function) as mix, engine(args, says_script(Script("wins", grouped.WINS))):
+        put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), mix, kept)
+        samples = play_group(args, group_of(ROW, len(grouped.OWN)))
+    outcomes = [read_played(sample.metadata).outcome for sample in samples]
+    assert [record.outcome for record in kept.records] == outcomes
+    assert [sample.remove_sample for sample in samples] == [one.reward is None for one in outcomes]
+    if function == "ranked":
+        grouped.check_group(outcomes, [None if math.isnan(sample.reward) else sample.reward for sample in samples])
+    else:
+        grouped.check_void_group(outcomes)
+        assert {sample.status for sample in samples} == {samples[0].Status.FAILED}
 
 
 def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:

@@ -100,6 +100,9 @@ class Mix:
     def max_sessions(self) -> int:
         return 32
 
+    def scores_groups(self, _: str) -> bool:
+        return False
+
     def dialect(self, _: str) -> Dialect | str:
         return self._rules.dialect
 

@@ -11,6 +11,7 @@ import pytest
 from tests.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from xp.envs.base import Message, ToolResult
+from xp.envs.chat_api import Api, DialogueFails, TooLong, Unavailable
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
@@ -18,7 +19,6 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
 from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Api, DialogueFails, TooLong, Unavailable
 from xp.evaluation.play import Dialogue, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read

@@ -12,11 +12,12 @@ import pytest
 from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.unit.test_eval_api import row
 from xp.composition import compose
+from xp.envs.base import Task
+from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
-from xp.evaluation.api import Answer, DialogueFails, TooLong
 from xp.evaluation.driver import Allowance, EvaluationStage, Health, play_local
 from xp.evaluation.entries import Entry
 from xp.evaluation.one import EvaluationRun
@@ -116,11 +117,19 @@ def test_a_partly_recorded_batch_is_played_whole_and_completed() -> None:
 
     def played(batch: Any, *_: Any) -> list[Any]:
         batches.append([(one.task_id, sample) for one, sample in batch])
-        common = {"env": "e", "split": "test", "outcome": SimpleNamespace(judges={}), "tokens": None, "extra": {}}
-        return [SimpleNamespace(index=one.task_id[-1], sample=sample, **common) for one, sample in batch]
+        return [played_one(one.task_id, sample) for one, sample in batch]
+
+    def played_one(task_id: str, sample: int) -> Any:
+        episode = SimpleNamespace(task=Task("e", "test", int(task_id[-1])))
+        outcome = SimpleNamespace(judges={}, status=EpisodeStatus.FINISHED)
+        record = SimpleNamespace(index=task_id[-1], sample=sample, outcome=outcome, tokens=None, extra={})
+        return SimpleNamespace(episode=episode, sample=sample, trajectory=lambda *_: record)
 
     done = frozenset({("e/test/0", 0), ("e/test/1", 0), ("e/test/2", 0)})
-    stage: Any = SimpleNamespace(mix=None, run="r", done=done, take=lambda one: taken.append((one.index, one.sample)))
+    board = SimpleNamespace(ended=lambda _: None)
+    writer = SimpleNamespace(write=lambda one: taken.append((one.index, one.sample)))
+    parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": done, "recorded": done}
+    stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
     model: Any = SimpleNamespace(play=played)
     assert play_local(stage, model, todo, 2, lambda _: next(reasons)) == "spent"
     assert batches == [[("e/test/2", 0), ("e/test/0", 1)], [("e/test/1", 1), ("e/test/2", 1)]]

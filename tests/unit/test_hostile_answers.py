@@ -14,9 +14,9 @@ from xp.engines.completions import ServerWriter
 from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest
 from xp.envs.base import EnvFault, ToolResult
+from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.envs.wire import tool_result
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub
 from xp.testing.jobs import PATIENCE_S
@@ -93,7 +93,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_at_the_deadline(head: bytes) -> 
 
 @pytest.mark.parametrize("head", [b"", b"Content-Length: 1000000000\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_an_answer_without_end_is_read_to_its_bound_only(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xp.evaluation.api.MAX_REPLY_BYTES", 1_000_000)
+    monkeypatch.setattr("xp.envs.chat_api.MAX_REPLY_BYTES", 1_000_000)
     num_sent = 0
 
     def endless() -> Iterator[bytes]:

@@ -61,7 +61,10 @@ def test_every_name_in_the_code_is_in_the_table() -> None:
 def test_the_episodes_metrics_are_all_in_the_table() -> None:
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0})
     outcome = replace(
-        outcome, judges={"prompt_tokens": 10.0, "completion_tokens": 5.0, "cost_usd": 0.001}, grader={"acc": 1.0}
+        outcome,
+        judges={"prompt_tokens": 10.0, "completion_tokens": 5.0, "cost_usd": 0.001},
+        grader={"acc": 1.0},
+        group={"environment": 0.5},
     )
     played = [Played(env, "t", outcome, 10) for env in ("a", "b")]
     names = {*episode_metrics(played, 2, 1.0), *episode_metrics(played, 2, 0.5)}

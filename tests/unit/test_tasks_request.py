@@ -10,11 +10,14 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.fake_session import LIMITS, RULES
+from tests.judges import config
+from tests.stubs.chat_server import ChatServer
 from xp.envs.config import (
     Dialect,
     EnvConfig,
     EpisodeConfig,
     GraderForm,
+    JudgeScoring,
     OnNoToolCall,
     PromptSource,
     Reduction,
@@ -42,6 +45,7 @@ MEMBER = MemberConfig(
 )
 CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
+JUDGE = config(ChatServer(url="http://127.0.0.1:9"), JudgeScoring.PAIRWISE)
 MATTERS: dict[str, Any] = {
     "provider": "p:P",
     "target": "Org/Other",
@@ -67,6 +71,9 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "secrets": ("OPENAI_API_KEY",),
     "allowed_origins": ("https://example.org",),
     "reward_fn": (WeightedFn("my_rewards:shape", 1.0),),
+    "group_reward_fn": "my_rewards:compared",
+    "group_score_weight": 1.0,
+    "judge": JUDGE,
     "python": "/opt/env/bin/python",
     "sandbox": SandboxKind.NONE,
     "prompt": PromptSource.LIVE,
@@ -220,6 +227,9 @@ def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
         ({"reward": replace(RULES.reward, maximum=1.0)}, "env.reward.maximum"),
         ({"reward_fn": (WeightedFn("mine:twice", 1.0),)}, "env.reward_fn"),
         ({"reward_fn": (WeightedFn("mine:twice", 2.0),)}, "env.reward_fn"),
+        ({"group_reward_fn": "mine:twice"}, "env.group_reward_fn"),
+        ({"group_score_weight": 1.0}, "env.group_score_weight"),
+        ({"judge": JUDGE}, "env.judge"),
         ({"grader": "mine:twice"}, "env.grader"),
         ({"options": {"roles": {"grader": {"model": "m"}}}}, "env.options"),
         ({"options": {"prices": {"m": [1.0, 2.0]}}}, None),

@@ -44,6 +44,11 @@ def ready(agrees: Callable[..., bool]) -> Callable[..., float]:
     return grade
 
 
+def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
+    """0 for every answer: the reward is that of a judge or of a function."""
+    return 0.0
+
+
 @ready
 def exact(answer: str, right: Any) -> bool:
     """The whole answer, apart from case, white space, marks around it and a full stop."""

@@ -326,6 +326,17 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     _of_list(listing)
 
 
+def add_judge(parser: argparse.ArgumentParser) -> None:
+    """The actions of `judge`."""
+    check = _action(_actions(parser), "check", "agreement of env.judge with rows that a person labelled")
+    add_spec(check)
+    check.epilog = 'a row: {"prompt": "...", "answers": ["...", "..."], "labels": [1, 0]}'
+    check.add_argument(
+        "--budget-usd", type=amount, metavar="X", help="cost limit; no row begins after it (needs the judge's prices)"
+    )
+    check.add_argument("--json", action="store_true", help="the figures as JSON")
+
+
 def add_tasks(parser: argparse.ArgumentParser) -> None:
     """The actions of `tasks`."""
     actions = _actions(parser)
@@ -437,6 +448,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "information:explain"
     ),
     "doctor": Command("check this machine against a plan", _doctor, "information:doctor"),
+    "judge": Command("check a judge by rubric against a person's labels", add_judge, "judge:judge_command"),
     "env": Command(
         "environments: check one without a model, create one, list all",
         add_env,

@@ -20,8 +20,9 @@ TIMEOUT_S: Final = 120.0
 PROGRAM: Final = """
 import json, sys
 from xp.episode.advantages import load_advantage_fn
+from xp.episode.group import load_group_fn
 from xp.episode.shaping import load_shape
-loaders = {"reward_fn": load_shape, "advantage_fn": load_advantage_fn}
+loaders = {"reward_fn": load_shape, "group_reward_fn": load_group_fn, "advantage_fn": load_advantage_fn}
 faults = {}
 for field, name in json.loads(sys.argv[1]):
     try:
@@ -34,8 +35,10 @@ print(json.dumps(faults))
 
 
 def functions(spec: RunSpec) -> Iterator[Finding]:
-    """Checks that each `env.reward_fn` and `algorithm.advantage_fn` loads, in the way a stage loads it."""
+    """Checks that each function of rewards and advantages loads, in the way a stage loads it."""
     references = [("reward_fn", one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()]
+    groups = [member.group_reward_fn for member in spec.env.members.values()]
+    references += [("group_reward_fn", name) for name in groups if name is not None]
     references += [("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None]
     if not references:
         return

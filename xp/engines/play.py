@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from xp.engines.conversation import Conversation, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
@@ -19,6 +19,7 @@ from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import reply_ids
 
+T = TypeVar("T")
 SIGNAL_POLL_S: Final = 1.0
 """Longest delay of a signal that comes just before a wait."""
 
@@ -51,6 +52,7 @@ def play_each(
     mix: EnvironmentMixture,
     begun: Callable[[EpisodePlay], None] = lambda _: None,
     places: int | None = None,
+    group_size: int = 1,
 ) -> Iterator[Rollout]:
     """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
 
@@ -58,13 +60,14 @@ def play_each(
         numbered: each row with the number of its sample.
         begun: receives the loop before it runs, so that another thread can end it.
         places: largest number of concurrent episodes; None: the limit of open sessions.
+        group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
     """
     most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
     if not numbered:
         return
     size = min(most, len(numbered))
     with ThreadPoolExecutor(size) as pool:
-        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size)
+        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size, group_size)
         try:
             begun(play)
             yield from play.run()
@@ -105,6 +108,12 @@ class Settled(NamedTuple):
     outcome: EpisodeResult
 
 
+class GroupScored(NamedTuple):
+    """Event: all episodes of a group have the group's rewards."""
+
+    numbers: list[int]
+
+
 class EpisodePlay:
     """The loop of one `play_each`: this thread runs the engine, the pool's threads run the environments.
 
@@ -120,14 +129,19 @@ class EpisodePlay:
         mix: EnvironmentMixture,
         pool: ThreadPoolExecutor,
         places: int,
+        group_size: int = 1,
     ) -> None:
         rows = [row for row, _ in numbered]
         self._numbered, self._num_places = numbered, places
-        self._chat, self._pool = chat, pool
-        self._inbox: queue.SimpleQueue[RolloutTurn | Opened | Answered | Settled | BaseException] = queue.SimpleQueue()
+        self._chat, self._pool, self._mix, self._group_size = chat, pool, mix, group_size
+        self._inbox: queue.SimpleQueue[RolloutTurn | Opened | Answered | Settled | GroupScored | BaseException] = (
+            queue.SimpleQueue()
+        )
         self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
         self._starts: dict[int, Future[Any]] = {}
         self._outcomes: dict[int, EpisodeResult] = {}
+        self._ungrouped: dict[int, list[int]] = {}
+        """Settled episodes of each group that has not ended, by its number."""
         self._waiting = iter(range(len(rows)))
         prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
         names = [f"{row.task_id}/{sample}" for row, sample in numbered]
@@ -177,8 +191,10 @@ class EpisodePlay:
             event = self._next_event()
             must_wait = False
             if isinstance(event, Settled):
-                self._outcomes[event.number] = event.outcome
                 self._begin_next()
+                self._settled(event)
+            elif isinstance(event, GroupScored):
+                self._outcomes |= {number: self._episodes[number].settle() for number in event.numbers}
             elif isinstance(event, BaseException):
                 raise event
             elif isinstance(event, RolloutTurn):
@@ -189,6 +205,18 @@ class EpisodePlay:
                 self.engine.begin(event.number, event.prompt)
             else:
                 self._go_on(event)
+
+    def _settled(self, event: Settled) -> None:
+        """Has a group scored when its last episode is settled, while others are played."""
+        if self._group_size == 1 or not self._mix.scores_groups(self._numbered[event.number][0].env):
+            self._outcomes[event.number] = event.outcome
+            return
+        numbers = self._ungrouped.setdefault(event.number // self._group_size, [])
+        numbers.append(event.number)
+        if len(numbers) == self._group_size:
+            numbers.sort()
+            scoring = self._mix.score_group([self._episodes[number] for number in numbers])
+            self._report(scoring, lambda _: GroupScored(numbers))
 
     def _next_event(self) -> Any:
         """Waits in parts: a signal that comes just before this thread waits would be handled at the wait's end."""
@@ -233,10 +261,15 @@ class EpisodePlay:
     def _start(self, work: Callable[[Any], Opened | Answered | Settled], about: Any) -> Future[Any]:
         """Runs work in another thread; its result or exception goes into the queue."""
 
-        def ended(future: Future[Opened | Answered | Settled]) -> None:
-            if not future.cancelled():
-                self._inbox.put(future.exception() or future.result())
-
         future = self._pool.submit(work, about)
-        future.add_done_callback(ended)
+        self._report(future, lambda event: event)
         return future
+
+    def _report(self, future: Future[T], event_of: Callable[[T], Opened | Answered | Settled | GroupScored]) -> None:
+        """Puts the event of a result, or the exception, into the queue."""
+
+        def ended(future: Future[T]) -> None:
+            if not future.cancelled():
+                self._inbox.put(future.exception() or event_of(future.result()))
+
+        future.add_done_callback(ended)

@@ -150,6 +150,18 @@ class Lister(Protocol):
         """All tasks with their specs, in order; None: the environment only counts its tasks. Raises EnvFault."""
 
 
+@runtime_checkable
+class GroupScorer(Protocol):
+    """A provider whose environment may compare the episodes of a group."""
+
+    def score_group(self, task: Task, dialogues: Sequence[Sequence[Message]]) -> list[float]:
+        """One score for each dialogue, in their order; opens a session of the task for it. Raises EnvFault.
+
+        Args:
+            dialogues: each episode's messages, with its executed calls as `tool_calls` of the assistant's messages.
+        """
+
+
 class EnvFault(Exception):
     """Failure of infrastructure, not of the model: the episode is void and is never scored 0."""
 

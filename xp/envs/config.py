@@ -70,6 +70,17 @@ class GraderForm(StrEnum):
     """TRL's `(prompts, completions, **columns)`, which returns a list."""
 
 
+class JudgeScoring(StrEnum):
+    """What a judge gets in one request."""
+
+    POINTWISE = "pointwise"
+    """One answer, when its episode ends."""
+    PAIRWISE = "pairwise"
+    """Two answers of a group; each two are asked in both orders."""
+    GROUPWISE = "groupwise"
+    """All answers of a group."""
+
+
 class Dialect(StrEnum):
     """Format of the model's tool calls (xp.episode.dialects has a parser for each)."""
 
@@ -145,6 +156,45 @@ class WeightedFn:
     """Factor of its value; the episode's reward is the sum over all functions."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatEndpoint:
+    """A model behind an OpenAI-compatible API."""
+
+    url: str
+    name: str
+    key: str | None
+    """Name of the variable with the API key."""
+    max_tokens: int
+    limit_name: str
+    seed: int | None
+    timeout_s: float
+    max_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeEndpoint(ChatEndpoint):
+    """The model of a judge."""
+
+    price_in: float | None
+    price_out: float | None
+    temperature: float
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """A judge by rubric; see xp.episode.judge."""
+
+    rubric: str
+    """Its text, or `column:NAME` of the task's description."""
+    model: JudgeEndpoint
+    scoring: JudgeScoring
+    scale: tuple[float, float]
+    weight: float
+    """Factor of its score between 0 and 1, which is added to the reward."""
+    cache: bool
+
+
 @dataclass(frozen=True)
 class Limits:
     """Deadlines and bounds of one environment's sessions."""
@@ -189,6 +239,11 @@ class EnvConfig:
     """Origins (scheme://host[:port]) that may receive the API key and the secrets, in addition to the catalog's."""
     reward_fn: tuple[WeightedFn, ...] | None = None
     """Functions from the settled EpisodeResult to its reward; None: the rule's reward is used."""
+    group_reward_fn: str | None = None
+    """Function from the settled episodes of a group to their rewards; None: each keeps its own."""
+    group_score_weight: float | None = None
+    """Factor of the environment's own scores of a group, which are added; None: they are not requested."""
+    judge: JudgeConfig | None = None
     image: str | None = None
     """Docker image of a server that the provider starts."""
     python: str | None = None

@@ -8,12 +8,23 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from xp.envs.base import EnvFault
+
 READ: Final = "prompt_tokens"
 WRITTEN: Final = "completion_tokens"
 COST: Final = "cost_usd"
 Usd = Annotated[float, Field(ge=0)]
 Prices = dict[str, tuple[Usd, Usd]]
 """Name of a model -> US dollars per million input tokens, and per million output tokens."""
+
+
+class JudgeFault(EnvFault):
+    """A judge gave no verdict; what it should have scored is void."""
+
+    def __init__(self, message: str, usage: Mapping[str, float] | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage or {}
+        """What the judge has used before it failed."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +52,9 @@ def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[fl
         else:
             return sums
     return sums | {COST: cost}
+
+
+def total_usage(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums over parts that each have a usage of judges; an entry that one of them lacks is unknown."""
+    used = [part for part in parts if part]
+    return {name: sum(part[name] for part in used) for name in (used or [{}])[0] if all(name in part for part in used)}

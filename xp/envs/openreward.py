@@ -75,6 +75,14 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
         checked_index(task)
         return OpenRewardSession(core, self._in_slot(core, lambda: core.open(task)))
 
+    def score_group(self, task: Task, dialogues: Sequence[Sequence[Message]]) -> list[float]:
+        """See xp.envs.base.GroupScorer."""
+        session = self.open(task)
+        try:
+            return session.score_group(dialogues)
+        finally:
+            session.close()
+
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
         """See xp.envs.base.Describer."""
         checked_index(task)
@@ -118,6 +126,12 @@ class OpenRewardSession(ServerSession["OpenRewardCore"]):
             raise ProtocolError("the environment has no terminal tool to take an answer")
         name, argument = terminal
         return self.call(name, {} if argument is None else {argument: text})
+
+    def score_group(self, dialogues: Sequence[Sequence[Message]]) -> list[float]:
+        """One score for each dialogue; reads them, and does not advance the session."""
+        limits = self._core.limits
+        work = self._core.score_group(self._live, dialogues)
+        return self._run(work, limits.create_timeout_s + limits.call_timeout_s)
 
     def _listing(self) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
         return self._run(self._core.tools(self._live), self._core.limits.create_timeout_s)
@@ -376,11 +390,27 @@ class OpenRewardCore(ServerCore):
 
     async def tools(self, live: Live) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
         if live.tools is None:
-            deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
-            path = f"/{live.env}/task_tools"
-            work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
-            live.tools = wire.tools(wire.parse_json(await self._guarded(live, work), path), path)
+            live.tools = wire.tools(*await self._listed(live))
         return live.tools
+
+    async def score_group(self, live: Live, dialogues: Sequence[Sequence[Message]]) -> list[float]:
+        listing, path = await self._listed(live)
+        if wire.mapping(listing, path).get("supports_score_group") is not True:
+            raise NotOffered(f"{live.env} scores no groups (score_group); set env.group_score_weight=null")
+        is_rich = "tool_call" in (listing.get("message_block_types") or ())
+        what = f"POST /{live.env}/score_group"
+        body = {"candidates": [{"messages": wire.blocks(one, is_rich=is_rich)} for one in dialogues]}
+        deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
+        work = self.transport.stream(
+            f"/{live.env}/score_group", deadline=deadline, body=body, sid=live.sid, progress=[]
+        )
+        return wire.scores(wire.parse_json(await self._guarded(live, work), what), len(dialogues), what)
+
+    async def _listed(self, live: Live) -> tuple[Any, str]:
+        """The answer of `/task_tools`, and its path."""
+        deadline, path = asyncio.get_running_loop().time() + self.limits.create_timeout_s, f"/{live.env}/task_tools"
+        work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
+        return wire.parse_json(await self._guarded(live, work), path), path
 
     def close_soon(self, live: Live) -> asyncio.Task[None]:
         """Ends the session on the server in the background."""

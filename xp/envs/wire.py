@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
@@ -86,6 +86,38 @@ def messages(value: Any, what: str) -> list[Message]:
         if rest or not results:
             parsed.append({"role": role, "content": block_text(rest, what), "tool_calls": calls})
     return chat_messages(parsed)
+
+
+def blocks(dialogue: Iterable[Message], *, is_rich: bool) -> list[dict[str, Any]]:
+    """A dialogue as the messages of a candidate of `/score_group`: the reverse of `messages`.
+
+    Args:
+        dialogue: messages; calls are `tool_calls` of the assistant's.
+        is_rich: whether the server reads blocks of calls and results; else results are texts, and calls are left out.
+    """
+    written: list[dict[str, Any]] = []
+    for message in dialogue:
+        role = message["role"]
+        parts: list[dict[str, Any]] = [{"type": "text", "text": message["content"]}]
+        if is_rich and role == "tool" and "tool_call_id" in message:
+            parts = [{"type": "tool_result", "tool_call_id": message["tool_call_id"], "blocks": parts}]
+        for call in message.get("tool_calls", ()) if is_rich else ():
+            function = call["function"]
+            block = {"type": "tool_call", "id": call["id"], "name": function["name"], "input": function["arguments"]}
+            parts.append(block)
+        written.append({"role": "user" if role == "tool" else role, "blocks": parts})
+    return written
+
+
+def scores(value: Any, expected: int, what: str) -> list[float]:
+    """Parses the answer of `/score_group`: one number for each candidate, in their order."""
+    listed = mapping(value, what).get("scores")
+    if not isinstance(listed, list) or len(listed) != expected:
+        refuse(what, f"the list of {expected} scores", listed)
+    values = [reward_of(mapping(one, what).get("reward"), what) for one in listed]
+    if None in values:
+        raise ProtocolError(f"{what}: a score has no reward")
+    return [value for value in values if value is not None]
 
 
 def block_text(blocks: Any, what: str) -> str:

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
+from xp.envs.judges import total_usage
 from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Reply, Turn
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Turn
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, shaped
@@ -34,6 +35,7 @@ class Episode:
         shapes: the user's reward functions, from the rules' `reward_fn`.
         prepared: the prepared first messages of the dialogue; none: they are the session's.
         describe: fetches the environment's own description of the task, for those functions; None: not needed.
+        judge: adds to the result of the scored episode alone; None: no judge does.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Episode:
         shapes: Sequence[Shape] = (),
         prepared: Sequence[Message] = (),
         describe: Callable[[], Mapping[str, Any]] | None = None,
+        judge: Callable[[Task, Sequence[GroupEpisode]], list[EpisodeResult]] | None = None,
     ) -> None:
         self.task = task
         self._rules = rules
@@ -51,7 +54,7 @@ class Episode:
         self._prepared = prepared
         self.is_live = rules.prompt is PromptSource.LIVE
         """True if the model must read the session's own prompt, after `start`."""
-        self._describe = describe
+        self._describe, self._judge = describe, judge
         self._metadata: Mapping[str, Any] = {}
         expected = None if self.is_live or not prepared else prepared
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode, rules.system_prompt, expected)
@@ -136,7 +139,19 @@ class Episode:
                 if self._shapes:
                     outcome = shaped(outcome, self._shapes, self._about())
                 self._outcome = self._bounded(outcome)
+                if self._judge is not None:
+                    episode = GroupEpisode(self._outcome, *self._dialogue())
+                    (self._outcome,) = self._judge(self.task, [episode])
             return self._outcome
+
+    def in_group(self) -> GroupEpisode:
+        """The settled episode, for the rewards of its group."""
+        return GroupEpisode(self.settle(), *self._dialogue())
+
+    def settle_in_group(self, outcome: EpisodeResult) -> None:
+        """Sets the result that the episode's group gives it, before the trainer reads it."""
+        with self._lock:
+            self._outcome = outcome
 
     def _start(self) -> None:
         if self._deadline is None:
@@ -257,6 +272,10 @@ class Episode:
 
     def _about(self) -> dict[str, Any]:
         """Arguments that a reward function's parameters may name, in addition to the outcome."""
+        return arguments_of(self.task, self._metadata, *self._dialogue())
+
+    def _dialogue(self) -> tuple[list[Message], list[dict[str, Any]]]:
+        """All messages, and the executed calls with their results."""
         messages = list(self.opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
@@ -264,12 +283,11 @@ class Episode:
             taken = [call for call in turn.calls if isinstance(call, ToolCall)]
             for call, result in zip(taken, turn.results, strict=False):  # later calls may not have been executed
                 calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
-        return arguments_of(self.task, self._metadata, messages, calls)
+        return messages, calls
 
     def _score(self) -> EpisodeResult:
         results = [result for turn in self._turns for result in turn.results]
         rewards = tuple(result.reward for result in results if result.reward is not None)
-        judged = [result.judges for result in results if result.judges] or [{}]
         reward: float | None = None
         if self._status is not EpisodeStatus.VOID:
             try:
@@ -284,6 +302,6 @@ class Episode:
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
-            judges={name: sum(one[name] for one in judged) for name in judged[0] if all(name in one for one in judged)},
+            judges=total_usage([result.judges for result in results]),
             grader={name: value for result in results for name, value in result.metrics.items()},
         )

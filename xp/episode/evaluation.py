@@ -18,13 +18,18 @@ def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[s
     """Mean reward with its standard error, over the scored episodes; raises XpError if there are none.
 
     `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`, `env_pass_share` the
-    same before the user's reward functions. The standard error is clustered by task. `tasks` has each task's rewards in
-    the order of play, None for a void episode.
+    same before the user's reward functions and the group's rewards. The standard error is clustered by task. `tasks`
+    has each task's rewards in the order of play, None for a void episode.
     """
     tasks: dict[str, list[float | None]] = {}
     for one in played:
         tasks.setdefault(one.task_id, []).append(one.outcome.reward)
-    scored = [(one.outcome.reward, one.outcome.unshaped) for one in played if one.outcome.reward is not None]
+    outcomes = [one.outcome for one in played]
+    scored = [
+        (one.reward, one.ungrouped if one.unshaped is None else one.unshaped)
+        for one in outcomes
+        if one.reward is not None
+    ]
     if not scored:
         raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
     rewards = [reward for reward, _ in scored]

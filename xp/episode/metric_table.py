@@ -31,7 +31,7 @@ class Metric:
         return self.name.partition("/")[0] in OF_EPISODES and self.name != LEFT_OUT
 
 
-OF_EPISODES: Final = ("reward", "reward_fn", "episodes", "environment", "tasks", "judges", "grader")
+OF_EPISODES: Final = ("reward", "reward_fn", "group", "episodes", "environment", "tasks", "judges", "grader")
 OF_TRAINERS: Final = ("training", "time")
 """First parts of the names of metrics that trainers measure."""
 LEFT_OUT: Final = "episodes/groups_left_out"

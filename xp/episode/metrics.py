@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from xp.envs.judges import total_usage
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
@@ -76,6 +77,7 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
     metrics |= _means("reward_fn", [one.outcome.metrics for one in scored]) | _of_judges(scored)
+    metrics |= _means("group", [one.outcome.group for one in scored])
     metrics |= _means("grader", [one.outcome.grader for one in scored])
     if scored:
         metrics |= {
@@ -104,9 +106,7 @@ def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, flo
 
 def _of_judges(scored: Sequence[Played]) -> dict[str, float]:
     """Sums over the episodes that judges scored; without the cost if one episode's is unknown."""
-    used = [one.outcome.judges for one in scored if one.outcome.judges]
-    names = [name for name in (used or [{}])[0] if all(name in one for one in used)]
-    return {f"judges/{name}": sum(one[name] for one in used) for name in names}
+    return {f"judges/{name}": value for name, value in total_usage([one.outcome.judges for one in scored]).items()}
 
 
 def _groups(played: Sequence[Played], group_size: int) -> list[list[float]]:

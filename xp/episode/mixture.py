@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from xp.envs.base import Message, ProtocolError, Provider, Task
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import Dialect, EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
+from xp.episode.group import GroupSource, group_rules
+from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.shaping import load_shape
 from xp.lib.reading import config_of
+
+MAX_GROUPS: Final = 32
+"""Groups that one process scores at the same time."""
 
 
 class TaskName(Protocol):
@@ -35,22 +41,39 @@ class EnvironmentMixture:
     Args:
         config: the mixture.
         environ: variables with the secrets' values; not shown in a repr.
+        log: record of judges' requests.
     """
 
-    def __init__(self, config: EpisodeConfig, environ: Mapping[str, str]) -> None:
+    def __init__(self, config: EpisodeConfig, environ: Mapping[str, str], log: JudgeLog | None = None) -> None:
         self._config = config
         self._providers: dict[str, Provider] = {
-            name: load_provider(member, environ) for name, member in config.members.items()
+            name: load_provider(member, without_judge_key(member, environ)) for name, member in config.members.items()
         }
         self._shapes = {
             name: tuple(load_shape(one.fn, one.weight) for one in member.reward_fn or ())
             for name, member in config.members.items()
         }
+        self._judges: dict[str, Judge] = {}
+        self._alone, self._groups = {}, {}
+        for name, member in config.members.items():
+            describe, source = partial(description, self._providers[name]), None
+            if member.judge is not None:
+                judge = Judge(member.judge, environ, describe, log or JudgeLog(), member.dialect)
+                self._judges[name], source = judge, GroupSource("judge", member.judge.weight, judge.score)
+            alone, group = group_rules(member, self._providers[name], describe, source)
+            if alone is not None:
+                self._alone[name] = alone
+            if group is not None:
+                self._groups[name] = group
+        # Not the threads of episodes: these may wait for a session that the environment's scores need, and hold one.
+        self._scoring = ThreadPoolExecutor(MAX_GROUPS, thread_name_prefix="xp-group")
 
     @staticmethod
     def from_file(path: Path, environ: Mapping[str, str]) -> EnvironmentMixture:
         """Reads the control plane's `episode.json`, and the dialect that the stage resolved."""
-        return EnvironmentMixture(resolved(config_of(path, EpisodeConfig.from_json), path.parent), environ)
+        config = resolved(config_of(path, EpisodeConfig.from_json), path.parent)
+        log = JudgeLog(path.parent / JUDGE, path.parent.parent.parent.glob(f"attempt_*/*/{JUDGE}/*.jsonl"))
+        return EnvironmentMixture(config, environ, log)
 
     def episode(self, row: TaskName) -> Episode:
         """A new episode on a task; its session opens with `start()` or the first step."""
@@ -59,7 +82,26 @@ class EnvironmentMixture:
         rules, shapes = self._config.members[row.env], self._shapes[row.env]
         # Not from the task set: a description may include the answer, which trainers' datasets never have.
         describe = partial(description, provider, task) if any(shape.wants("task") for shape in shapes) else None
-        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe)
+        judge = self._alone[row.env].outcomes if row.env in self._alone else None
+        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe, judge)
+
+    def scores_groups(self, env: str) -> bool:
+        """Returns whether an episode of this member has its reward only when its group is scored."""
+        return env in self._groups
+
+    def score_group(self, episodes: Sequence[Episode]) -> Future[None]:
+        """Settles the episodes of one group and gives them its rewards, in another thread; never raises for a fault
+        of the environment or of the user's function, which makes the group void.
+
+        Args:
+            episodes: all episodes of one task in one step.
+        """
+        return self._scoring.submit(self._score, episodes)
+
+    def _score(self, episodes: Sequence[Episode]) -> None:
+        task, group = episodes[0].task, [episode.in_group() for episode in episodes]
+        for episode, outcome in zip(episodes, self._groups[task.env].outcomes(task, group), strict=True):
+            episode.settle_in_group(outcome)
 
     def dialect(self, env: str) -> Dialect | str:
         """Dialect of a member's calls; of the first member for another name."""
@@ -84,6 +126,9 @@ class EnvironmentMixture:
         return frozenset(one for member in self._config.members.values() for one in member.allowed_origins)
 
     def close(self) -> None:
+        self._scoring.shutdown(wait=False, cancel_futures=True)
+        for judge in self._judges.values():
+            judge.close()
         for provider in self._providers.values():
             provider.close()
 
@@ -92,6 +137,14 @@ class EnvironmentMixture:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def without_judge_key(member: EnvConfig, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables without the judge's key, unless the environment has it as a secret of its own."""
+    key = None if member.judge is None else member.judge.model.key
+    if key is None or key in member.secrets:
+        return environ
+    return {name: value for name, value in environ.items() if name != key}
 
 
 def description(provider: Provider, task: Task) -> Mapping[str, Any]:

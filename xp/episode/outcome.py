@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from xp.envs.base import Message, ToolResult
 from xp.episode.tool_calls import ParsedCall
@@ -68,3 +69,18 @@ class EpisodeResult:
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
     grader: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the environment's grader returned in addition to the reward."""
+    ungrouped: float | None = None
+    """Reward before the judge and the group's rewards; None: neither scored the episode."""
+    group: Mapping[str, float] = field(default_factory=dict)
+    """Scores of the judge and the group, by source and before their weights, and a group function's other numbers."""
+
+
+@dataclass(frozen=True)
+class GroupEpisode:
+    """One settled episode, as the sources of group rewards see it."""
+
+    outcome: EpisodeResult
+    messages: Sequence[Message]
+    """All messages, from the first one."""
+    tool_calls: Sequence[Mapping[str, Any]]
+    """`name`, `arguments` and `result` (a ToolResult) of each executed call, in order."""

@@ -60,7 +60,7 @@ def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, 
     metrics: dict[str, float] = {}
     for shape in shapes:
         try:
-            value, entries = _numbers(_called(shape, {"outcome": outcome, **about}))
+            value, entries = numbers_of(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
             reason = valid_text(f"reward_fn {shape.name}: {type(error).__name__}: {error}")
             return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
@@ -112,9 +112,12 @@ def _parameters(name: str, function: Any) -> tuple[str, ...] | None:
 
 def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
     if shape.parameters is None:
-        result = shape.call(about["outcome"])
-    else:
-        result = shape.call(**{name: about[name] for name in shape.parameters})
+        return finished_value(shape.call(about["outcome"]))
+    return finished_value(shape.call(**{name: about[name] for name in shape.parameters}))
+
+
+def finished_value(result: Any) -> Any:
+    """The result of a function that may be asynchronous."""
     if not inspect.isawaitable(result):
         return result
 
@@ -126,7 +129,8 @@ def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
         return thread.submit(asyncio.run, awaited()).result()
 
 
-def _numbers(result: Any) -> tuple[float, dict[str, float]]:
+def numbers_of(result: Any) -> tuple[float, dict[str, float]]:
+    """The reward and the metrics that a function gave for one episode; raises ValueError."""
     entries = result if isinstance(result, Mapping) else {REWARD: result}
     if REWARD not in entries:
         raise ValueError(f"it gave no {REWARD!r} among {sorted(map(str, entries))[:5]}")

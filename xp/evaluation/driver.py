@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
+from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.envs.config import EpisodeConfig
+from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
 from xp.errors import ExitCode, XpError
-from xp.evaluation.api import Answer, Api, Unavailable
 from xp.evaluation.local import LocalModel
 from xp.evaluation.play import Dialogue, play, record
 from xp.evaluation.progress import Board
@@ -91,6 +93,16 @@ class Health:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """An episode that has been played."""
+
+    episode: Episode
+    sample: int
+    record: Callable[[], Trajectory]
+    """Makes its record, once its reward is settled."""
+
+
+@dataclass(frozen=True)
 class EvaluationStage:
     """Context of the episodes of one evaluation: environments, rules, output file and counts."""
 
@@ -102,6 +114,31 @@ class EvaluationStage:
     board: Board
     health: Health
     done: frozenset[Number]
+    """Episodes that are not played again."""
+    recorded: frozenset[Number] = frozenset()
+    """Episodes on record; more than `done` where a group is on record in part."""
+    group_size: int = 1
+    """Episodes of a task."""
+    groups: dict[str, list[Ended]] = field(default_factory=dict)
+    """Ended episodes of groups that have not ended, by task."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_grouped(self, env: str) -> bool:
+        return self.group_size > 1 and self.mix.scores_groups(env)
+
+    def settled(self, ended: Ended) -> list[Trajectory]:
+        """Unrecorded episodes whose reward is known now: this one, or with rewards of the group all of it or none."""
+        group, task = [ended], ended.episode.task
+        if self.is_grouped(task.env):
+            with self.lock:
+                group = self.groups.setdefault(task.id, [])
+                group.append(ended)
+                if len(group) < self.group_size:
+                    return []
+                del self.groups[task.id]
+            group.sort(key=lambda one: one.sample)
+            self.mix.score_group([one.episode for one in group]).result()
+        return [one.record() for one in group if (task.id, one.sample) not in self.recorded]
 
     def take(self, one: Trajectory) -> str | None:
         """Records a finished episode; returns a description of the limit of void episodes if it is exceeded."""
@@ -128,12 +165,12 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
     """
     for start in range(0, len(todo), size):
         batch = todo[start : start + size]
-        missing = {(row.task_id, sample) for row, sample in batch} - stage.done
-        if not missing:
+        if {(row.task_id, sample) for row, sample in batch} <= stage.done:
             continue
         reason: str | None = None
-        for one in model.play(batch, stage.mix, stage.run):
-            if (f"{one.env}/{one.split}/{one.index}", one.sample) in missing:
+        for played in model.play(batch, stage.mix):
+            record = partial(played.trajectory, stage.run, "eval", 0)
+            for one in stage.settled(Ended(played.episode, played.sample, record)):
                 reason = stage.take(one) or spend(usage_of(one)) or reason
         if reason is not None:
             return reason
@@ -166,6 +203,8 @@ class EndpointPlay:
         self._api = connect(self._pause)
         self._slots = threading.Semaphore(0)
         """Number of requests that may still be sent."""
+        self._begun: set[str] = set()
+        """Tasks whose groups have begun."""
         self._lock = threading.Lock()
         self._ended: queue.SimpleQueue[Trajectory | BaseException | None] = queue.SimpleQueue()
 
@@ -216,24 +255,27 @@ class EndpointPlay:
         try:
             while not self._halt.is_set():
                 with self._lock:
-                    if not waiting or self._enough is not None:
+                    # A group that has begun is played to its end, or what it cost would be lost.
+                    if not waiting or (self._enough is not None and waiting[-1][0].task_id not in self._begun):
                         break
                     row, sample = waiting.pop()
-                episode = self._episode(row, sample)
-                self._ended.put(episode)
-                with self._lock:
-                    self._enough = self._spend(usage_of(episode)) or self._enough
+                    if self._stage.is_grouped(row.env):
+                        self._begun.add(row.task_id)
+                for one in self._stage.settled(self._episode(row, sample)):
+                    self._ended.put(one)
+                    with self._lock:
+                        self._enough = self._spend(usage_of(one)) or self._enough
         except BaseException as error:  # raised by `_collect`, on the command's own thread
             self._ended.put(error)
         self._ended.put(None)
 
-    def _episode(self, row: TaskRow, sample: int) -> Trajectory:
+    def _episode(self, row: TaskRow, sample: int) -> Ended:
         stage = self._stage
         episode = stage.mix.episode(row)
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
         usage = play(self._ask, Dialogue(played, stage.rules.members[row.env], self._tools), episode)
-        return record(episode, row.tools, usage, run=stage.run, sample=sample)
+        return Ended(episode, sample, partial(record, episode, row.tools, usage, run=stage.run, sample=sample))
 
     def _ask(self, dialogue: Dialogue) -> Answer:
         """Sends a request; pauses between attempts keep the slot, so that a busy endpoint gets fewer requests."""

@@ -19,7 +19,6 @@ from xp.engines.conversation import OpenEngine
 from xp.envs.config import Dialect
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
 from xp.evaluation.records import MODEL
@@ -32,6 +31,7 @@ from xp.planning.rows import longest_episode
 from xp.planning.stages import MAKER, model_place, model_stage
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
+from xp.worker.played import PlayedEpisode
 
 ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
@@ -87,7 +87,7 @@ class LocalModel:
 
         return detect(self.chat.tokenizer, self.chat.chat.arguments)
 
-    def play(self, batch: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, run: str) -> list[Trajectory]:
+    def play(self, batch: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture) -> list[PlayedEpisode]:
         """Plays a batch; an episode depends on its task, its sample's number and the seed.
 
         Args:
@@ -95,8 +95,7 @@ class LocalModel:
         """
         from xp.engines.play import play_each
 
-        rollouts = list(play_each(self._open_engine, self.chat, batch, mix))
-        return [rollout.record.trajectory(run, "eval", 0) for rollout in rollouts]
+        return [rollout.record for rollout in play_each(self._open_engine, self.chat, batch, mix)]
 
 
 @contextmanager

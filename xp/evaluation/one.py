@@ -11,12 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.chat_api import Api
+from xp.envs.config import ChatEndpoint, Dialect, EpisodeConfig
+from xp.episode.judge import JUDGE, JudgeLog
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
 from xp.errors import XpError
 from xp.evaluation import records
-from xp.evaluation.api import Api
 from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
@@ -120,6 +121,8 @@ class EvaluationRun:
             rows = within_limit(self._task_set.path, rows, model.chat, model.max_prompt_tokens)
         rule = rounds(self.entry.spec)
         chosen = rule.tasks(rows)
+        if self.entry.spec.env.scores_groups:  # an interruption loses the groups that have begun: as few as possible
+            return [(row, sample) for row in chosen for sample in range(rule.samples_per_task)]
         return [(row, sample) for sample in range(rule.samples_per_task) for row in chosen]
 
     def _rules(self, model: LocalModel | None) -> EpisodeConfig:
@@ -139,9 +142,12 @@ class EvaluationRun:
         episodes = records.played(place)
         for record in episodes.values():
             self._spend(records.recorded_usage(record))
-        missing = [one for one in todo if (one[0].task_id, one[1]) not in episodes]
+        recorded = frozenset(episodes)
+        missing = [one for one in todo if (one[0].task_id, one[1]) not in recorded]
         if not missing:
             return None
+        torn = {row.task_id for row, _ in missing} if self.entry.spec.env.scores_groups else set()
+        done = frozenset(one for one in recorded if one[0] not in torn)
         rows = {row.task_id: row for row, _ in missing}
         check_unchanged(self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ)
         num_void = sum(record["outcome"]["reward"] is None for record in episodes.values())
@@ -150,13 +156,16 @@ class EvaluationRun:
             return reason
         board = Board(self.title, len(todo), episodes.values(), self._cost)
         with (
-            EnvironmentMixture(rules, self._environ) as mix,
+            EnvironmentMixture(rules, self._environ, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):
-            stage = EvaluationStage(place.name, mix, rules, writer, board, health, frozenset(episodes))
+            size = self.entry.spec.evaluation.samples_per_task
+            stage = EvaluationStage(place.name, mix, rules, writer, board, health, done, recorded, size)
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
+                if self.entry.spec.env.scores_groups:
+                    concurrency = max(1, concurrency // size) * size  # whole groups
                 return play_local(stage, model, todo, concurrency, self._spend)
             play = EndpointPlay(
                 stage, self._connect, self._settings.model.tools, self.entry.spec.evaluation.temperature, self._spend
@@ -166,7 +175,8 @@ class EvaluationRun:
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
         name = self._settings.model.key
         key = resolve([name])[name] if name else None
-        return Api(self._settings.model, self.entry.name, key, pause)
+        fields = self._settings.model.model_dump(exclude={"tools", "price_in", "price_out"})
+        return Api(ChatEndpoint(**fields | {"name": self.entry.name}), self.entry.name, key, pause)
 
     def _spend(self, usage: Mapping[str, Any]) -> str | None:
         self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)

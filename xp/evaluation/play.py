@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
 from xp.envs.messages import with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
@@ -16,7 +17,6 @@ from xp.episode.outcome import Reply
 from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, with_calls
 from xp.episode.trajectory import Tokens, Trajectory, trajectory
-from xp.evaluation.api import Answer, DialogueFails, TooLong
 from xp.evaluation.settings import ToolCalls
 from xp.lib.text import valid_text
 from xp.tasks.row import TaskRow

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from xp.composition import ROOT
 from xp.errors import XpError
-from xp.secrets.shapes import SHAPE
-from xp.spec.section import Count, EnvVarName, Seconds, Section, check_plain_url, secret_below
+from xp.spec.judge import Endpoint
+from xp.spec.section import Count, Section, secret_below
 
 
 class ToolCalls(StrEnum):
@@ -22,13 +21,6 @@ class ToolCalls(StrEnum):
 
     NATIVE = "native"
     TEXT = "text"
-
-
-class LimitName(StrEnum):
-    """Name of a request's field with the largest number of generated tokens."""
-
-    MAX_TOKENS = "max_tokens"
-    MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 class Tasks(StrEnum):
@@ -55,41 +47,10 @@ class Engine(StrEnum):
         return {"vllm": "vLLM", "sglang": "SGLang"}.get(self.value, self.value)
 
 
-Price = Annotated[float, Field(ge=0)] | None
+class PlayedEndpoint(Endpoint):
+    """The API of a model that is evaluated."""
 
-
-MIN_KEY: Final = 20
-"""Smallest length of a word with digits and small letters that is taken for an API key."""
-
-
-def _no_secret(name: str) -> str:
-    is_random = len(name) >= MIN_KEY and re.search("[0-9]", name) and re.search("[a-z]", name)
-    if is_random or SHAPE.search(name):
-        raise ValueError("looks like a key")
-    return name
-
-
-class Endpoint(Section):
-    """An OpenAI-compatible API."""
-
-    url: Annotated[str, AfterValidator(check_plain_url), Field(pattern=r"^https?://")] | None
-    name: str | None
-    key: Annotated[EnvVarName, AfterValidator(_no_secret)] | None
-    """Name of the variable with the key; never the key."""
     tools: ToolCalls
-    max_tokens: Count
-    limit_name: LimitName
-    seed: int | None
-    timeout_s: Seconds
-    max_attempts: Count
-    price_in: Price
-    price_out: Price
-
-    @model_validator(mode="after")
-    def _prices_together(self) -> Endpoint:
-        if (self.price_in is None) != (self.price_out is None):
-            raise ValueError("price_in and price_out go together")
-        return self
 
 
 class Eval(Section):
@@ -107,7 +68,7 @@ class Eval(Section):
 class Settings(Section):
     """All settings in eval.yaml."""
 
-    model: Endpoint
+    model: PlayedEndpoint
     eval: Eval
 
 

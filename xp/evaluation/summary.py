@@ -45,7 +45,9 @@ def summary_of(
             {task: one for task, one in rewards.items() if task.split("/")[0] == name},
             [one for one in played.values() if one["env"] == name],
             threshold,
-            (None, None) if member.reward_fn else (member.reward.minimum, member.reward.maximum),
+            (None, None)
+            if member.reward_fn or member.scores_groups
+            else (member.reward.minimum, member.reward.maximum),
         )
         for name, member in spec.env.members.items()
     }

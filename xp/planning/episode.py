@@ -55,6 +55,8 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
     variables: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
     for member_name, member in spec.env.members.items():
         of_member = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        if member.judge is not None and member.judge.model.key is not None:
+            of_member.setdefault(member.judge.model.key, member.judge.model.key)
         if needs_catalog_key(member):
             of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
         for name, variable in of_member.items():
@@ -78,6 +80,7 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
         and (name != member.serve or member.python is None or is_found(name))
     ]
     named += [one.fn for member in spec.env.members.values() for one in member.reward_fn or ()]
+    named += [member.group_reward_fn or "" for member in spec.env.members.values()]
     named += [spec.algorithm.advantage_fn or "", (spec.sft.data or "").partition("solve:")[2]]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     tops |= _packages_here(spec)
@@ -126,10 +129,12 @@ def named_code(spec: RunSpec) -> list[str]:
     programs += [("image of an environment", one.image) for one in members]
     tasks = [one.target for one in members if one.provider == "inspect" and one.target is not None]
     folders = [one.target for one in members if one.provider == "harbor" and one.target is not None]
+    judges = [one.judge.model for one in members if one.judge is not None]
     return [
         *([f"would import modules: {', '.join(modules)}"] if modules else []),
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
+        *(f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}" for one in judges),
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(
             f"would pass this to the trainer, which may import it: backend.overrides.{key}={value}"

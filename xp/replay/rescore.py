@@ -1,6 +1,7 @@
 """Settles the recorded episodes of a run by another rule of its rewards, without playing them.
 
-The rule is `env.reward` and `env.reward_fn`: the same functions, with the same arguments, as at the end of an episode.
+The rule is `env.reward`, `env.reward_fn` and the rewards of groups: the same functions, with the same arguments, as at
+the end of an episode and of its group.
 Void episodes stay void, since what their environment would have scored is not known.
 """
 
@@ -8,19 +9,22 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from xp.composition.points import from_container
-from xp.envs.base import EnvFault, Task, ToolResult
+from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
+from xp.episode.group import GroupSource, group_rules
+from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.mixture import description
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, load_shape, shaped
 from xp.errors import ExitCode, XpError, nearest
@@ -31,12 +35,22 @@ from xp.planning.episode import episode_config
 from xp.report.episodes import TRAIN, EpisodeIndex, EpisodeRow
 from xp.report.selection import AFTER, BEFORE
 from xp.run_records.held_out import is_of_reward_fn, scoring_differences
+from xp.secrets.redaction import resolve
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 
 MEAN: Final = "reward/avg_raw_reward"
 FLAT: Final = "reward/groups_without_variance"
-KEYS: Final = ("reward_fn", "reward.reduction", "reward.nonterminal", "reward.minimum", "reward.maximum")
+KEYS: Final = (
+    "reward_fn",
+    "group_reward_fn",
+    "group_score_weight",
+    "judge",
+    "reward.reduction",
+    "reward.nonterminal",
+    "reward.minimum",
+    "reward.maximum",
+)
 """Keys of an environment that make the rule."""
 
 
@@ -71,8 +85,8 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
 
     Args:
         run: directory of the run.
-        rule: `env.reward_fn`, `env.reward.KEY`, or the same of one member (`env.members.NAME.reward_fn`) -> value;
-            empty: the rule of the run.
+        rule: `env.reward_fn`, `env.group_reward_fn`, `env.reward.KEY`, or the same of one member
+            (`env.members.NAME.reward_fn`) -> value; empty: the rule of the run.
 
     Raises:
         XpError: (CONFIG) a key or value is wrong, or a function cannot be loaded; (RUN_DIR) a file cannot be read;
@@ -84,9 +98,25 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
     last = index.last_attempt_of()
     numbers = [number for number, row in enumerate(index.rows) if row.attempt == last[row.phase, row.step]]
     with ExitStack() as stack:
-        members = {name: _member(config, stack) for name, config in episode_config(spec).members.items()}
-        records = zip(numbers, index.records(numbers), strict=True)
-        return [members[index.rows[number].env](index.rows[number], record) for number, record in records]
+        log = JudgeLog(run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")])
+        members = {name: _Member(config, stack, log) for name, config in episode_config(spec).members.items()}
+        episodes: list[Rescored] = []
+        groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
+        for number, record in zip(numbers, index.records(numbers), strict=True):
+            row = index.rows[number]
+            episodes.append(members[row.env].settled(row, record))
+            if members[row.env].rule is not None:
+                in_group = GroupEpisode(episodes[-1].outcome, record["messages"], _executed(record))
+                groups[row.phase, row.step, row.task].append((len(episodes) - 1, in_group))
+        for (phase, _, _), group in groups.items():
+            # A task that a step has twice has two groups, one after the other.
+            size = spec.training.group_size if phase == TRAIN else spec.evaluation.samples_per_task
+            for start in range(0, len(group), size):
+                places, in_groups = zip(*group[start : start + size], strict=True)
+                row = episodes[places[0]].row
+                for place, outcome in zip(places, members[row.env].in_group(row, in_groups), strict=True):
+                    episodes[place] = replace(episodes[place], outcome=outcome)
+        return episodes
 
 
 def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]:
@@ -184,26 +214,56 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
     return from_container(container)
 
 
-def _member(config: EnvConfig, stack: ExitStack) -> Callable[[EpisodeRow, Mapping[str, Any]], Rescored]:
-    """Function that settles the episodes of one environment."""
-    shapes = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
-    provider = None
-    if any(shape.wants("task") for shape in shapes):
-        provider = load_provider(config, os.environ)
-        stack.callback(provider.close)
-    known: dict[Task, Mapping[str, Any]] = {}
+class _Member:
+    """Settles the episodes of one environment."""
 
-    def settled(row: EpisodeRow, record: Mapping[str, Any]) -> Rescored:
-        task = Task(row.env, row.split, row.task_index)
-        if provider is not None and task not in known:
+    def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog) -> None:
+        self._config, self._stack = config, stack
+        self._shapes = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
+        self._wants_task = any(shape.wants("task") for shape in self._shapes)
+        self._known: dict[Task, Mapping[str, Any]] = {}
+        provider = None if config.group_score_weight is None else self._provider
+        source = None
+        if config.judge is not None:
+            judge = Judge(config.judge, {**os.environ, **_judge_key(config)}, self._description, log, config.dialect)
+            stack.callback(judge.close)
+            source = GroupSource("judge", config.judge.weight, judge.score)
+        self._alone, self.rule = group_rules(config, provider, self._description, source)
+
+    def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> Rescored:
+        metadata = self._description(_task(row)) if self._wants_task else {}
+        outcome = outcome_by(self._config, record, self._shapes, metadata)
+        if self._alone is not None:
+            in_group = GroupEpisode(outcome, record["messages"], _executed(record))
+            (outcome,) = self._alone.outcomes(_task(row), [in_group])
+        return Rescored(row, _recorded(record["outcome"]), outcome)
+
+    def in_group(self, row: EpisodeRow, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
+        assert self.rule is not None  # asked by the caller
+        return self.rule.outcomes(_task(row), episodes)
+
+    @cached_property
+    def _provider(self) -> Provider:
+        provider = load_provider(self._config, os.environ)
+        self._stack.callback(provider.close)
+        return provider
+
+    def _description(self, task: Task) -> Mapping[str, Any]:
+        if task not in self._known:
             try:
-                known[task] = description(provider, task)
+                self._known[task] = description(self._provider, task)
             except EnvFault as fault:
                 raise XpError(f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT) from None
-        recorded = _recorded(record["outcome"])
-        return Rescored(row, recorded, outcome_by(config, record, shapes, known.get(task, {})))
+        return self._known[task]
 
-    return settled
+
+def _judge_key(config: EnvConfig) -> dict[str, str]:
+    key = None if config.judge is None else config.judge.model.key
+    return {} if key is None else resolve([key])
+
+
+def _task(row: EpisodeRow) -> Task:
+    return Task(row.env, row.split, row.task_index)
 
 
 def outcome_by(
@@ -223,25 +283,29 @@ def outcome_by(
     recorded = _recorded(record["outcome"])
     if recorded.status is EpisodeStatus.VOID:
         return recorded
-    results = [(call, ToolResult(**call["result"])) for call in record["tool_calls"] if "result" in call]
-    outcome = replace(recorded, metrics={}, unshaped=None)
+    outcome = replace(recorded, metrics={}, unshaped=None, ungrouped=None, group={})
     try:
-        is_finished = any(result.finished for _, result in results)
+        is_finished = any(call["result"]["finished"] for call in record["tool_calls"] if "result" in call)
         outcome = replace(outcome, reward=reduce_rewards(recorded.step_rewards, is_finished, config.reward))
         if shapes:
-            calls = [
-                {"name": call["name"], "arguments": call["arguments"], "result": result}
-                for call, result in results
-                if "name" in call
-            ]
             task = Task(record["env"], record["split"], record["index"])
-            outcome = shaped(outcome, shapes, arguments_of(task, metadata or {}, record["messages"], calls))
+            about = arguments_of(task, metadata or {}, record["messages"], _executed(record))
+            outcome = shaped(outcome, shapes, about)
         if outcome.reward is not None:
             check_bound(outcome.reward, "the episode", config.reward)
     except (OverflowError, EnvFault) as fault:
         reason = f"{type(fault).__name__}: {fault}"
         return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
     return outcome
+
+
+def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name, arguments and ToolResult of each executed call."""
+    return [
+        {"name": call["name"], "arguments": call["arguments"], "result": ToolResult(**call["result"])}
+        for call in record["tool_calls"]
+        if "result" in call and "name" in call
+    ]
 
 
 def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:

@@ -154,7 +154,7 @@ def _read(file: Path) -> _Evaluation:
 def _limits(scoring: Scoring | None) -> Limits:
     """Limits that the reward rule sets; none for a mixture, or where a reward function follows the rule."""
     members = list((scoring or {}).values())
-    if len(members) != 1 or members[0].get("env.reward_fn"):
+    if len(members) != 1 or any(members[0].get(key) for key in AFTER_THE_RULE):
         return None, None
     return members[0].get("env.reward.minimum"), members[0].get("env.reward.maximum")
 
@@ -184,10 +184,16 @@ def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
     return differences
 
 
+AFTER_THE_RULE: Final = ("env.reward_fn", "env.group_reward_fn", "env.group_score_weight", "env.judge")
+"""Keys of a scoring that change rewards after the environment's own rule."""
+
+
 def is_of_reward_fn(key: str, record: Scoring | None) -> bool:
-    """Returns whether a key of `scoring_differences` is about the user's reward functions alone."""
-    functions = [member.get("env.reward_fn") for member in (record or {}).values()]
-    return key == "env.reward_fn" or any(isinstance(one, dict) and key.removeprefix(CODE) in one for one in functions)
+    """Returns whether a key of `scoring_differences` is about reward functions and rewards of groups alone."""
+    members = list((record or {}).values())
+    code = {*(name for one in members for name in one.get("env.reward_fn") or ())}
+    code |= {one.get("env.group_reward_fn") for one in members}
+    return key in AFTER_THE_RULE or key.removeprefix(CODE) in code
 
 
 def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutResult]:

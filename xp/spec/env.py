@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from xp.envs.config import (
     GraderForm,
+    JudgeScoring,
     OnMalformedCall,
     OnNoToolCall,
     PromptSource,
@@ -19,6 +20,7 @@ from xp.envs.config import (
 )
 from xp.errors import nearest
 from xp.plugins import Kind
+from xp.spec.judge import JudgeSpec, with_defaults
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
@@ -33,6 +35,7 @@ from xp.spec.section import (
     LocalPath,
     ModulePath,
     Name,
+    Number,
     Positive,
     RowsName,
     Seconds,
@@ -45,11 +48,12 @@ from xp.spec.section import (
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
 
 READY = {
-    name: f"xp.builtin.graders:{name}" for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k")
+    name: f"xp.builtin.graders:{name}"
+    for name in ("exact", "contains", "number", "regex", "boxed", "choice", "gsm8k", "none")
 } | {"math": "xp.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
-    "openreward": ("target", "serve", "python", "variant"),
+    "openreward": ("target", "serve", "python", "variant", "group_score_weight"),
     "openenv": ("target", "serve", "image", "python", "rows", "columns"),
     "local": ("grader", "grader_args", "env_class", "rows", "columns"),
     "reasoning_gym": ("python",),
@@ -179,6 +183,12 @@ class EnvMember(Section):
     reward: Reward
     reward_fn: RewardFns | None
     """Functions of your own: one, or a list with weights. Each gets the EpisodeResult, or what its parameters name."""
+    group_reward_fn: ModulePath | None
+    """Function of your own from the settled episodes of one task in a step to a number or a dictionary for each."""
+    group_score_weight: Number | None
+    """provider openreward: factor of the environment's own scores of a group (`score_group`), added to the rewards."""
+    judge: Annotated[JudgeSpec | None, BeforeValidator(with_defaults)]
+    """A model that scores episodes by a rubric, alone or compared with those of their group; its score is added."""
     on_no_tool_call: OnNoToolCall
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
@@ -194,6 +204,12 @@ class EnvMember(Section):
     """Secrets of each session, by name; null: the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
+
+    @property
+    def scores_groups(self) -> bool:
+        """Returns whether an episode's reward is known only when its group has ended."""
+        is_compared = self.judge is not None and self.judge.scoring is not JudgeScoring.POINTWISE
+        return is_compared or self.group_reward_fn is not None or self.group_score_weight is not None
 
     @field_validator("provider", mode="after")
     @classmethod
@@ -261,3 +277,8 @@ class Environments(Section):
     def is_held_out(self) -> bool:
         """Returns whether any member keeps tasks back to evaluate on."""
         return any(member.held_out is not None for member in self.members.values())
+
+    @property
+    def scores_groups(self) -> bool:
+        """Returns whether any member has rewards of a group."""
+        return any(member.scores_groups for member in self.members.values())

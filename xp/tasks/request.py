@@ -190,12 +190,19 @@ def scoring(config: EpisodeConfig, path: Sequence[str] | None = None) -> dict[st
 
 def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
     functions = {one.fn: one.weight for one in env.reward_fn or ()}
-    named = [one for one in (env.serve, env.grader, env.provider, *functions) if one is not None and ":" in one]
+    named = [
+        one for one in (env.serve, env.grader, env.provider, env.group_reward_fn, *functions) if one and ":" in one
+    ]
     code = {f"code of {one}": code_digest(one, path) for one in named if is_found(one, path)}
     if env.provider in ("harbor", "inspect", "verifiers"):
         code[f"code of {env.target}"] = source_digest(env, path) or ""
     keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}
-    keys |= {"grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
+    keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
+    judge = None if env.judge is None else asdict(env.judge)
+    if judge is not None:
+        judge["model"] = {name: judge["model"][name] for name in ("name", "temperature", "max_tokens")}
+        del judge["cache"]
+    keys |= {"judge": judge, "grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
     keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
     keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
     return {f"env.{key}": value for key, value in keys.items()} | code

@@ -137,6 +137,8 @@ def _played(solve: Solve, row: TaskRow, mix: EnvironmentMixture) -> Episode:
             ) from error
         reply = episode.step(text)
         messages += [Message(role="assistant", content=text), *reply.messages]
+    if mix.scores_groups(row.env):
+        mix.score_group([episode]).result()
     return episode
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,9 @@ from skyrl.train.generators.utils import prepare_generator_input
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
+from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.worker.played import live_prompt
 from xp.worker.stage import Sampling
@@ -27,6 +29,17 @@ STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
 """SkyRL's phase and step of the batch whose episodes are played."""
 VOID = "void"
 """Stop reason of an episode without a reward; SkyRL keeps stop reasons beside the samples on every path."""
+
+
+@dataclass
+class _Group:
+    """Episodes of one prompt of a batch."""
+
+    size: int
+    scored: asyncio.Future[None]
+    """Ends when the group's rewards are settled."""
+    episodes: list[Episode] = field(default_factory=list)
+    """Those that are settled."""
 
 
 class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
@@ -54,6 +67,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
+        self._groups: dict[int, _Group] = {}
+        """Groups by the object identity of SkyRL's trajectory id."""
         self._slots = asyncio.Semaphore()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begun: dict[str, tuple[int, Counter[str]]] = {}
@@ -68,9 +83,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             self._slots = asyncio.Semaphore(self._mix.max_sessions())
         of = input_batch.get("batch_metadata")
         STEP.set(("", 0) if of is None else (of.training_phase, of.global_step))
+        self._form_groups(input_batch["trajectory_ids"])
         try:
             return await super().generate(input_batch, disable_tqdm=disable_tqdm)
         finally:
+            for one in input_batch["trajectory_ids"]:
+                self._groups.pop(id(one)).scored.cancel()
             begun = [self._running.get(id(one)) for one in input_batch["trajectory_ids"]]
             for running in begun:
                 if running is not None:
@@ -109,10 +127,31 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 if running.episode.is_live:
                     await start
                 extras = {**env_extras, RUNNING: running, CHAT: self._chat}
-                return await super().agent_loop(prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs)
+                output = await super().agent_loop(
+                    prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs
+                )
             finally:
                 await start
                 await self._run_in_executor_if_available(running.episode.settle)
+        # Without a slot: the other episodes of the group may need it.
+        await self._score_group(running, self._groups[id(trajectory_id)])
+        return self._with_result(output, running.episode.settle())
+
+    def _form_groups(self, trajectory_ids: Sequence[Any]) -> None:
+        sizes = Counter(one.instance_id for one in trajectory_ids)
+        made = {name: _Group(size, asyncio.get_running_loop().create_future()) for name, size in sizes.items()}
+        self._groups |= {id(one): made[one.instance_id] for one in trajectory_ids}
+
+    async def _score_group(self, running: RunningEpisode, group: _Group) -> None:
+        """Waits for the rewards of an episode's group; the last episode that ends has them computed."""
+        if group.size == 1 or not self._mix.scores_groups(running.row.env):
+            return
+        group.episodes.append(running.episode)
+        if len(group.episodes) < group.size:
+            await group.scored
+            return
+        await asyncio.wrap_future(self._mix.score_group(group.episodes))
+        group.scored.set_result(None)
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> list[int]:
         """Token ids of the environment's reply, by the model's own template.
@@ -128,7 +167,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         """Puts the settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
         del trajectory_id
         running: RunningEpisode = env_extras[RUNNING]
-        outcome = running.episode.settle()
+        return self._with_result(output, running.episode.settle())
+
+    def _with_result(self, output: Any, outcome: EpisodeResult) -> Any:
         output.reward = [0.0] * len(output.response_ids)
         output.reward[-1] = outcome.reward or 0.0
         if outcome.status is EpisodeStatus.VOID:

@@ -190,6 +190,8 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         "--sglang-server-concurrency": value(episodes_per_engine(spec, spec.evaluation.batch_size)),
         "--custom-megatron-init-path": None,
         "--save-interval": None,
+        # Slime's evaluation refuses it.
+        "--group-rm": None,
         "--use-kl-loss": None,
         # With a critic, Slime would reserve memory for training even if nothing is trained.
         "--advantage-estimator": value("grpo"),

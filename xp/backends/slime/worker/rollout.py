@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -71,6 +72,9 @@ def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Tr
     worker.begin_evaluation(rollout_id)
     if worker.evaluated is None:
         return RolloutFnEvalOutput(data={})
+    # Slime's evaluation refuses rewards of groups, of which it has none.
+    args = copy.copy(args)
+    args.group_rm = False
     return generate_rollout(args, rollout_id, data_source, evaluation=evaluation)
 
 
@@ -94,12 +98,32 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
     ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[:num_prompt]))
-    await _threaded(worker, lambda: worker.take(ended.played(), _recorded(worker, ended, evaluation)))
-    write_played(sample.metadata, ended.played())
+    if not evaluation and worker.mix.scores_groups(task.env):
+        worker.ungrouped[sample.index] = ended
+    else:
+        await _record(worker, sample, ended, evaluation=evaluation)
     close_sample(sample, outcome, chat.end_id, mask_truncated=worker.config.mask_truncated)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     return sample
+
+
+async def score_group(args: Any, samples: Sequence[Any]) -> list[float]:
+    """Slime's custom reward function for a whole group: gives its episodes the group's rewards, and records them."""
+    worker = worker_of(args)
+    if worker.mix.scores_groups(samples[0].metadata["env"]):
+        ended = [worker.ungrouped.pop(sample.index) for sample in samples]
+        await asyncio.wrap_future(worker.mix.score_group([one.episode for one in ended]))
+        for sample, one in zip(samples, ended, strict=True):
+            await _record(worker, sample, one, evaluation=False)
+            _set_result(sample, one.episode.settle(), mask_truncated=worker.config.mask_truncated)
+    return [sample.reward for sample in samples]
+
+
+async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:
+    played = ended.played()
+    await _threaded(worker, lambda: worker.take(played, _recorded(worker, ended, evaluation)))
+    write_played(sample.metadata, played)
 
 
 async def _converse(
@@ -149,6 +173,14 @@ def _append(args: Any, sample: Any, written: EngineTurn) -> None:
 
 
 def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
+    """Set a sample's result, and give it a token if it has none."""
+    _set_result(sample, outcome, mask_truncated=mask_truncated)
+    if not sample.response_length:
+        # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
+        sample.append_response_tokens(tokens=[end_id], trainable=False)
+
+
+def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) -> None:
     """Set a sample's status, its reward, and the mark that excludes it from training."""
     is_void, is_truncated = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
@@ -157,9 +189,6 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
         sample.status = sample.Status.TRUNCATED if is_truncated else sample.Status.COMPLETED
     sample.reward = VOID_REWARD if outcome.reward is None else outcome.reward
     sample.remove_sample = is_void or (is_truncated and mask_truncated)
-    if not sample.response_length:
-        # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
-        sample.append_response_tokens(tokens=[end_id], trainable=False)
 
 
 def _fill_experts(args: Any, sample: Any) -> None:

@@ -25,6 +25,7 @@ from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
 from xp.worker.evaluate import RunEvaluation
+from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
 
@@ -60,6 +61,8 @@ class Worker:
         self._lock = threading.Lock()
         self._played: list[Played] = []
         self._groups: list[Played] = []
+        self.ungrouped: dict[int, PlayedEpisode] = {}
+        """Settled episodes whose group has not ended, by the index of their sample."""
 
     @staticmethod
     def from_file(path: Path) -> Worker:
@@ -162,6 +165,7 @@ class Worker:
         with self._lock:
             self._played = []
         self._groups = []
+        self.ungrouped.clear()  # of groups that Slime has aborted
         self._prompts.clear()
         if is_last:
             self._recorder.close()

@@ -112,7 +112,8 @@ class Rollouts:
         began = time.monotonic()
         process, sampling = self._process, self._config.common.sampling
         opened = engine(sampling, f"{sampling.seed}/{step}")
-        rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun))
+        size = self._config.group_size
+        rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun, group_size=size))
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)

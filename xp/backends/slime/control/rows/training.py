@@ -8,6 +8,7 @@ from xp.backends.slime.control.constraints import geometry, is_colocated
 from xp.backends.slime.worker.config import (
     EVALUATE,
     LOG_EVALUATION,
+    SCORE_GROUP,
     STEPS_FLAG,
     train_program,
     warm_up_start,
@@ -111,7 +112,14 @@ def _not_ahead(spec: RunSpec) -> str | None:
 SIZES = (
     *length_rows(STEPS_FLAG),
     Row("training.prompts_per_step", "--rollout-batch-size"),
-    Row("training.group_size", "--n-samples-per-prompt"),
+    Row(
+        "training.group_size",
+        lambda s: {
+            "--n-samples-per-prompt": s.training.group_size,
+            "--group-rm": s.env.scores_groups,
+            "--custom-rm-path": SCORE_GROUP if s.env.scores_groups else None,
+        },
+    ),
     Row(
         "training.updates_per_step",
         lambda s: {

@@ -53,10 +53,21 @@ def _not_ahead(spec: RunSpec) -> str | None:
     return not_ahead(spec, reason if is_selected else None, is_colocated=is_colocated(spec))
 
 
+def _split_group(spec: RunSpec) -> str | None:
+    """Returns why groups cannot be scored: each process scores whole groups of its own episodes."""
+    size, own = spec.training.group_size, geometry(spec).episodes_per_process
+    if own % size == 0 or not spec.env.scores_groups:
+        return None
+    return (
+        f"a process has {own} episodes of a step, which are not whole groups of {size}, and a group's reward needs them"
+        " all; make training.prompts_per_step divisible by the number of processes"
+    )
+
+
 TRAINING = (
     *length_rows("max_steps", per_step=lambda s: geometry(s).updates_per_rollout),
     Row("training.prompts_per_step", lambda s: {"generation_batch_size": geometry(s).generation_batch_size}),
-    Row("training.group_size", "num_generations"),
+    Row("training.group_size", "num_generations", refuse=_split_group),
     Row(
         "training.updates_per_step", lambda s: {"gradient_accumulation_steps": geometry(s).gradient_accumulation_steps}
     ),

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from xp.envs.config import ChatEndpoint
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
-from xp.evaluation.settings import Endpoint
 from xp.lib.exchange import post
 from xp.lib.reading import is_count
 from xp.lib.text import counted, valid_text, valid_value
@@ -75,24 +75,29 @@ class Api:
         name: name of the model.
         key: value of its API key; None: no key.
         sleep: function that waits for a number of seconds.
+        section: path of the settings, for messages.
     """
 
     def __init__(
-        self, endpoint: Endpoint, name: str, key: str | None, sleep: Callable[[float], None] = time.sleep
+        self,
+        endpoint: ChatEndpoint,
+        name: str,
+        key: str | None,
+        sleep: Callable[[float], None] = time.sleep,
+        section: str = "model",
     ) -> None:
-        assert endpoint.url is not None  # checked by words.read
         url = endpoint.url.rstrip("/")
         self.url = url if urlsplit(url).path else f"{url}/v1"
         if key is not None and not (self.url.startswith("https://") or is_loopback(self.url)):
             raise XpError(
-                f"model.key: the key would go to {self.url} in the clear; give an https address", ExitCode.SECRET
+                f"{section}.key: the key would go to {self.url} in the clear; give an https address", ExitCode.SECRET
             )
         if key is not None and not (key.isascii() and key.isprintable()):
             raise XpError(
                 f"the value of {endpoint.key} is no API key: it holds other than plain characters", ExitCode.SECRET
             )
         self.name = name
-        self._endpoint, self._sleep = endpoint, sleep
+        self._endpoint, self._sleep, self._section = endpoint, sleep, section
         self._headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "xp"}
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -131,8 +136,9 @@ class Api:
         except TooLong as fault:
             if not self._has_answered and not self._says_hello(hello):
                 raise XpError(
-                    f"model.max_tokens={endpoint.max_tokens}: {self.url} refuses every dialogue with it: {fault}"
-                    "\nthe prompt and max_tokens must fit the model's context: lower model.max_tokens"
+                    f"{self._section}.max_tokens={endpoint.max_tokens}: {self.url} refuses every dialogue with it:"
+                    f" {fault}"
+                    f"\nthe prompt and max_tokens must fit the model's context: lower {self._section}.max_tokens"
                 ) from None
             raise
         except _NoMessage as fault:
@@ -231,12 +237,16 @@ class Api:
             raise TooLong(text)
         if status in (401, 403):
             key = self._endpoint.key
-            source = f"it is read from {key}" if key else "give model.key=VARIABLE, the variable that holds one"
+            source = (
+                f"it is read from {key}" if key else f"give {self._section}.key=VARIABLE, the variable that holds one"
+            )
             raise XpError(
                 f"{self.url} refuses the key ({status}): {text}\n{source}",
                 ExitCode.SECRET,
             )
-        way_out = {404: "; is model.url right up to /v1, and does it serve model.name?"}.get(status, "")
+        way_out = {404: f"; is {self._section}.url right up to /v1, and does it serve {self._section}.name?"}.get(
+            status, ""
+        )
         if status < 400:
             way_out = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError

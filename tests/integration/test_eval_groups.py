@@ -1,0 +1,80 @@
+"""`xp eval` with several episodes of a task and rewards of their group: whole groups are recorded, or none."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_eval import knows_some, outputs, prepared, result_in, words
+from tests.stubs.chat_server import ChatServer, serving
+from xp.__main__ import main
+from xp.evaluation.records import EPISODES
+
+__all__ = ["outputs", "prepared"]
+FUNCTION = """
+def compared(episodes, task):
+    assert len({one.messages[0]["content"] for one in episodes}) == 1
+    assert task["metadata"]
+    return [10 * len(episodes) + number + one.outcome.reward / 10 for number, one in enumerate(episodes)]
+"""
+
+
+def records_of(outputs: Path) -> list[dict[str, Any]]:
+    (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "group_rules.py").write_text(FUNCTION)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "env.group_reward_fn=group_rules:compared"
+
+
+def check_groups(records: list[dict[str, Any]], num_tasks: int) -> None:
+    """Checks that each group of three is on record once, with both rewards."""
+    groups = defaultdict(dict)
+    for one in records:
+        groups[one["index"]][one["sample"]] = one["outcome"]
+    assert len(records) == 3 * num_tasks
+    for group in groups.values():
+        assert sorted(group) == [0, 1, 2]
+        assert {one["ungrouped"] for one in group.values()} <= {0.0, 1.0}
+        expected = [30 + sample + group[sample]["ungrouped"] / 10 for sample in range(3)]
+        assert [group[sample]["reward"] for sample in range(3)] == pytest.approx(expected)
+
+
+def test_a_group_is_scored_when_its_last_episode_has_ended(outputs: Path, function: str) -> None:
+    with serving(ChatServer(write=knows_some)) as server:
+        command = words(server, outputs, function, "evaluation.num_tasks=5", "evaluation.samples_per_task=3")
+        assert main(command) == 0
+        check_groups(records_of(outputs), 5)
+        assert len(server.requests) == 15
+        # A kill between two lines of a group: it is played again, and only its missing episodes are recorded.
+        (place,) = (outputs / "evaluations").iterdir()
+        (place / "eval.json").unlink()
+        lines = (place / EPISODES).read_text().splitlines(keepends=True)
+        (place / EPISODES).write_text("".join(lines[:-1]))
+        assert main(command) == 0
+        check_groups(records_of(outputs), 5)
+        assert len(server.requests) == 18
+    reward = result_in(outputs)["summary"]["reward"]["value"]
+    assert 31.0 <= reward <= 31.1
+
+
+def test_a_budget_stops_between_groups(outputs: Path, function: str) -> None:
+    prices = ("model.price_in=1000", "model.price_out=1000", "eval.concurrency=2")
+    with serving(ChatServer(write=knows_some)) as server:
+        sizes = ("evaluation.num_tasks=20", "evaluation.samples_per_task=3")
+        command = words(server, outputs, function, *prices, *sizes)
+        assert main([*command, "--budget-usd", "0.07"]) == 0
+        records = records_of(outputs)
+        assert 2 <= len(records) // 3 < 8
+        check_groups(records, len(records) // 3)
+        assert len(server.requests) == len(records), "no episode was paid and lost"
+        assert main([*command, "--budget-usd=100"]) == 0
+    check_groups(records_of(outputs), 20)

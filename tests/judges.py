@@ -1,0 +1,64 @@
+"""A judge of our own as a stand-in: it follows a rule on what it is sent, and its verdict has the requested form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.stubs.chat_server import ChatServer
+from xp.envs.config import JudgeConfig, JudgeEndpoint, JudgeScoring
+
+
+def data_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object that the judge reads."""
+    value: dict[str, Any] = json.loads(body["messages"][1]["content"])
+    return value
+
+
+def check_of(body: Mapping[str, Any]) -> str:
+    found = re.search(r'\{"check": "(\w+)"', body["messages"][0]["content"])
+    assert found is not None
+    return found[1]
+
+
+def verdict(body: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    return {"content": f"Hm.\n{json.dumps({'check': check_of(body), **values})}"}
+
+
+def by(quality: Callable[[Any], float]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """A judge that scores, compares or ranks answers by their quality, between 0 and 10."""
+
+    def write(body: Mapping[str, Any]) -> dict[str, Any]:
+        data = data_of(body)
+        if "answers" in data:
+            return verdict(body, scores=[quality(one) for one in data["answers"]])
+        if "answer" in data:
+            return verdict(body, score=quality(data["answer"]))
+        first, second = quality(data["first"]), quality(data["second"])
+        return verdict(body, better="tie" if first == second else "first" if first > second else "second")
+
+    return write
+
+
+def config(server: ChatServer, scoring: JudgeScoring, **changes: Any) -> JudgeConfig:
+    """The judge behind a server; changes of its model are those that a JudgeEndpoint has."""
+    model = JudgeEndpoint(
+        url=server.url,
+        name="stub",
+        key=None,
+        max_tokens=100,
+        limit_name="max_tokens",
+        seed=None,
+        timeout_s=60.0,
+        max_attempts=3,
+        price_in=100.0,
+        price_out=200.0,
+        temperature=0.0,
+        concurrency=4,
+    )
+    own = {name: changes.pop(name) for name in list(changes) if name in JudgeEndpoint.__dataclass_fields__}
+    whole = JudgeConfig("Longer is better.", replace(model, **own), scoring, (0.0, 10.0), 1.0, cache=True)
+    return replace(whole, **changes)

@@ -1,0 +1,220 @@
+"""Rewards of a group: settled once, for its valid episodes, index-aligned; a failure voids the group."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests import grouped, ors_server
+from tests.contracts.test_agreement import ROW
+from tests.fake_session import RULES, call
+from tests.ors_server import Effects
+from xp.composition import compose
+from xp.composition.points import to_yaml
+from xp.envs.base import Message
+from xp.envs.config import EpisodeConfig
+from xp.episode.episode import Episode
+from xp.episode.group import dialogue, group_rules, load_group_fn
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
+from xp.episode.trajectory import TrajectoryWriter, trajectory
+from xp.errors import XpError
+from xp.planning.episode import episode_config, user_modules
+from xp.planning.plan import build_plan
+from xp.replay.rescore import rescore
+from xp.tasks.request import scoring
+
+DEBATE = "tests.envs_under_test.counter:Debate"
+
+
+def play(mix: EnvironmentMixture, *texts: str) -> list[Episode]:
+    """One episode of ROW's task for each text; the prompt is the session's own."""
+    episodes = [mix.episode(replace(ROW, messages=())) for _ in texts]
+    for episode, text in zip(episodes, texts, strict=True):
+        episode.step(text)
+        episode.settle()
+    return episodes
+
+
+def scored(mix: EnvironmentMixture, *texts: str) -> list[EpisodeResult]:
+    episodes = play(mix, *texts)
+    mix.score_group(episodes).result()
+    return [episode.settle() for episode in episodes]
+
+
+def test_both_sources_score_the_valid_episodes_in_order() -> None:
+    with grouped.mixture() as mix:
+        outcomes = scored(mix, *grouped.WINS * 4)
+    grouped.check_group(outcomes, [one.reward for one in outcomes])
+    assert [one.ungrouped for one in outcomes] == list(grouped.OWN)
+    metrics = episode_metrics([Played("e", "t", one, 1) for one in outcomes], 4, 1.0)
+    assert (metrics["group/rank"], metrics["group/environment"]) == (1.0, pytest.approx(7 / 3))
+
+
+def test_a_source_that_fails_voids_the_group() -> None:
+    with grouped.mixture("broken") as mix:
+        grouped.check_void_group(scored(mix, *grouped.WINS * 4))
+
+
+def test_an_only_valid_episode_keeps_its_own_reward() -> None:
+    with grouped.mixture("broken") as mix:
+        first, second = scored(mix, *grouped.WINS * 2)
+    assert (first.reward, first.ungrouped, second.status) == (0.25, None, EpisodeStatus.VOID)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("[1.0]", "it must give a list with one entry for each of 3"),
+        ("5", "it must give a list with one entry for each of 3"),
+        ("[1.0, 2.0, float('nan')]", "it must give a finite number"),
+        ("[1.0, 2.0, {'rank': 1}]", "it gave no 'reward'"),
+        ("[1.0, 2.0, 1e9]", "RewardOutOfBounds"),
+    ],
+)
+def test_what_is_not_one_number_for_each_voids_the_group(
+    given: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "given_group.py").write_text(f"def fn(episodes):\n    return {given}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "given_group", raising=False)
+    with grouped.mixture(None, group_score_weight=None, group_reward_fn="given_group:fn") as mix:
+        outcomes = scored(mix, *grouped.WINS * 4)
+    assert {one.reward for one in outcomes} == {None}
+    assert all(reason in str(one.void_reason) for one in outcomes if one.ungrouped is not None)
+
+
+def impossible(episodes: Any, weather: str) -> None: ...
+def without() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no.such:thing", "cannot be loaded"),
+        ("impossible", "unknown parameters weather; `task` alone may follow"),
+        ("without", "must take the list of the group's episodes"),
+    ],
+)
+def test_a_function_that_cannot_score_is_refused_when_it_is_loaded(name: str, reason: str) -> None:
+    with pytest.raises(XpError, match=reason):
+        load_group_fn(name if ":" in name else f"{__name__}:{name}")
+
+
+def test_a_provider_without_group_scores_is_refused() -> None:
+    rules = replace(RULES, provider="tests.openenv_like:Plain", group_score_weight=1.0)
+    with pytest.raises(XpError, match=r"provider tests.openenv_like:Plain scores no groups"):
+        group_rules(rules, cast("Any", object()), lambda _: {})
+    with pytest.raises(XpError, match="group_score_weight belongs to provider=openreward"):
+        compose(["env=graded", "env.group_score_weight=1.0"])
+
+
+def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
+    spec = compose(["env=whodunit", "env.group_reward_fn=tests.grouped:ranked", "env.group_score_weight=0.5"])
+    config = episode_config(spec)
+    (member,) = EpisodeConfig.from_json(config.to_json()).members.values()
+    assert (member.group_reward_fn, member.group_score_weight) == ("tests.grouped:ranked", 0.5)
+    assert "tests" in user_modules(spec)
+    (keys,) = scoring(config).values()
+    assert (keys["env.group_reward_fn"], "code of tests.grouped:ranked" in keys) == ("tests.grouped:ranked", True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["evaluation.samples_per_task=2"], "evaluation.samples_per_task.*score no groups"),
+        (
+            ["hardware.accelerators_per_node=2", "training.prompts_per_step=1", "training.group_size=4"],
+            "training.group_size.*2 episodes of a step, which are not whole groups of 4",
+        ),
+    ],
+)
+def test_a_plan_is_refused_where_a_stage_has_no_whole_group(overrides: list[str], reason: str) -> None:
+    own = ["env=whodunit", "env.group_reward_fn=tests.grouped:ranked", "training.micro_batch_size=1", *overrides]
+    with pytest.raises(XpError, match=reason):
+        build_plan(compose(own), "r")
+
+
+def test_calls_and_results_are_those_that_were_executed() -> None:
+    messages = [
+        Message(role="user", content="go"),
+        Message(role="assistant", content=f"<think>hm</think>First. {call('move')}"),
+        Message(role="tool", content="moved", name="move", tool_call_id="call00000"),
+        Message(role="assistant", content="<tool_call>{"),
+        Message(role="tool", content="Error", name="tool", tool_call_id="call00001"),
+        Message(role="assistant", content="done"),
+    ]
+    outcome = EpisodeResult(EpisodeStatus.STOPPED, 0.0, (), 3, 1, 1)
+    made = dialogue(GroupEpisode(outcome, messages, [{"name": "move", "arguments": {"x": 1}}]), RULES.dialect)
+    assert [one["role"] for one in made] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert "hm" not in made[1]["content"]
+    assert made[1]["content"].startswith("First.")
+    (one,) = made[1]["tool_calls"]
+    assert (one["id"], one["function"]) == ("call00000", {"name": "move", "arguments": {"x": 1}})
+
+
+def on_server(serve: str = DEBATE, **limits: Any) -> EnvironmentMixture:
+    """The environment on openreward's own server."""
+    server = ors_server.running(serve).server
+    own = {"name": "fake", "target": server.url, "allowed_origins": (server.url,), "group_score_weight": 1.0}
+    config = EpisodeConfig({"fake": ors_server.rules(**own, **limits)})
+    return EnvironmentMixture(config, {**os.environ, "OPENREWARD_API_KEY": server.key})
+
+
+def test_an_ors_server_of_the_sdk_scores_a_group_in_its_order() -> None:
+    effects = Effects(ors_server.running(DEBATE).effects)
+    with on_server(max_sessions=1) as mix:
+        outcomes = scored(mix, *(call("argue", value=text) for text in ("aaaa", "a", "aaa", "aa")))
+    assert [one.group["environment"] for one in outcomes] == [1.0, 0.0, pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert [one.ungrouped for one in outcomes] == [0.5] * 4
+    assert [one.reward for one in outcomes] == pytest.approx([0.5 + one.group["environment"] for one in outcomes])
+    assert effects.count("compared") == 12, "every pair in both orders"
+    assert not effects.still_open()
+
+
+def test_a_judge_that_fails_voids_its_group_and_the_next_is_scored() -> None:
+    with on_server() as mix:
+        failed = scored(mix, call("argue", value="no verdict"), call("argue", value="a"))
+        following = scored(mix, call("argue", value="aa"), call("argue", value="a"))
+    assert {(one.status, one.ungrouped) for one in failed} == {(EpisodeStatus.VOID, 0.5)}
+    assert all("score_group: ToolCrashed" in str(one.void_reason) for one in failed)
+    assert [one.reward for one in following] == [1.5, 0.5]
+
+
+def test_a_server_without_group_scores_is_named() -> None:
+    with on_server(ors_server.COUNTER) as mix:
+        outcomes = scored(mix, call("submit"), call("submit"))
+    reason = "scores no groups (score_group); set env.group_score_weight=null"
+    assert all(reason in str(one.void_reason) for one in outcomes)
+
+
+def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> None:
+    spec = compose(["env=multiply", "training.group_size=4", "training.micro_batch_size=4", f"outputs={tmp_path}"])
+    container = json.loads(json.dumps(spec.model_dump(mode="json")))
+    member = container["env"]["members"].pop("multiply")
+    container["env"]["members"]["fake"] = member | {"provider": "tests.grouped:GroupedProvider", "serve": None}
+    run = tmp_path / "runs" / "r"
+    run.mkdir(parents=True)
+    from xp.composition.points import from_container
+
+    (run / "spec.yaml").write_text(to_yaml(from_container(container)))
+    (run / "run.json").write_text("{}")
+    with (
+        grouped.mixture(None, group_score_weight=None) as mix,
+        TrajectoryWriter(run / "attempt_1" / "train" / "trajectories" / "train.jsonl") as writer,
+    ):
+        # Two groups of the same task in one step.
+        for _ in range(2):
+            for sample, episode in enumerate(play(mix, *grouped.WINS * 4)):
+                writer.write(trajectory(episode, run="r", phase="train", step=0, sample=sample, tools="[]"))
+    rule = {"env.group_reward_fn": "tests.grouped:ranked", "env.group_score_weight": 0.5}
+    episodes = rescore(run, rule)
+    for group in (episodes[:4], episodes[4:]):
+        grouped.check_group([one.outcome for one in group], [one.outcome.reward for one in group])
+        assert [one.recorded.reward for one in group] == list(grouped.OWN)

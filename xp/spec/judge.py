@@ -1,0 +1,113 @@
+"""Endpoints of OpenAI-compatible APIs, and a judge by rubric that is one (defaults: conf/judge.yaml)."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from xp.envs.config import JudgeScoring
+from xp.hardware import TABLE
+from xp.secrets.shapes import SHAPE
+from xp.spec.section import Count, EnvVarName, NotNegative, Number, Seconds, Section, check_plain_url
+
+MIN_KEY: Final = 20
+"""Smallest length of a word with digits and small letters that is taken for an API key."""
+DEFAULTS: Final = TABLE.with_name("judge.yaml")
+FILE: Final = re.compile(r"[./~][^\n]*\.(md|txt)")
+"""Rubric that names a file."""
+
+
+class LimitName(StrEnum):
+    """Name of a request's field with the largest number of generated tokens."""
+
+    MAX_TOKENS = "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
+
+
+Price = Annotated[float, Field(ge=0)] | None
+
+
+def _no_secret(name: str) -> str:
+    is_random = len(name) >= MIN_KEY and re.search("[0-9]", name) and re.search("[a-z]", name)
+    if is_random or SHAPE.search(name):
+        raise ValueError("looks like a key")
+    return name
+
+
+Url = Annotated[str, AfterValidator(check_plain_url), Field(pattern=r"^https?://")]
+
+
+class Endpoint(Section):
+    """An OpenAI-compatible API."""
+
+    url: Url | None
+    name: str | None
+    key: Annotated[EnvVarName, AfterValidator(_no_secret)] | None
+    """Name of the variable with the key; never the key."""
+    max_tokens: Count
+    limit_name: Annotated[LimitName, Field(strict=False)]
+    seed: int | None
+    timeout_s: Seconds
+    max_attempts: Count
+    price_in: Price
+    price_out: Price
+
+    @model_validator(mode="after")
+    def _prices_together(self) -> Endpoint:
+        if (self.price_in is None) != (self.price_out is None):
+            raise ValueError("price_in and price_out go together")
+        return self
+
+
+class JudgeModel(Endpoint):
+    """The model of a judge."""
+
+    url: Url
+    name: Annotated[str, Field(min_length=1)]
+    temperature: NotNegative
+    concurrency: Count
+
+
+def _rubric(text: Any) -> Any:
+    """The text of a rubric; that of the file if it names one, so that a run has it on record."""
+    if not isinstance(text, str) or not FILE.fullmatch(text):
+        return text
+    try:
+        return Path(text).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the file cannot be read: {error}") from None
+
+
+class JudgeSpec(Section):
+    """A model that scores episodes by a rubric, beside the environment's own reward."""
+
+    rubric: Annotated[str, BeforeValidator(_rubric), Field(min_length=1, max_length=100_000)]
+    """Its text; a file with it (/dir/rubric.md, ./rubric.txt); or `column:NAME` of the task's own description."""
+    model: JudgeModel
+    scoring: Annotated[JudgeScoring, Field(strict=False)]
+    scale: Annotated[tuple[Number, Number], Field(strict=False)]
+    """Worst and best number that the judge gives; they become 0 and 1."""
+    weight: Number
+    """Factor of the score between 0 and 1, which is added to the reward."""
+    cache: bool
+    """Whether equal requests of a run or an evaluation are answered from its record."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> JudgeSpec:
+        if self.scale[0] >= self.scale[1]:
+            raise ValueError(f"scale is {list(self.scale)}; the first number is the worst, and must be smaller")
+        return self
+
+
+def with_defaults(value: Any) -> Any:
+    """A judge as the user writes it, with the defaults of conf/judge.yaml."""
+    if not isinstance(value, dict):
+        return value
+    defaults: dict[str, Any] = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
+    model = value.get("model", {})
+    return {**defaults, **value, "model": {**defaults["model"], **model} if isinstance(model, dict) else model}
