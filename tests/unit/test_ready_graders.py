@@ -172,7 +172,11 @@ def test_a_pattern_selects_what_is_compared_or_is_the_right_answer() -> None:
     assert score(regex, answer, r"(?m)Answer: \d$") == 1.0
 
 
-@pytest.mark.parametrize("name", sorted({*READY} - {"math"}))
+def test_no_answer_is_scored_where_a_judge_does_it() -> None:
+    assert load_object(READY["none"])("any", {"prompt": "Without a right answer."}) == 0.0
+
+
+@pytest.mark.parametrize("name", sorted({*READY} - {"math", "none"}))
 @pytest.mark.parametrize("right", [None, [], [None], {"value": 1}])
 def test_a_row_without_a_right_answer_is_refused(name: str, right: Any) -> None:
     with pytest.raises(ValueError, match=r"its answer is .*; expected a text, a number, or a list of them"):
