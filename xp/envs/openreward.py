@@ -72,7 +72,7 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
 
     def open(self, task: Task) -> OpenRewardSession:
         core = self._core()
-        checked_index(task)
+        wire.check_index(task)
         return OpenRewardSession(core, self._in_slot(core, lambda: core.open(task)))
 
     def score_group(self, task: Task, dialogues: Sequence[Sequence[Message]]) -> list[float]:
@@ -85,7 +85,7 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
         """See xp.envs.base.Describer."""
-        checked_index(task)
+        wire.check_index(task)
         return await self._core().describe(task)
 
     def _ask(self, question: Callable[[Catalog], Coroutine[Any, Any, T]]) -> T:
@@ -210,7 +210,7 @@ class Catalog:
         specs = reply.get("tasks") if isinstance(reply, dict) else None
         if not isinstance(specs, list):
             raise ProtocolError(f"POST {path}: not a list of tasks")
-        return [_spec(spec, path) for spec in specs]
+        return [wire.task_spec(spec, path) for spec in specs]
 
     async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
         path = f"/{await self.env()}/task_range"
@@ -221,7 +221,7 @@ class Catalog:
             specs = reply.get("tasks") if isinstance(reply, dict) else None
             if not isinstance(specs, list) or len(specs) != last - first:
                 raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
-            by_index.update({first + offset: _spec(spec, path) for offset, spec in enumerate(specs)})
+            by_index.update({first + offset: wire.task_spec(spec, path) for offset, spec in enumerate(specs)})
         return by_index
 
     async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
@@ -231,7 +231,7 @@ class Catalog:
         async def one(index: int) -> Mapping[str, Any]:
             async with slots:
                 reply = await self._json("POST", path, {"split": split, "index": index})
-            return _spec(reply.get("task") if isinstance(reply, dict) else None, path)
+            return wire.task_spec(reply.get("task") if isinstance(reply, dict) else None, path)
 
         return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
 
@@ -278,12 +278,6 @@ class Catalog:
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
-
-
-def _spec(value: Any, path: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ProtocolError(f"POST {path}: a task that is {type(value).__name__}")
-    return value
 
 
 PING_EVERY_S: Final = 10.0
@@ -504,8 +498,3 @@ class OpenRewardCore(ServerCore):
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
-
-
-def checked_index(task: Task) -> None:
-    if task.index < 0:
-        raise ProtocolError(f"task {task.id}: a negative index; the server would take it for the last task")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, ToolResult, ToolSpec
+from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, Task, ToolResult, ToolSpec
 from xp.envs.messages import chat_messages
 from xp.lib.text import valid_value
 
@@ -21,6 +21,19 @@ NOT_FINITE: Final = ("nan", "inf", "-inf")
 """Rewards of xp's own servers that JSON has no numbers for (xp.envs.serve)."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """A surrogate of JSON text, as an escape or as itself; most answers have none, and need no second pass."""
+
+
+def check_index(task: Task) -> None:
+    """Raises ProtocolError for a negative index."""
+    if task.index < 0:
+        raise ProtocolError(f"task {task.id}: a negative index; the server would take it for the last task")
+
+
+def task_spec(value: Any, path: str) -> Mapping[str, Any]:
+    """A task's description; raises ProtocolError if it is not an object."""
+    if not isinstance(value, dict):
+        raise ProtocolError(f"POST {path}: a task that is {type(value).__name__}")
+    return value
 
 
 def parse_json(text: str | bytes, what: str) -> Any:

@@ -38,7 +38,7 @@ from xp.worker.stage import AFTER, BEFORE, Sampling
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
-FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 8.0
+FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0, 4.0
 """Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
 """SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""

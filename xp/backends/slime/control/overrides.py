@@ -50,12 +50,12 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
         field = f"backend.overrides.{key}"
         known = catalog().flags.get(name)
         mine = name if name in owned else by_dest.get(known.dest) if known else None
-        if mine is not None:
+        if name in TAKEN:
+            yield Refusal(field, f"not beside xp: {TAKEN[name]}")
+        elif mine is not None:
             way_out = f"set {owned[mine]}" if owned[mine] else "it has the same value for every run"
             as_what = "" if mine == name else f" as {mine}"
             yield Refusal(field, f"xp renders this flag itself{as_what}; {way_out}")
-        elif name in TAKEN:
-            yield Refusal(field, f"not beside xp: {TAKEN[name]}")
         elif name in (beside := _unheard(spec)):
             yield Refusal(field, beside[name])
         elif wrong := fault(name, values):

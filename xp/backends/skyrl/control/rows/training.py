@@ -6,7 +6,6 @@ from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_meg
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
-from xp.planning.backend import Support
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
     OLDER,
@@ -280,8 +279,7 @@ PROGRESS = (
     Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps", refuse=no_price),
     Row(
         "training.deterministic",
-        support=Support.UNSUPPORTED,
-        note="SkyRL has no deterministic mode.",
+        carried_by="nothing: SkyRL has no deterministic mode",
         refuse=when(
             lambda s: s.training.deterministic, "SkyRL has no deterministic mode; set false, or use backend=slime"
         ),
