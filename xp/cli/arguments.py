@@ -114,6 +114,17 @@ def _replay(parser: argparse.ArgumentParser) -> None:
     _outputs(parser)
 
 
+def _publish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="name of a run, or its directory")
+    parser.add_argument("--to", required=True, metavar="PLACE", help="a new directory, or hub:ORG/NAME")
+    parser.add_argument("--no-episodes", action="store_true", help="only the model")
+    parser.add_argument("--dry-run", action="store_true", help="print the files and the model card; publish nothing")
+    parser.description = (
+        f"{parser.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
+    )
+    _outputs(parser)
+
+
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -471,6 +482,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "do a recorded run again, and name what is not the same",
         _replay,
         "reproduce:replay_command",
+        takes_overrides=False,
+    ),
+    "publish": Command(
+        "publish a run's model, with a card, and its episodes: into a directory, or on the hub",
+        _publish,
+        "reproduce:publish_command",
         takes_overrides=False,
     ),
     "rescore": Command(

@@ -24,6 +24,7 @@ _WORK: Final = frozenset(
         "search",
         "install",
         "replay",
+        "publish",
         "report",
         "view",
         "env new",

@@ -128,3 +128,23 @@ def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterat
         yield Level("d", Outcome.NOT_CHECKED, reason) if reason else check_numbers(recorded, run)
     if "e" in levels:
         yield check_result(recorded, run, default_margin())
+
+
+def publish_command(args: Namespace) -> int:
+    """Publishes a run's model and episodes, or shows what would be published."""
+    from xp.replay.publish import CARD, HUB, episode_files, listing, model_files, publish
+    from xp.run_records.named import run_directory
+
+    run = run_directory(args.outputs, args.run)
+    parts = {"model": model_files(run)}
+    if not args.no_episodes:
+        parts["episodes"] = episode_files(run)
+    if args.dry_run:
+        for line in (*listing(parts), "", *str(parts["model"][CARD]).splitlines()):
+            print(shown(line))
+        return ExitCode.OK
+    for place in publish(parts, args.to):
+        print(shown(place))
+    if args.to.startswith(HUB):
+        print("a new repository is private; its page on the hub can make it public")
+    return ExitCode.OK

@@ -81,11 +81,11 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
                 for place in data_places(spec)
                 if (attempt / "code" / shipped_name(place)).exists()
             },
-            "figures": _figures(run),
+            "figures": figures_of(run),
             "left_out": left_out,
         }
     )
-    _refuse_secrets(files, record.secrets)
+    refuse_secrets(files, record.secrets)
     with resource_errors(target), replacing(target) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in sorted(files):
             entry, content = zipfile.ZipInfo(name, _TIME), files[name]
@@ -143,7 +143,7 @@ def _tasks(
         left_out.append(f"task set: {reason}; its request is in {SPEC}")
 
 
-def _figures(run: Path) -> dict[str, Any]:
+def figures_of(run: Path) -> dict[str, Any]:
     """Held-out reward and pass rate of each model, with their intervals."""
     figures = {}
     for file in evaluation_files(run):
@@ -157,7 +157,7 @@ def _figures(run: Path) -> dict[str, Any]:
     return figures
 
 
-def _refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> None:
+def refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> None:
     """Raises XpError(SECRET) for a file with the value of a secret of the run or of this process, and for code with a
     token."""
     masked, plain = Redactor(known_values(names)), Redactor()

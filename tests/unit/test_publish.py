@@ -1,0 +1,197 @@
+"""A run is published into a directory, and by the hub's own client to a stand-in of its API."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fake_session import RULES, FakeSession, call, steady
+from tests.tiny import tokenizer_and_model
+from xp.__main__ import main
+from xp.envs.base import Task
+from xp.episode.episode import Episode
+from xp.episode.trajectory import TrajectoryWriter, trajectory
+from xp.errors import ExitCode
+from xp.lib.verified import write_digests
+
+SECRET = "4f9d0c7be21a4a5fb3"
+TASKS = {f"multiply/test/{number}": [float(number % 4 > 0)] for number in range(40)}
+RESULT = {
+    "reward_mean": 0.75,
+    "reward_stderr": 0.07,
+    "perfect_share": 0.75,
+    "pass_share": 0.75,
+    "pass_threshold": 1.0,
+    "num_scored": 40,
+    "num_void": 0,
+    "num_tasks": 40,
+    "tasks": TASKS,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with a run that has a model, an evaluation and episodes."""
+    here = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        assert main(["prepare", "env=multiply", "env.train.num_tasks=4", "env.held_out.num_tasks=4", "name=own"]) == 0
+    (run,) = (here / "outputs/runs").iterdir()
+    for one in tokenizer_and_model():
+        one.save_pretrained(run / "model")
+    write_digests(run / "model")
+    evaluation = {"schema_version": 1, "results": {"after": RESULT}, "task_hashes": dict.fromkeys(TASKS, "h")}
+    (run / "attempt_1/evaluate").mkdir()
+    (run / "attempt_1/evaluate/evaluation.json").write_text(json.dumps(evaluation))
+    with TrajectoryWriter(run / "attempt_1/train/trajectories/train.jsonl") as writer:
+        episode = Episode(Task("multiply", "train", 0), lambda: FakeSession(steady), RULES)
+        episode.step(call("win"))
+        episode.settle()
+        writer.write(trajectory(episode, run="runs/own", phase="train", step=0, sample=0, tools="[]"))
+    return here
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    (place,) = (tmp_path / "here/outputs/runs").iterdir()
+    return place
+
+
+def head_of(text: str) -> dict[str, Any]:
+    head: dict[str, Any] = yaml.safe_load(text.split("---\n")[1])
+    return head
+
+
+def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert main(["publish", run.name, "--to", "out"]) == 0
+    AutoTokenizer.from_pretrained("out/model")
+    model = AutoModelForCausalLM.from_pretrained("out/model")
+    assert model.num_parameters() == tokenizer_and_model()[1].num_parameters()
+    card = Path("out/model/README.md").read_text()
+    assert head_of(card)["library_name"] == "transformers"
+    assert "| after training | 0.750 (0.6" in card
+    assert "python -m xp run spec.yaml" in card
+    assert main(["plan", "out/model/spec.yaml"]) == 0
+    (config,) = head_of(Path("out/episodes/README.md").read_text())["configs"]
+    assert config == {"config_name": "train", "data_files": "*/*/train.jsonl"}
+    (line,) = Path("out/episodes/attempt_1/train/train.jsonl").read_text().splitlines()
+    assert json.loads(line)["outcome"]["reward"] == 1.0
+    assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+
+
+def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"]) == 0
+    shown = capsys.readouterr().out
+    assert "  model.safetensors" in shown
+    assert "# " + run.name in shown
+    assert "episodes:" not in shown
+
+
+def test_a_model_that_is_missing_or_damaged_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "model/config.json").write_text("{}")
+    assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+    assert "is damaged" in capsys.readouterr().err
+    shutil.rmtree(run / "model")
+    assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+    assert "has no model" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_secret_in_an_episode_is_not_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", SECRET)
+    file = run / "attempt_1/train/trajectories/train.jsonl"
+    file.write_text(file.read_text().replace('"won"', f'"{SECRET}"'))
+    assert main(["publish", run.name, "--to", "out"]) == ExitCode.SECRET
+    assert not Path("out").exists()
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The parts of the hub's API that an upload of small files uses."""
+
+    repositories: dict[str, dict[str, Any]]
+    files: dict[str, dict[str, bytes]]
+    tokens: set[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.tokens.add(str(self.headers["Authorization"]))
+        if self.path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked.get('type', 'model')}s/{asked['organization']}/{asked['name']}"
+            self.repositories[name] = asked
+            place = name.removeprefix("models/")
+            self._answer({"url": f"http://{self.headers['Host']}/{place}"})
+        elif self.path == "/api/validate-yaml":
+            head = json.loads(body)["content"]
+            self._answer({"errors": [] if head.startswith("---\n") else [{"message": "no head"}], "warnings": []})
+        elif self.path.endswith("/preupload/main"):
+            names = [one["path"] for one in json.loads(body)["files"]]
+            self._answer({"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]})
+        else:
+            repository = self.path.removeprefix("/api/").removesuffix("/commit/main")
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    content = base64.b64decode(line["value"]["content"])
+                    self.files.setdefault(repository, {})[line["value"]["path"]] = content
+            self._answer(
+                {
+                    "commitUrl": f"http://{self.headers['Host']}/{repository.removeprefix('models/')}/commit/1",
+                    "commitOid": "1",
+                    "hookOutput": "",
+                }
+            )
+
+    def _answer(self, value: Any) -> None:
+        text = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    Hub.repositories, Hub.files, Hub.tokens = {}, {}, set()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("HF_TOKEN", "hf_stand_in")
+        yield Hub
+        server.shutdown()
+
+
+def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: type[Hub]) -> None:
+    assert main(["publish", run.name, "--to", "hub:me/mine"]) == 0
+    assert {name: one["visibility"] for name, one in hub.repositories.items()} == {
+        "models/me/mine": "private",
+        "datasets/me/mine-episodes": "private",
+    }
+    model = hub.files["models/me/mine"]
+    assert model["model.safetensors"] == (run / "model/model.safetensors").read_bytes()
+    assert head_of(model["README.md"].decode())["tags"] == ["xp", "reinforcement-learning", "grpo"]
+    assert "attempt_1/train/train.jsonl" in hub.files["datasets/me/mine-episodes"]
+    assert hub.tokens == {"Bearer hf_stand_in"}
+
+
+def test_a_name_that_the_hub_would_not_take_is_refused(run: Path) -> None:
+    assert main(["publish", run.name, "--to", "hub:mine"]) == ExitCode.CONFIG

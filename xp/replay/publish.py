@@ -1,0 +1,180 @@
+"""Publishes a run: its model with a card, and its episodes as a data set, into a directory or on the hub."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from xp import __version__
+from xp.composition.points import to_yaml, validated
+from xp.errors import ExitCode, XpError
+from xp.lib.text import counted
+from xp.lib.verified import DIGESTS, damaged
+from xp.replay.bundle import figures_of, refuse_secrets
+from xp.run_records.lock import FILE as LOCK
+from xp.run_records.lock import read_lock
+from xp.run_records.record import read_record
+from xp.run_records.run_directory import SPEC, resource_errors
+from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
+
+HUB: Final = "hub:"
+CARD: Final = "README.md"
+EPISODES: Final = "-episodes"
+"""End of the data set's name, after the model's."""
+_HUB_ID: Final = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}")
+Files = Mapping[str, Path | str]
+"""Name in the repository -> the file, or its text."""
+
+
+def model_files(run: Path) -> dict[str, Path | str]:
+    """Files of the model's repository: weights, tokenizer, spec, lock and card.
+
+    Raises:
+        XpError: (RUN_DIR) the run has no model, or a damaged one; (SECRET) a text has the value of a secret.
+    """
+    model, spec = run / "model", validated(recorded_spec(run / SPEC), run.name)
+    if not (model / "model.safetensors").is_file():
+        raise XpError(f"{run.name} has no model at {model}: only a finished training has one", ExitCode.RUN_DIR)
+    if (fault := damaged(model / DIGESTS)) is not None:
+        raise XpError(
+            f"the model at {model} is damaged: {fault}; resume the run, which makes it again", ExitCode.RUN_DIR
+        )
+    files: dict[str, Path | str] = {str(file.relative_to(model)): file for file in _below(model)}
+    files |= {SPEC: to_yaml(spec), LOCK: read_lock(run).to_json(), CARD: card(run, spec)}
+    texts = {name: one for name, one in files.items() if isinstance(one, str) or one.suffix in (".json", ".jinja")}
+    refuse_secrets(texts, read_record(run).secrets)
+    return files
+
+
+def episode_files(run: Path) -> dict[str, Path | str]:
+    """Files of the data set's repository: the recorded episodes, and a card with a configuration for each phase."""
+    episodes = {
+        f"{file.parent.parent.parent.name}/{file.parent.parent.name}/{file.name}": file
+        for file in sorted(run.glob("attempt_*/*/trajectories/*.jsonl"))
+        if not file.is_symlink()
+    }
+    phases = sorted({Path(name).stem for name in episodes})
+    head = {
+        "tags": ["xp", "reinforcement-learning"],
+        "configs": [{"config_name": phase, "data_files": f"*/*/{phase}.jsonl"} for phase in phases],
+    }
+    files: dict[str, Path | str] = {
+        **episodes,
+        CARD: _card(
+            head, f"# Episodes of {run.name}\n\nOne episode in each line: messages, calls, reward and its parts.\n"
+        ),
+    }
+    refuse_secrets(files, read_record(run).secrets)
+    return files
+
+
+def card(run: Path, spec: RunSpec) -> str:
+    """The model card: how to do it again, and the figures with their intervals."""
+    base = spec.model.path if spec.model.path is not None and not Path(spec.model.path).is_absolute() else None
+    head: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["xp", "reinforcement-learning", spec.algorithm.name],
+        # The base model's licence holds for its weights, and this machine does not know it.
+        "license": "other",
+        "license_name": "of-the-base-model",
+    }
+    head |= {"base_model": base} if base else {}
+    envs, facts = ", ".join(spec.env.members), read_lock(run).facts
+    figures = "\n".join(
+        f"| {name} training | {_estimate(one['reward'])} | {_estimate(one['passes'])} |"
+        for name, one in figures_of(run).items()
+    )
+    versions = "\n".join(
+        f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in sorted(facts) if name.startswith("versions.")
+    )
+    start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
+    return _card(
+        head,
+        f"# {run.name}\n\n{start}, trained with {spec.algorithm.name} in {envs} by xp {__version__}"
+        f" (backend {spec.backend.name}). The licence is that of the base model.\n\n"
+        f"## Held-out reward\n\n| model | mean reward (95 %) | passes (95 %) |\n|---|---|---|\n{figures}\n\n"
+        f"## Do it again\n\n    python -m xp run {SPEC}\n\n"
+        f"`{LOCK}` names what the run was made of; `python -m xp runs compare` shows what differs from another run.\n\n"
+        f"| part | version |\n|---|---|\n{versions}\n",
+    )
+
+
+def _card(head: Mapping[str, Any], text: str) -> str:
+    return f"---\n{yaml.safe_dump(dict(head), sort_keys=False)}---\n\n{text}"
+
+
+def _estimate(one: Mapping[str, Any] | None) -> str:
+    if one is None:
+        return "not measured"
+    interval = "" if one["low"] is None else f" ({one['low']:.3f} to {one['high']:.3f})"
+    return f"{one['value']:.3f}{interval}"
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    return (file for file in sorted(directory.rglob("*")) if file.is_file() and not file.is_symlink())
+
+
+def publish(parts: Mapping[str, Files], to: str) -> list[str]:
+    """Writes the parts (`model`, `episodes`) into a new directory, or uploads them to the hub.
+
+    Args:
+        parts: part -> its files.
+        to: a directory that does not exist, or `hub:ORG/NAME`.
+
+    Returns:
+        The place of each part.
+
+    Raises:
+        XpError: (CONFIG) `to` is neither; (RUN_DIR) the directory exists; (RUNTIME) the hub refused the upload.
+    """
+    if to.startswith(HUB):
+        return [_upload(name, files, to.removeprefix(HUB)) for name, files in parts.items()]
+    target = Path(to)
+    if target.exists():
+        raise XpError(f"{target} exists, and nothing is overwritten; give another directory", ExitCode.RUN_DIR)
+    for part, files in parts.items():
+        for name, content in files.items():
+            place = target / part / name
+            with resource_errors(place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(content) if isinstance(content, str) else shutil.copyfile(content, place)
+    return [str(target / part) for part in parts]
+
+
+def _upload(part: str, files: Files, hub_id: str) -> str:
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if not _HUB_ID.fullmatch(hub_id):
+        raise XpError(f"--to {HUB}{hub_id}: expected {HUB}ORG/NAME")
+    kind, name = ("model", hub_id) if part == "model" else ("dataset", f"{hub_id}{EPISODES}")
+    api = HfApi()
+    operations = [
+        CommitOperationAdd(path, content.encode() if isinstance(content, str) else str(content))
+        for path, content in files.items()
+    ]
+    try:
+        # Private: whether the world may see it is its owner's decision, on the hub's page.
+        place = api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
+        api.create_commit(name, operations, commit_message=f"Publish with xp {__version__}", repo_type=kind)
+    except (HfHubHTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise XpError(
+            f"the hub refused {kind} {name}: {reason}; log in with `hf auth login`", ExitCode.RUNTIME
+        ) from error
+    return str(place)
+
+
+def listing(parts: Mapping[str, Files]) -> Iterator[str]:
+    """Lines that show what would be published."""
+    for part, files in parts.items():
+        size = sum(len(one.encode()) if isinstance(one, str) else one.stat().st_size for one in files.values())
+        yield f"{part}: {counted(len(files), 'file')}, {size / 1e6:.1f} MB"
+        yield from (f"  {name}" for name in sorted(files))
