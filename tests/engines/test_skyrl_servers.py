@@ -19,14 +19,15 @@ from tests.engines import needs_vllm
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.skyrl.control.keys import EXTENSION
+from xp.backends.skyrl.control.keys import CPU_WORKER, EXTENSION
 from xp.lib.loopback import HOST, ONE_MACHINE, free_port
 from xp.planning.stages import cpu_environment
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 BAR = 1e-4
 ARGUMENTS = (
-    *("--host", HOST, "--dtype", "float32", "--worker-extension-cls", EXTENSION, "--enforce-eager"),
+    *("--host", HOST, "--dtype", "float32", "--enforce-eager"),
+    *("--worker-cls", CPU_WORKER, "--worker-extension-cls", EXTENSION),
     *("--weight-transfer-config", json.dumps({"backend": "gloo"}), "--logprobs-mode", "processed_logprobs"),
     *("--distributed-executor-backend", "mp", "--gpu-memory-utilization", "0.1", "--max-num-seqs", "8"),
     *("--generation-config", "vllm", "--seed", "1"),

@@ -172,7 +172,9 @@ def test_a_rehearsal_has_real_servers_or_names_its_stand_ins() -> None:
     real = compose([*cpu, "backend.engine.name=vllm"])
     (said,) = {stage.job.stand_ins for stage in stages(real, PLACES) if stage.name != "model"}
     assert said == ("CUDA: the CPU", "NCCL and CUDA IPC: gloo")
-    assert native(real)["generator.inference_engine.distributed_executor_backend"] == "mp"
+    engine = "generator.inference_engine"
+    assert native(real)[f"{engine}.distributed_executor_backend"] == "mp"
+    assert native(real)[f"{engine}.engine_init_kwargs.worker_cls"] == "vllm.v1.worker.cpu_worker.CPUWorker"
     assert not train_config(*cpu, "backend.engine.name=vllm").common.stand_in
     for job in (stage.job for stage in stages(compose(SKYRL), PLACES)):
         assert job.stand_ins == ()

@@ -7,7 +7,7 @@ loads this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +67,14 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
         """Does nothing: the weights are complete."""
 
     def receive_weights(self, update_info: Announcement) -> None:
-        announced = zip(update_info.names, update_info.dtypes, update_info.shapes, strict=True)
-        for name, dtype, shape in announced:
+        # In one call: vLLM refuses a tied head whose embeddings the same call does not load.
+        self.model.load_weights(self._received(update_info))
+
+    def _received(self, announced: Announcement) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, dtype, shape in zip(announced.names, announced.dtypes, announced.shapes, strict=True):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             self._group.broadcast(tensor, 0).wait()
-            self.model.load_weights([(name, tensor)])
+            yield name, tensor
 
     def shutdown(self) -> None:
         self._group = None

@@ -14,6 +14,8 @@ ALGORITHM = "trainer.algorithm"
 ENGINE = "generator.inference_engine"
 EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
 """Extension class of vLLM's workers in a rehearsal with the real vLLM."""
+CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
+"""vLLM's worker on a CPU; without this name, SkyRL's server starts the one of CUDA on every platform."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
 XP_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
 """Estimators that xp.backends.skyrl.worker.advantages computes, registered in SkyRL under xp's name."""
@@ -30,12 +32,13 @@ def has_stand_in(spec: RunSpec) -> bool:
 
 
 def cpu_servers(spec: RunSpec) -> Keys:
-    """Keys of vLLM's servers on a CPU: no Ray executor, no sleep, weights over gloo; empty in other cases."""
+    """Keys of vLLM's servers on a CPU: its own worker, no Ray executor or sleep, weights over gloo; else empty."""
     if not is_rehearsal(spec) or has_stand_in(spec):
         return {}
     return {
         f"{ENGINE}.distributed_executor_backend": "mp",
         f"{ENGINE}.engine_init_kwargs.enable_sleep_mode": False,
+        f"{ENGINE}.engine_init_kwargs.worker_cls": CPU_WORKER,
         f"{ENGINE}.engine_init_kwargs.worker_extension_cls": EXTENSION,
     }
 
