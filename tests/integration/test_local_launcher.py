@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import threading
@@ -65,7 +64,7 @@ def test_a_damaged_result_is_made_again_with_one_warning(tmp_path: Path, monkeyp
         )
     weights = tmp_path / "made/weights"
     with monkeypatch.context() as patch:
-        patch.setattr(hashlib, "file_digest", None)
+        patch.setattr("xp.lib.verified.file_digest", None)
         assert run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status is RunStatus.CACHED
     for number, damage in enumerate(("w" * 999 + "v", "w" * 500)):
         weights.write_text(damage)

@@ -99,9 +99,9 @@ def test_a_command_without_its_packages_names_the_pip_command(
 def test_install_finds_the_lock_of_the_wheel(light: Path, tmp_path: Path) -> None:
     done = xp_of(light, tmp_path, "install", "backend=skyrl")
     assert done.returncode == 0, done.stderr
-    (lock,) = re.findall(r"--requirement (\S+)", done.stdout)
-    assert Path(lock).is_relative_to(light)
-    assert Path(lock).is_file()
+    locks = list(map(Path, re.findall(r"--requirement (\S+)", done.stdout)))
+    assert locks
+    assert [lock for lock in locks if not (lock.is_relative_to(light) and lock.is_file())] == []
     assert "make" not in done.stdout
 
 

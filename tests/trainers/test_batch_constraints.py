@@ -96,8 +96,10 @@ def test_trl_agrees(tmp_path: Path) -> None:
 
 
 SKYRL_PROGRAM = """
-import json, sys
+import json, sys, typing
 from types import SimpleNamespace as N
+import typing_extensions
+typing.TypedDict = typing_extensions.TypedDict  # skyrl 0.4.0 asks for Python 3.12
 from skyrl.train.utils.utils import validate_batch_sizes
 answers = []
 for s in json.load(sys.stdin):

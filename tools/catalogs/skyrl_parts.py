@@ -7,6 +7,7 @@ attribute of it, a method that xp overrides, or an attribute with an underscore 
 from __future__ import annotations
 
 import ast
+import gc
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -23,11 +24,21 @@ Found = tuple[str, ast.AST]
 """Module, and the definition in it; an ast.Module for a module."""
 
 
+def parsed(file: Path) -> ast.Module:
+    """The tree of a module. Without garbage collection: what that frees may parse code too, as Ray's objects do, and
+    then CPython 3.11 raises SystemError (gh-106905)."""
+    gc.disable()
+    try:
+        return ast.parse(file.read_text())
+    finally:
+        gc.enable()
+
+
 def parts() -> dict[str, str]:
     """`module:name` of each part -> its form; a part that is not there has the form `missing`."""
     found: dict[str, str] = {}
     for file in CODE:
-        tree = ast.parse(file.read_text())
+        tree = parsed(file)
         names = dict(_imports(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
@@ -133,7 +144,7 @@ def _form(node: ast.AST) -> str:
 
 def _private_attributes() -> dict[str, str]:
     """Attributes with an underscore that xp's code reads or sets on something else than its own objects."""
-    trees = [ast.parse(file.read_text()) for file in CODE]
+    trees = [parsed(file) for file in CODE]
     own = {name for tree in trees for name in _defined(tree)}
     used = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     private = {name for name in used - own if name.startswith("_") and not name.startswith("__")}
@@ -167,7 +178,7 @@ def _tree(module: str) -> ast.Module | None:
     package, *rest = module.split(".")
     place = _directory(package).joinpath(*rest)
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    return ast.parse(file.read_text()) if file.is_file() else None
+    return parsed(file) if file.is_file() else None
 
 
 def _is_package(module: str) -> bool:
