@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from xp.cli.arguments import COMMANDS, EPILOG, Parser
+from xp.cli.arguments import COMMANDS, Parser
+from xp.cli.help_texts import EPILOG
 from xp.errors import XpError, nearest
 
 _SECTIONS: Final = ("env", "model", "algorithm", "sft", "training", "evaluation", "backend", "hardware", "launcher")
