@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.tiny import leave_untrained, tokenizer_and_model
 from xp.backends.trl.control.render import sft_stage
 from xp.backends.trl.worker import sft
 from xp.backends.trl.worker.config import TRLSftConfig
 from xp.backends.trl.worker.process import Ranks
-from xp.composition import compose
+from xp.composition import ROOT, compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
-from xp.planning.stages import model_place
-from xp.worker.demonstrations import Sample
+from xp.planning.stages import model_place, task_set_place
+from xp.worker.demonstrations import Example
 
 pytestmark = pytest.mark.timeout(900)
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -29,26 +30,28 @@ TOOLS = [{"type": "function", "function": {"name": "multiply", "description": ""
 
 def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     """An outputs root with an untrained model and the stage's files; its working directory is the root."""
-    spec = compose(["env=multiply", "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides])
+    env = () if any(word.startswith("env=") for word in overrides) else ("env=multiply",)
+    spec = compose([*env, "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides])
+    places = replace(PLACES, tasks=task_set_place(spec))
     for made in tokenizer_and_model():
         made.save_pretrained(root / model_place(spec.model))
-    for name, text in sft_stage(spec, PLACES).job.files.items():
+    for name, text in sft_stage(spec, places).job.files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return TRLSftConfig.from_json((root / "runs/r/attempt_1/sft/config.json").read_text())
 
 
-def samples() -> list[Sample]:
+def samples() -> list[Example]:
     """Eight episodes of different lengths; the policy's tokens come in pieces."""
     rng = np.random.default_rng(0)
     lengths = [5, 9, 12, 6, 20, 7, 3, 15]
     return [
-        Sample(rng.integers(5, 200, n).tolist(), [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1])
+        Example(rng.integers(5, 200, n).tolist(), [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1])
         for n in lengths
     ]
 
 
-def expected_loss(model: Any, batch: list[Sample]) -> tuple[float, float]:
+def expected_loss(model: Any, batch: list[Example]) -> tuple[float, float]:
     """Mean of -log p over the policy's tokens of the whole batch, and the norm of its gradient."""
     import torch
 
@@ -137,3 +140,29 @@ def test_nothing_to_learn_from_ends_the_stage(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(XpError, match=r"no episode is left.*3 longer than the token budget") as raised:
         sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
     assert raised.value.code == ExitCode.TASKS
+
+
+class Down:
+    """A grader that fails, with a script."""
+
+    def rows(self) -> dict[str, list[dict[str, str]]]:
+        return {"train": [{"prompt": f"Say {number}.", "answer": str(number)} for number in range(8)]}
+
+    def grade(self, answer: str, row: dict[str, str]) -> float:
+        raise RuntimeError(f"it is down, {answer} {row}")
+
+    @staticmethod
+    def solve(messages: list[Any], task: dict[str, str]) -> str:
+        del messages
+        return task["answer"]
+
+
+def test_a_script_whose_episodes_are_void_ends_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("env=graded", f"env.grader={__name__}:Down", "sft.data=solve", "sft.num_episodes=null", "sft.batch_size=4")
+    leave_untrained(tmp_path, *words, "env.held_out=null", f"outputs={tmp_path}")
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    config = outputs_with_model(tmp_path, *words)
+    with pytest.raises(XpError, match="8 of the script's 8 episodes are void") as raised:
+        sft.main([f"{config.common.stage_dir}/config.json"])
+    assert raised.value.code == ExitCode.UNHEALTHY

@@ -27,13 +27,13 @@ from xp.errors import XpError
 from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
-    SampleRule,
+    ExampleRule,
     chosen,
+    example_of,
     of_file,
     play,
     recorded,
     rendered,
-    sample_of,
     turn_of,
 )
 from xp.worker.token_budget import TokenBudget
@@ -51,7 +51,7 @@ TOOL_SPECS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for 
 TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
 """As the task set has them."""
 BUDGET = TokenBudget(max_prompt_tokens=4000, max_tokens_per_turn=4000, max_response_tokens=40_000)
-RULE = SampleRule(1.0, None, None, True, 0.0, 1)
+RULE = ExampleRule(1.0, None, None, True, 0.0, 1)
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
 NUM_EPISODES = 167
 
@@ -143,7 +143,7 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
     assert len(demonstrations) == NUM_EPISODES
     assert not counts
     for one, demonstration in zip(rollouts, demonstrations, strict=True):
-        sample = sample_of(demonstration, chat, syntax, BUDGET)
+        sample = example_of(demonstration, chat, syntax, BUDGET)
         assert sample is not None
         prompt = one.conversation.prompt_ids
         assert sample.ids == [*prompt, *one.conversation.completion_ids]
@@ -217,7 +217,7 @@ def test_what_a_rollout_could_not_write_is_left_out(budget: TokenBudget, is_rend
 )
 def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | None, tmp_path: Path) -> None:
     chat, syntax = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), SYNTAX[Dialect.HERMES]
-    sample = sample_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, BUDGET)
+    sample = example_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, BUDGET)
     assert sample is not None
     learnt = [token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]
     call = syntax.write("look", {"n": 1})

@@ -26,7 +26,7 @@ from xp.job import Stage
 from xp.launchers import files
 from xp.launchers.base import Context
 from xp.planning.episode import user_modules
-from xp.run_records.lock import LockInputs, differences, planned_facts, read_lock, sources_of
+from xp.run_records.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
 from xp.tasks.prepare import prepare
 from xp.worker.facts import FILE, record_facts
 
@@ -55,7 +55,7 @@ class Place:
                 f"training.learning_rate={self.rate}",
             ]
         )
-        sources = sources_of(spec.model_dump(mode="json"), files.locate_modules(user_modules(spec)))
+        inputs = inputs_of(spec.model_dump(mode="json"), files.locate_modules(user_modules(spec)))
         task_set = prepare(self.world.config(), {}, self.root / f"store_{attempt}")
         stage = self.root / f"run/attempt_{attempt}/train"
         stage.mkdir(parents=True)
@@ -66,9 +66,9 @@ class Place:
         common: Any = SimpleNamespace(run=str(self.root / "run"), tasks=str(task_set.path))
         record_facts(common, self.root / "model", stage, chat)
         copy = stage.with_name("code")
-        files.copy_modules(list(sources.places.values()), copy)
-        copied = {name: copy / place.name for name, place in sources.places.items()}
-        return {**planned_facts(sources), **json.loads((stage / FILE).read_text())}, LockInputs(sources.spec, copied)
+        files.copy_modules(list(inputs.places.values()), copy)
+        copied = {name: copy / place.name for name, place in inputs.places.items()}
+        return {**planned_facts(inputs), **json.loads((stage / FILE).read_text())}, LockInputs(inputs.spec, copied)
 
     def edit(self, name: str, old: str, new: str) -> None:
         file = self.root / name

@@ -272,3 +272,15 @@ def test_the_importance_correction_is_said_and_never_trls_default(correction: st
     bounds = (f"algorithm.importance_lower={lower or 0}", "algorithm.importance_upper=3.5")
     rendered = grpo_config(compose([*GPUS, f"algorithm.importance_correction={mode}", *bounds]), PLACES)
     assert {key: value for key, value in rendered.items() if "vllm_importance" in key} == expected
+
+
+def test_adapters_after_a_fine_tuning_have_it_as_the_reference() -> None:
+    words = [
+        "env=whodunit_mini",
+        "sft.data=solve",
+        "training.kl_coef=0.1",
+        "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
+    ]
+    (refusal,) = refusals(compose(words))
+    assert "set sft.reference=sft" in str(refusal)
+    assert not refusals(compose([*words, "sft.reference=sft"]))

@@ -25,8 +25,8 @@ Found = tuple[str, ast.AST]
 
 
 def parsed(file: Path) -> ast.Module:
-    """The tree of a module. Without garbage collection: what that frees may parse code too, as Ray's objects do, and
-    then CPython 3.11 raises SystemError (gh-106905)."""
+    """The tree of a module. Without garbage collection: a finalizer that parses code too makes CPython 3.11 raise
+    SystemError (gh-106905)."""
     gc.disable()
     try:
         return ast.parse(file.read_text())

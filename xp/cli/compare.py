@@ -15,7 +15,7 @@ from xp.lib.terminal import one_line
 from xp.lib.text import counted
 from xp.run_records.leaderboard import PLAIN, RunRow, as_csv, as_markdown, brief, leaderboard, text
 from xp.run_records.lock import FILE as LOCK
-from xp.run_records.lock import differences, locked
+from xp.run_records.lock import differences, facts_and_inputs
 
 RANKS: Final = {
     name: rank
@@ -57,7 +57,7 @@ def _show_locks(runs: Sequence[Path]) -> None:
     """Prints what differs between the locks of two runs, if both have one."""
     if not all((run / LOCK).is_file() for run in runs):
         return
-    first, second = (locked(run) for run in runs)
+    first, second = (facts_and_inputs(run) for run in runs)
     lines = differences(first, second)
     print("\nlocks: " + ("the same" if not lines else f"{counted(len(lines), 'difference')}"))
     for line in lines:

@@ -12,7 +12,7 @@ from xp.planning.stages import start_place
 from xp.spec import RunSpec, Thinking
 from xp.spec.sft import EVAL, RUN, SOLVE
 from xp.tasks.profile import ROOM as EVALUATIONS
-from xp.worker.demonstrations import SampleRule
+from xp.worker.demonstrations import ExampleRule
 
 ROOMS: Final = {RUN: "runs", EVAL: EVALUATIONS}
 """Kind of source -> directory below the outputs root."""
@@ -33,7 +33,7 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "is_messages": kind not in (SOLVE, *ROOMS),
         "solvers": dict(_solvers(spec)) if kind == SOLVE else {},
         "is_held_out": spec.env.is_held_out,
-        "rule": SampleRule(
+        "rule": ExampleRule(
             min_reward=spec.evaluation.pass_threshold if sft.min_reward is None else sft.min_reward,
             per_task=sft.per_task,
             num_episodes=sft.num_episodes,

@@ -24,7 +24,7 @@ from xp.lib.reading import json_of
 from xp.lib.text import counted
 from xp.planning.episode import named_code
 from xp.run_records.lock import FILE as LOCK
-from xp.run_records.lock import LockInputs, differences, locked, read_lock, spec_digest
+from xp.run_records.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest
 from xp.run_records.run_directory import SPEC
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
@@ -83,17 +83,17 @@ class Recorded:
         return self.source.name
 
     def lock(self) -> tuple[Facts, LockInputs]:
-        """The lock with its sources, paths as they are here; raises XpError(RUN_DIR) if there is none."""
+        """The lock with its inputs, paths as they are here; raises XpError(RUN_DIR) if there is none."""
         assert self.directory is not None
-        facts, sources = locked(self.directory)
-        spec = _replaced(dict(sources.spec), self.moved)
-        if facts.get("spec") == spec_digest(sources.spec):
+        facts, inputs = facts_and_inputs(self.directory)
+        spec = _replaced(dict(inputs.spec), self.moved)
+        if facts.get("spec") == spec_digest(inputs.spec):
             facts = {**facts, "spec": spec_digest(spec)}
-        return facts, LockInputs(spec, sources.places)
+        return facts, LockInputs(spec, inputs.places)
 
     def differences(self, run: Path) -> list[str]:
         """What differs between the lock of this run and that of another one, one line each."""
-        return differences(self.lock(), locked(run))
+        return differences(self.lock(), facts_and_inputs(run))
 
     def check_trusted(self) -> None:
         """Raises XpError(RUN_DIR) for a bundle that this user neither made nor trusts; the message names its code."""

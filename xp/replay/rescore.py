@@ -38,6 +38,7 @@ from xp.run_records.held_out import is_of_reward_fn, scoring_differences
 from xp.secrets.redaction import resolve
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
+from xp.worker.demonstrations import PHASE as SFT
 
 MEAN: Final = "reward/avg_raw_reward"
 FLAT: Final = "reward/groups_without_variance"
@@ -191,7 +192,8 @@ def _rewards(name: str, episodes: Sequence[Rescored], phase: str) -> Rewards:
 
 
 def _rank(phase: str) -> int:
-    return (BEFORE, TRAIN).index(phase) if phase in (BEFORE, TRAIN) else 3 if phase == AFTER else 2
+    order = (SFT, BEFORE, TRAIN)
+    return order.index(phase) if phase in order else len(order) + (phase == AFTER)
 
 
 def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:

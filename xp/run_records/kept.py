@@ -73,10 +73,13 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     ):
         return None
     total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
+    recipe = f"its spec, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
+    if "train" not in {stage.name for stage in plan.stages}:
+        return f"{plan.run_id} is finished; {recipe}"
     return (
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
         f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)};"
-        f" its spec, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
+        f" {recipe}"
     )
 
 

@@ -78,13 +78,13 @@ class LockInputs:
         return None if place is None else _files(place)
 
 
-def sources_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> LockInputs:
-    """The sources of a run that begins now: its spec, this xp, and the user's modules."""
+def inputs_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> LockInputs:
+    """The inputs of a run that begins now: its spec, this xp, and the user's modules."""
     return LockInputs(spec, {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)})
 
 
-def sources_of_run(directory: Path, attempt: int) -> LockInputs:
-    """The sources that an attempt of a run has recorded."""
+def recorded_inputs(directory: Path, attempt: int) -> LockInputs:
+    """The inputs that an attempt of a run has recorded."""
     here = directory / f"attempt_{attempt}"
     spec = json_of(here / "plan.json", ExitCode.RUN_DIR, below=directory)["spec"]
     code = here / "code"
@@ -92,18 +92,18 @@ def sources_of_run(directory: Path, attempt: int) -> LockInputs:
     return LockInputs(spec, {one.stem if one.is_file() else one.name: one for one in places})
 
 
-def locked(directory: Path) -> tuple[Facts, LockInputs]:
-    """Facts and sources of a run; raises XpError(RUN_DIR) if it has no lock."""
+def facts_and_inputs(directory: Path) -> tuple[Facts, LockInputs]:
+    """Facts and inputs of a run; raises XpError(RUN_DIR) if it has no lock."""
     lock = read_lock(directory)
-    return lock.facts, sources_of_run(directory, lock.attempt)
+    return lock.facts, recorded_inputs(directory, lock.attempt)
 
 
-def planned_facts(sources: LockInputs) -> dict[str, str]:
+def planned_facts(inputs: LockInputs) -> dict[str, str]:
     """Facts that are known before a run begins."""
-    values = _values(sources.spec)
+    values = _values(inputs.spec)
     seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
-    code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(sources.places.items())}
-    return {_SPEC: spec_digest(sources.spec), **seeds, "versions.xp": __version__, **code}
+    code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(inputs.places.items())}
+    return {_SPEC: spec_digest(inputs.spec), **seeds, "versions.xp": __version__, **code}
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -111,9 +111,9 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     return digest_of(_values(spec))
 
 
-def write_lock(directory: Path, attempt: int, sources: LockInputs, accepted: tuple[str, ...] = ()) -> None:
+def write_lock(directory: Path, attempt: int, inputs: LockInputs, accepted: tuple[str, ...] = ()) -> None:
     """Writes the lock of an attempt that begins."""
-    write_atomically(directory / FILE, Lock(attempt, planned_facts(sources), accepted).to_json())
+    write_atomically(directory / FILE, Lock(attempt, planned_facts(inputs), accepted).to_json())
 
 
 def complete_lock(directory: Path) -> None:
@@ -161,7 +161,7 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
     return lines
 
 
-def check_resumed(directory: Path, sources: LockInputs) -> list[str]:
+def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
     """Compares the code of a run that is resumed with its lock; returns what has changed and may.
 
     Raises:
@@ -170,9 +170,9 @@ def check_resumed(directory: Path, sources: LockInputs) -> list[str]:
     if not (directory / FILE).is_file():
         return []
     lock = read_lock(directory)
-    recorded = sources_of_run(directory, lock.attempt)
-    now = planned_facts(sources)
-    lines = differences((_own(lock.facts), recorded), (_own(now), sources))
+    recorded = recorded_inputs(directory, lock.attempt)
+    now = planned_facts(inputs)
+    lines = differences((_code_facts(lock.facts), recorded), (_code_facts(now), inputs))
     names = [line.partition(": ")[0] for line in lines]
     refused = [name for name in names if name.startswith(_CODE) and name not in (_XP, *lock.accepted)]
     if refused:
@@ -185,7 +185,7 @@ def check_resumed(directory: Path, sources: LockInputs) -> list[str]:
     return lines
 
 
-def _own(facts: Facts) -> Facts:
+def _code_facts(facts: Facts) -> Facts:
     """Facts about code: those that a resume compares before it begins."""
     return {name: value for name, value in facts.items() if name.startswith((_CODE, "versions.xp"))}
 

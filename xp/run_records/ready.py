@@ -17,7 +17,7 @@ from xp.launchers.files import PACKAGE, copy_modules, copy_package, inside, loca
 from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.names import is_name
-from xp.run_records.lock import LockInputs, sources_of
+from xp.run_records.lock import LockInputs, inputs_of
 from xp.run_records.record import Provenance
 from xp.run_records.run_directory import check_run_directory, check_writable, resource_errors
 from xp.secrets.redaction import Redactor, resolve, telling_values
@@ -51,9 +51,9 @@ class Ready:
             copy_package(directory / "code")
             copy_modules(self.modules, directory / "code", self.data)
 
-    def sources(self, plan: Plan) -> LockInputs:
+    def lock_inputs(self, plan: Plan) -> LockInputs:
         """The spec and the code of an attempt, for the run's lock."""
-        return sources_of(plan.spec.model_dump(mode="json"), self.modules)
+        return inputs_of(plan.spec.model_dump(mode="json"), self.modules)
 
     def mirror(self, plan: Plan, run: Path, echo: Echo) -> Mirror:
         """The trackers that are opened here follow the run's metrics."""

@@ -11,7 +11,7 @@ from xp.composition import from_container, give_way, parse_assignments, with_val
 from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import counted
-from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, read_lock, sources_of_run
+from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, read_lock, recorded_inputs
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
@@ -134,7 +134,7 @@ def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> No
         spec: spec with the changes of the command line.
     """
     if (directory / FILE).is_file():
-        before = sources_of_run(directory, read_lock(directory).attempt).spec
+        before = recorded_inputs(directory, read_lock(directory).attempt).spec
     changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
     if kept := [(key, change) for key, _, change in changed if not key.startswith(CHANGEABLE)]:
         raise XpError(

@@ -65,7 +65,7 @@ def dispatch(
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
     if plan.attempt > 1 and has_every_stage(plan, read_record(run)):
-        for line in check_resumed(run, ready.sources(plan)):
+        for line in check_resumed(run, ready.lock_inputs(plan)):
             echo(f"xp: differs from the last attempt: {line}\n")
     max_restarts = plan.spec.launcher.max_restarts
     resume = resume or resume_command(plan.run_id, outputs)
@@ -197,7 +197,7 @@ class _Attempt:
         self._ready.fill(self._outputs / self._context.directory, self._plan)
         if self._has_lock:
             with resource_errors(self._run):
-                write_lock(self._run, self._plan.attempt, self._ready.sources(self._plan))
+                write_lock(self._run, self._plan.attempt, self._ready.lock_inputs(self._plan))
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):

@@ -42,7 +42,7 @@ PHASE: Final = "sft"
 
 
 @dataclass(frozen=True)
-class SampleRule:
+class ExampleRule:
     """Selection of episodes."""
 
     min_reward: float
@@ -74,7 +74,7 @@ class Demonstration:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Example:
     """Tokens of one demonstration."""
 
     ids: list[int]
@@ -236,7 +236,7 @@ def of_file(file: Path) -> Iterator[Demonstration]:
 
 
 def chosen(
-    demonstrations: Iterable[Demonstration], rule: SampleRule, excluded: frozenset[str], counts: Counter[str]
+    demonstrations: Iterable[Demonstration], rule: ExampleRule, excluded: frozenset[str], counts: Counter[str]
 ) -> list[Demonstration]:
     """The episodes that the rule selects, in a random order by its seed.
 
@@ -263,32 +263,32 @@ def chosen(
 
 def rendered(
     demonstrations: Sequence[Demonstration],
-    rule: SampleRule,
+    rule: ExampleRule,
     chat: ChatTokens,
     dialect_of: Callable[[str], Any],
     budget: TokenBudget,
     counts: Counter[str],
-) -> tuple[list[Sample], list[Sample]]:
+) -> tuple[list[Example], list[Example]]:
     """The tokens of the episodes to learn from, and of those of the held-out share of tasks."""
-    learnt: list[Sample] = []
-    held_out: list[Sample] = []
+    learnt: list[Example] = []
+    held_out: list[Example] = []
     for one in demonstrations:
         try:
-            sample = sample_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=rule.thinking)
+            example = example_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=rule.thinking)
         except TemplateFault:
             counts["that the chat template does not render"] += 1
             continue
-        if sample is None:
+        if example is None:
             counts["longer than the token budget of training"] += 1
         else:
             share = int.from_bytes(hashlib.sha256(one.task_id.encode()).digest()[:7]) / 2**56
-            (held_out if share < rule.held_out_fraction else learnt).append(sample)
+            (held_out if share < rule.held_out_fraction else learnt).append(example)
     return learnt, held_out
 
 
-def sample_of(
+def example_of(
     one: Demonstration, chat: ChatTokens, syntax: Syntax, budget: TokenBudget, *, thinking: bool = True
-) -> Sample | None:
+) -> Example | None:
     """The tokens of one episode as a rollout has them; None: a part is longer than the budget.
 
     Raises:
@@ -298,16 +298,16 @@ def sample_of(
     prompt = chat.prompt(one.messages[: places[0]], one.tools)
     if len(prompt) > budget.max_prompt_tokens:
         return None
-    sample = Sample([*prompt], [0] * len(prompt))
+    example = Example([*prompt], [0] * len(prompt))
     for number, at in enumerate(places):
         text = text_of(one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=thinking)
         ids = chat.turn(text, is_call=bool(one.turns[at]))
-        if len(ids) > budget.next_turn(len(sample.ids) - len(prompt)):
+        if len(ids) > budget.next_turn(len(example.ids) - len(prompt)):
             return None
-        sample.add(ids, is_learnt=True)
+        example.add(ids, is_learnt=True)
         if number + 1 < len(places):
-            sample.add(chat.reply(one.messages[at + 1 : places[number + 1]], last_id=ids[-1]), is_learnt=False)
-    return sample
+            example.add(chat.reply(one.messages[at + 1 : places[number + 1]], last_id=ids[-1]), is_learnt=False)
+    return example
 
 
 def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking: bool) -> str:
@@ -330,7 +330,7 @@ def _specs(tools: str) -> list[ToolSpec]:
     return [ToolSpec(one["name"], one.get("description", ""), one.get("parameters", {})) for one in functions]
 
 
-def summary(learnt: Sequence[Sample], held_out: Sequence[Sample], counts: Mapping[str, int]) -> str:
+def summary(learnt: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]) -> str:
     """One line about the episodes, and those that are left out with the reason."""
     tokens = sum(sum(one.mask) for one in learnt)
     left_out = "; ".join(f"{number} {why}" for why, number in counts.items())

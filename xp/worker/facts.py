@@ -34,7 +34,7 @@ PACKAGES: Final = (
     *("torch", "trl", "skyrl", "slime", "megatron-core", "transformer-engine", "vllm", "sglang", "transformers"),
     *("tokenizers", "accelerate", "peft", "datasets", "flash-attn", "ray", "numpy", "openreward", "openenv-core"),
 )
-KEPT: Final = ("model.", "tokenizer", "chat_template", "tasks.")
+FIXED: Final = ("model.", "tokenizer", "chat_template", "tasks.")
 """Beginnings of the facts that a resumed training must keep; others may change, which is printed."""
 NOT_RECORDED: Final = "not recorded"
 """Value of a fact that one side does not know, such as the weights of a model that was not downloaded yet."""
@@ -62,9 +62,9 @@ def record_facts(common: StageConfig, model: str | Path, stage: Path, chat: Chat
     if earlier:
         before: Facts = json_of(min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR)
         changed = list(differing(before, facts))
-        if kept := [line for line in changed if line.startswith(KEPT) and NOT_RECORDED not in line]:
+        if refused := [line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line]:
             raise XpError(
-                f"the run cannot go on with another model or other tasks: {'; '.join(kept)}\n"
+                f"the run cannot go on with another model or other tasks: {'; '.join(refused)}\n"
                 "restore what was there at the first attempt, or start a new run",
                 ExitCode.RUN_DIR,
             )
@@ -95,8 +95,8 @@ def _facts(common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens
     if torch is not None and torch.version.cuda is not None:
         yield "versions.cuda", str(torch.version.cuda)
     with suppress(OSError):
-        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text().partition("\n")[0])
-        yield "versions.driver", found[0] if found else "unknown"
+        match = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text().partition("\n")[0])
+        yield "versions.driver", match[0] if match else "unknown"
     yield "tokenizer", text_digest(chat.tokenizer.backend_tokenizer.to_str())
     yield "chat_template", text_digest(str(chat.tokenizer.chat_template))
     yield from model_facts(local_directory(str(model), Path()))

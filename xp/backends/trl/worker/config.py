@@ -10,7 +10,7 @@ from xp.engines.config import EngineSampling, VLLMServer
 from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
-from xp.worker.demonstrations import SampleRule
+from xp.worker.demonstrations import ExampleRule
 from xp.worker.importance import Importance
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 
@@ -50,7 +50,7 @@ class TRLTrainConfig(TrainConfig):
     every: int | None
     """Rollout steps between two evaluations; None: only before and after the training."""
     best: BestRule | None
-    """SampleRule for the evaluations during training."""
+    """ExampleRule for the evaluations during training."""
     importance: Importance | None
     """Importance correction; None: none."""
     ratio_from: str
@@ -84,7 +84,7 @@ class TRLSftConfig(JsonFile):
     """Environment -> script that plays its training tasks first (`module:attribute`)."""
     is_held_out: bool
     """True if the task set has held-out tasks, which are never learnt from."""
-    rule: SampleRule
+    rule: ExampleRule
     lr_schedule: str
     warmup_updates: int
     lora: Lora | None

@@ -25,12 +25,11 @@ from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
-from xp.worker.demonstrations import Sample, chosen, of_file, play, recorded, rendered, solvers_of, summary
+from xp.worker.demonstrations import PHASE, Example, chosen, of_file, play, recorded, rendered, solvers_of, summary
 from xp.worker.learning_rate import disable_dropout, make_scheduler
 from xp.worker.program import run_stage
 from xp.worker.tasks import policy_chat
 
-STAGE = "sft"
 LABEL_OF_OTHERS = -100
 """Label of a token that has no loss, by torch's cross_entropy."""
 
@@ -54,12 +53,12 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     chat = policy_chat(config.common, config.model, path.parent, tokenizer)
     join_group(ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"])
-    learnt, held_out = _samples(config, path.parent, chat, ranks)
+    learnt, held_out = _examples(config, path.parent, chat, ranks)
     train(config, tokenizer, learnt, held_out, ranks)
     leave_group(ranks)
 
 
-def _samples(config: TRLSftConfig, here: Path, chat: ChatTokens, ranks: Ranks) -> tuple[list[Sample], list[Sample]]:
+def _examples(config: TRLSftConfig, here: Path, chat: ChatTokens, ranks: Ranks) -> tuple[list[Example], list[Example]]:
     """The episodes as tokens, to learn from and held out; raises XpError if none is left."""
     common, counts = config.common, Counter[str]()
     files = [Path(file) for file in config.files]
@@ -74,13 +73,18 @@ def _samples(config: TRLSftConfig, here: Path, chat: ChatTokens, ranks: Ranks) -
             if ranks.is_main:
                 _solve(config, here, chat, mix, files[0])
             ranks.wait()
-        read = of_file(files[0]) if config.is_messages else recorded(files, counts)
+        read = list(of_file(files[0]) if config.is_messages else recorded(files, counts))
+        num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, config.rule, excluded, counts)
         learnt, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, common.sampling, counts)
     line = summary(learnt, held_out, counts)
     print(line, flush=True)
-    if config.solvers and (void := counts["void"]) > common.max_void_fraction * (config.rule.num_episodes or math.inf):
-        raise XpError(f"{void} episodes of the script are void: the environment is failing", ExitCode.UNHEALTHY)
+    if config.solvers and (void := counts["void"]) > common.max_void_fraction * num_episodes:
+        raise XpError(
+            f"{void} of the script's {num_episodes} episodes are void, more than training.max_void_fraction"
+            f"={common.max_void_fraction:g}: the environment is failing",
+            ExitCode.UNHEALTHY,
+        )
     if not learnt:
         raise XpError(f"sft.data: no episode is left to learn from ({line})", ExitCode.TASKS)
     return learnt, held_out
@@ -97,13 +101,13 @@ def _solve(config: TRLSftConfig, here: Path, chat: ChatTokens, mix: EnvironmentM
 
 
 def train(
-    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Sample], held_out: Sequence[Sample], ranks: Ranks
+    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
 ) -> None:
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
     trainer = make_trainer(config, tokenizer, learnt, held_out, ranks)
-    metrics = MetricsFile(Path(config.common.metrics), STAGE, config.common.attempt)
+    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     before = _held_out_loss(trainer, held_out)
     if checkpoint is not None:
@@ -120,13 +124,13 @@ def train(
         publish_model(model, tokenizer, Path(config.target))
 
 
-def _held_out_loss(trainer: Any, held_out: Sequence[Sample]) -> float | None:
+def _held_out_loss(trainer: Any, held_out: Sequence[Example]) -> float | None:
     """Mean loss of a token of the held-out episodes, in nats; None: there are none."""
     return float(trainer.evaluate()["eval_loss"]) if held_out else None
 
 
 def make_trainer(
-    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Sample], held_out: Sequence[Sample], ranks: Ranks
+    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
 ) -> Any:
     """The SFTTrainer of this process."""
     from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
@@ -135,7 +139,7 @@ def make_trainer(
     from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.train import loaded_dtype, peft_config, shard_on_cpu
 
-    metrics = MetricsFile(Path(config.common.metrics), STAGE, config.common.attempt) if ranks.is_main else None
+    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt) if ranks.is_main else None
 
     class Trainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -149,7 +153,10 @@ def make_trainer(
     class Log(TrainerCallback):  # type: ignore[misc]
         """Writes each update's metrics; raises if the loss is not finite."""
 
-        began = time.monotonic()
+        began = 0.0
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.monotonic()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
             if "loss" not in logs:
@@ -163,7 +170,7 @@ def make_trainer(
             if metrics is not None:
                 now = time.monotonic()
                 values = {name: logs[native] for native, name in NATIVE.items() if native in logs}
-                metrics.write(state.global_step, {**values, "time/step_s": now - self.began})
+                metrics.write(state.global_step, {**values, "time/update_s": now - self.began})
                 self.began = now
 
     args = SFTConfig(**config.arguments)
@@ -191,15 +198,15 @@ NATIVE: Mapping[str, str] = {
 """TRL's name -> xp's."""
 
 
-def _dataset(samples: Sequence[Sample]) -> Any:
+def _dataset(examples: Sequence[Example]) -> Any:
     from datasets import Dataset
 
-    return Dataset.from_list([{"input_ids": one.ids, "labels": labels_of(one)} for one in samples])
+    return Dataset.from_list([{"input_ids": one.ids, "labels": labels_of(one)} for one in examples])
 
 
-def labels_of(sample: Sample) -> list[int]:
+def labels_of(example: Example) -> list[int]:
     """The tokens, and -100 for those that are not learnt."""
-    return [token if is_learnt else LABEL_OF_OTHERS for token, is_learnt in zip(sample.ids, sample.mask, strict=True)]
+    return [token if is_learnt else LABEL_OF_OTHERS for token, is_learnt in zip(example.ids, example.mask, strict=True)]
 
 
 if __name__ == "__main__":
