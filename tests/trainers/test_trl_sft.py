@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks())
+    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks(), sft.Updates(None))
     loss, norm = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
@@ -119,6 +121,7 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "sft")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     last = lines[-1]["sft/held_out_loss"]
+    assert all(line["training/loss"] > 0 for line in lines[1:])
     assert last < lines[0]["sft/held_out_loss"] - 1
     before, after = (load_file(tmp_path / place / "model.safetensors") for place in (config.model, config.target))
     assert before.keys() == after.keys()
@@ -166,3 +169,25 @@ def test_a_script_whose_episodes_are_void_ends_the_stage(tmp_path: Path, monkeyp
     with pytest.raises(XpError, match="8 of the script's 8 episodes are void") as raised:
         sft.main([f"{config.common.stage_dir}/config.json"])
     assert raised.value.code == ExitCode.UNHEALTHY
+
+
+@pytest.mark.slow
+def test_two_processes_learn_and_publish_one_model(tmp_path: Path) -> None:
+    words = (
+        *(
+            "env=whodunit_mini",
+            "env.train.num_tasks=32",
+            "env.held_out.num_tasks=8",
+            "hardware.accelerators_per_node=2",
+        ),
+        *("training.micro_batch_size=32", "sft.data=solve", "sft.num_episodes=24", "sft.held_out_fraction=0.3"),
+        *("sft.batch_size=8", "sft.micro_batch_size=4", "sft.num_updates=6"),
+    )
+    command = [sys.executable, "-m", "xp", "sft", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (run,) = (tmp_path / "outputs/runs").iterdir()
+    lines = read_metrics(run / "metrics.jsonl", "sft")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
+    assert lines[-1]["sft/held_out_loss"] < lines[0]["sft/held_out_loss"]
+    assert (run / "sft/model.safetensors").is_file()

@@ -30,6 +30,7 @@ from xp.worker.learning_rate import disable_dropout, make_scheduler
 from xp.worker.program import run_stage
 from xp.worker.tasks import policy_chat
 
+HELD_OUT_LOSS = "sft/held_out_loss"
 LABEL_OF_OTHERS = -100
 """Label of a token that has no loss, by torch's cross_entropy."""
 
@@ -106,31 +107,68 @@ def train(
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
-    trainer = make_trainer(config, tokenizer, learnt, held_out, ranks)
-    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt)
+    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt) if ranks.is_main else None
+    updates = Updates(metrics)
+    trainer = make_trainer(config, tokenizer, learnt, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
-    before = _held_out_loss(trainer, held_out)
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
-    elif ranks.is_main and before is not None:
-        metrics.write(0, {"sft/held_out_loss": before})
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    after = _held_out_loss(trainer, held_out)
-    if ranks.is_main and after is not None:
-        metrics.write(trainer.state.global_step, {"sft/held_out_loss": after})
-        print(f"sft: loss of the held-out episodes {before:.4f} before, {after:.4f} after", flush=True)
+    if held_out:
+        updates.last[HELD_OUT_LOSS] = float(trainer.evaluate()["eval_loss"])
+        after = updates.last[HELD_OUT_LOSS]
+        print(f"sft: loss of the held-out episodes {updates.start_loss:.4f} before, {after:.4f} after", flush=True)
+    if metrics is not None:
+        metrics.write(trainer.state.global_step, updates.last)
     model = trained_model(trainer)
     if ranks.is_main:
         publish_model(model, tokenizer, Path(config.target))
 
 
-def _held_out_loss(trainer: Any, held_out: Sequence[Example]) -> float | None:
-    """Mean loss of a token of the held-out episodes, in nats; None: there are none."""
-    return float(trainer.evaluate()["eval_loss"]) if held_out else None
+class Updates:
+    """Metrics of each update; that of the last one is written with the loss after it.
+
+    Args:
+        metrics: the run's file; None in a process that does not write it.
+    """
+
+    def __init__(self, metrics: MetricsFile | None) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self.last: dict[str, float] = {}
+        self.start_loss = math.nan
+        """Loss of the held-out episodes before the first update of this process."""
+
+    def begin(self, update: int, held_out_loss: float) -> None:
+        """Takes the held-out loss before an update; that before the first one of all is a line of its own."""
+        self.start_loss, self._began = held_out_loss, time.monotonic()
+        if update == 0 and self._metrics is not None:
+            self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss})
+
+    def end(self, update: int, logs: Mapping[str, float], *, is_last: bool) -> None:
+        """Takes an update's log; raises XpError(DIVERGED) if its loss or gradient is not finite."""
+        loss, norm = logs["loss"], logs["grad_norm"]
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise XpError(
+                f"sft: loss {loss:g} and gradient norm {norm:g} at update {update}; lower sft.learning_rate",
+                ExitCode.DIVERGED,
+            )
+        now = time.monotonic()
+        values = {name: logs[native] for native, name in NATIVE.items()} | {"time/update_s": now - self._began}
+        self._began = now
+        if is_last:
+            self.last = values
+        elif self._metrics is not None:
+            self._metrics.write(update, values)
 
 
 def make_trainer(
-    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
+    config: TRLSftConfig,
+    tokenizer: Any,
+    learnt: Sequence[Example],
+    held_out: Sequence[Example],
+    ranks: Ranks,
+    updates: Updates,
 ) -> Any:
     """The SFTTrainer of this process."""
     from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
@@ -138,8 +176,6 @@ def make_trainer(
 
     from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.train import loaded_dtype, peft_config, shard_on_cpu
-
-    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt) if ranks.is_main else None
 
     class Trainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -150,30 +186,20 @@ def make_trainer(
             self._created_lr_scheduler = True
             return self.lr_scheduler
 
-    class Log(TrainerCallback):  # type: ignore[misc]
-        """Writes each update's metrics; raises if the loss is not finite."""
+    class Listener(TrainerCallback):  # type: ignore[misc]
+        has_begun = False
 
-        began = 0.0
-
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.monotonic()
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
+            if not self.has_begun:  # the other evaluation is after the last update
+                updates.begin(state.global_step, metrics["eval_loss"])
+            self.has_begun = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
-            if "loss" not in logs:
-                return
-            if not math.isfinite(logs["loss"]) or not math.isfinite(logs["grad_norm"]):
-                raise XpError(
-                    f"sft: loss {logs['loss']:g} and gradient norm {logs['grad_norm']:g} at update {state.global_step};"
-                    " lower sft.learning_rate",
-                    ExitCode.DIVERGED,
-                )
-            if metrics is not None:
-                now = time.monotonic()
-                values = {name: logs[native] for native, name in NATIVE.items() if native in logs}
-                metrics.write(state.global_step, {**values, "time/update_s": now - self.began})
-                self.began = now
+            if "loss" in logs:
+                updates.end(state.global_step, logs, is_last=state.global_step == state.max_steps)
 
-    args = SFTConfig(**config.arguments)
+    # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
+    args = SFTConfig(**config.arguments, eval_on_start=bool(held_out))
     shard_on_cpu(args.distributed_state, os.environ)
     model = AutoModelForCausalLM.from_pretrained(config.model, dtype=loaded_dtype(config))
     disable_dropout(model)
@@ -183,7 +209,7 @@ def make_trainer(
         processing_class=tokenizer,
         train_dataset=_dataset(learnt),
         eval_dataset=_dataset(held_out) if held_out else None,
-        callbacks=[Log(), Seal(ranks)],
+        callbacks=[Listener(), Seal(ranks)],
         peft_config=None if config.lora is None else peft_config(config.lora),
     )
     trainer.remove_callback(PrinterCallback)
