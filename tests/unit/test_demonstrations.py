@@ -24,6 +24,7 @@ from xp.episode.prompt import tool_schemas
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
+from xp.tasks.evaluated import Rounds
 from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
@@ -185,6 +186,18 @@ def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path
     assert 150 < len(held_out) < 250
     numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (learnt, held_out)]
     assert not numbers[0] & numbers[1]
+
+
+def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    tasks = Rounds(60, 1).episodes([row(number) for number in range(2000)])
+    given = [demonstration(one.index) for one in tasks]
+    learnt, held_out = rendered(
+        given, replace(RULE, held_out_fraction=0.2), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
+    )
+    assert len(given) == 60
+    assert 40 <= len(learnt) <= 56
+    assert len(held_out) == 60 - len(learnt)
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,8 @@ def rendered(
         if example is None:
             counts["longer than the token budget of training"] += 1
         else:
-            share = int.from_bytes(hashlib.sha256(one.task_id.encode()).digest()[:7]) / 2**56
+            # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
+            share = int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
             (held_out if share < rule.held_out_fraction else learnt).append(example)
     return learnt, held_out
 
