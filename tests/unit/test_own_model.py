@@ -123,7 +123,11 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
         server.shutdown()
         server.server_close()
     assert known[0].model.architecture is not None
-    assert Hub.asked == [f"/Org/{name}/resolve/main/config.json None" for name in ("Model", "Other")]
+    assert Hub.asked == [
+        path
+        for name in ("Model", "Other")
+        for path in (f"/api/models/Org/{name}/revision/main None", f"/Org/{name}/resolve/main/config.json None")
+    ]
     assert unknown.model.architecture is None
     assert "the config.json of Org/Other is neither on this machine" in memory_lines(unknown)[0]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from xp.composition.faults import Fault
 from xp.errors import nearest
 from xp.lib.data_files import HUB, path_in
-from xp.models.files import HUB_ID, config_of, local_directory, missing_parts
+from xp.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
 from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
@@ -23,6 +23,7 @@ GENERAL: Final = "hf"
 """The option for any model."""
 LOCAL: Final = LauncherName.LOCAL.value
 _KEY: Final = "model.path"
+_REVISION: Final = "model.revision"
 _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
 
@@ -47,6 +48,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
             " the path, or write ORG/NAME for a hub's model",
         )
         return
+    yield from _pin(model, outputs)
     # An option with all fields needs no config.json; a URL is a fault that the schema reports.
     if (
         not isinstance(path, str)
@@ -59,7 +61,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         yield Fault(_KEY, f"{_KEY}={path}: no such directory with a config.json; a hub's model is ORG/NAME")
         return
     model["path"] = path = place
-    config = config_of(path, outputs)
+    config = config_of(path, outputs, model.get("revision"))
     if config is not None and (why := not_causal(config)):
         yield Fault(_KEY, f"{_KEY}={path}: not a causal language model: {why}")
         return
@@ -74,6 +76,28 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     _fill(model, option, container, config)
     if option.get("name") is None and isinstance(training := container.get("training"), dict):
         _fit_lengths(training, options["training"], path, model["max_context_tokens"])
+
+
+def _pin(model: dict[str, Any], outputs: Path) -> Iterator[Fault]:
+    """Replaces the revision of a hub's model by its commit in place."""
+    path, revision = model.get("path"), model.get("revision")
+    if not isinstance(path, str) or not _is_of_hub(path, outputs):
+        if revision is not None:
+            yield Fault(_REVISION, f"{_REVISION}={revision}: only a hub's model (model.path=ORG/NAME) has revisions")
+    elif revision is None or isinstance(revision, str):
+        model["revision"] = commit_of(path, revision or "main")
+        if revision is not None and model["revision"] is None:
+            yield Fault(
+                _REVISION,
+                f"{_REVISION}={revision}: neither the hub nor the cache of this machine has it for {path}; correct it,"
+                " or give the commit, 40 hexadecimal digits",
+            )
+
+
+def _is_of_hub(path: str, outputs: Path) -> bool:
+    places = (Path(path).expanduser(), outputs / path)
+    is_here = any((place / "config.json").is_file() for place in places)
+    return not is_here and not path.startswith(("runs/", "models/")) and HUB_ID.fullmatch(path) is not None
 
 
 def _fit_lengths(training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any) -> None:

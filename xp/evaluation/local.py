@@ -28,7 +28,7 @@ from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of
 from xp.planning.rows import longest_episode
-from xp.planning.stages import MAKER, model_place, model_stage
+from xp.planning.stages import MANIFEST, model_place, model_stages
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode
@@ -200,26 +200,29 @@ def _python_with(engine: Engine, python: str | None) -> str:
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:
-    """Makes a model of xp's own if it does not exist or is damaged; raises XpError if that fails."""
+    """Makes a model of xp's own, or fetches a hub's, if it is not there or damaged; raises XpError if that fails."""
     place = model_place(spec.model)
     outputs = Path(spec.outputs).absolute()
-    if spec.model.build is None or Path(directory).absolute() != outputs / place:
+    stages = model_stages(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused"))
+    if not stages or Path(directory).absolute() != outputs / place:
         return
-    exists = (outputs / place).exists()
-    fault = damaged(outputs / place / "manifest.json") if exists else None
+    job, exists = stages[0].job, (outputs / place).exists()
+    # The manifest of a hub's model has no digests: the hub's client has compared them.
+    manifest = outputs / place / MANIFEST
+    fault = damaged(manifest) if exists and spec.model.build is not None else None
     if exists and fault is None:
         return
     _check_no_link(outputs, place)
     if exists:
         print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
-    job = model_stage(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused")).job
     (config,) = job.files.values()
-    print(f"model: {spec.model.name} is made, which is done once", file=sys.stderr, flush=True)
+    verb = "fetched" if spec.model.build is None else "made"
+    print(f"model: {spec.model.name} is {verb}, which is done once", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.json"
         file.write_text(config, encoding="utf-8")
         outputs.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", MAKER, str(file)]
+        command = [sys.executable, *job.argv[1:-1], str(file)]
         done = subprocess.run(command, cwd=outputs, env={**os.environ, **job.env}, stdout=sys.stderr, check=False)
     if done.returncode:
         raise XpError(f"the model {spec.model.name} could not be made; the messages are above", ExitCode.STAGE_FAILED)

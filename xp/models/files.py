@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +19,9 @@ from xp.lib.exchange import body_of
 from xp.lib.reading import json_of, text_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+PINNED: Final = re.compile(rf"models/(?P<name>[\w.-]+?)--(?P<commit>{COMMIT.pattern})")
+"""Place in the outputs of a hub's model at a commit; the hub allows no `--` in a name."""
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
 """Largest size of a config.json, in bytes; a longer answer is not one."""
@@ -42,22 +46,60 @@ def missing_parts(place: Path) -> Iterator[str]:
         yield from sorted(str(name) for name in named if not (place / str(name)).is_file())[:1]
 
 
+def pinned_place(name: str, commit: str) -> str:
+    """Place of a hub's model at a commit, below the outputs root."""
+    return f"models/{name.replace('/', '--')}--{commit}"
+
+
 def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path | None:
     """Directory of a model on this machine: a path, a path below the outputs root, or a snapshot in the cache."""
     for place in (Path(name).expanduser(), outputs / name):
         if (place / "config.json").is_file():
             return place.absolute()
+    if (pinned := PINNED.fullmatch(name)) is not None:
+        name, commit = pinned["name"], pinned["commit"]
+    else:
+        commit = _cached_commit(name, "main") or "*"
+    return next((place.parent for place in sorted(_cache(name).glob(f"snapshots/{commit}/{file}"))), None)
+
+
+def _cache(name: str) -> Path:
+    """Directory of a model in Hugging Face's cache."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    found = sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{file}"))
-    return found[-1].parent if found else None
+    return hub / f"models--{name.replace('/', '--')}"
 
 
-def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
-    """The model's config.json; None if it is not on this machine and the hub does not send it in time."""
-    directory = local_directory(name, outputs)
+def _cached_commit(name: str, revision: str) -> str | None:
+    """Commit of a branch or tag when it was downloaded; None: it never was."""
+    try:
+        return (_cache(name) / "refs" / revision).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+
+
+def commit_of(name: str, revision: str) -> str | None:
+    """Commit of a hub's model: by the cache, else by the hub; None if neither knows it."""
+    if COMMIT.fullmatch(revision):
+        return revision
+    commit = _cached_commit(name, revision)
+    if commit is None:
+        path = f"api/models/{name}/revision/{urllib.parse.quote(revision, safe='')}"
+        commit = str((_from_hub(path) or {}).get("sha"))
+    return commit if COMMIT.fullmatch(commit) else None
+
+
+def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, Any] | None:
+    """The model's config.json; None if it is not on this machine and the hub does not send it in time.
+
+    Args:
+        name: a directory, or a hub's id.
+        outputs: the outputs root.
+        commit: of the hub's model; None: the newest.
+    """
+    directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
     if directory is None:
-        return _from_hub(name) if HUB_ID.fullmatch(name) else None
+        return _from_hub(f"{name}/resolve/{commit or 'main'}/config.json") if HUB_ID.fullmatch(name) else None
     try:
         return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))
     except XpError:
@@ -65,8 +107,8 @@ def config_of(name: str, outputs: Path) -> dict[str, Any] | None:
 
 
 @cache
-def _from_hub(name: str) -> dict[str, Any] | None:
-    """Fetches config.json from the hub without a token, so that none can leak: a gated model's is None."""
+def _from_hub(path: str) -> dict[str, Any] | None:
+    """Fetches a JSON object from the hub without a token, so that none can leak: a gated model's is None."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -74,7 +116,7 @@ def _from_hub(name: str) -> dict[str, Any] | None:
 
     def ask() -> None:
         try:
-            with urllib.request.urlopen(f"{endpoint}/{name}/resolve/main/config.json", timeout=HUB_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(f"{endpoint}/{path}", timeout=HUB_TIMEOUT_S) as answer:
                 found.append(_mapping(body_of(answer, MAX_BYTES)))
         except (OSError, ValueError, http.client.HTTPException):
             found.append(None)

@@ -14,7 +14,7 @@ from xp.job import Stage
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.extent import row_lines
 from xp.planning.refusals import check_limits, check_spec
-from xp.planning.stages import model_stage, prepare_stage, start_place, task_set_place
+from xp.planning.stages import model_stages, prepare_stage, start_place, task_set_place
 from xp.spec import RunSpec
 from xp.worker.stage import AFTER, BEFORE
 
@@ -129,7 +129,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
     _refuse_nothing_held_out(spec)
     check_spec(spec, trains=False)
     places = _places(spec, run_id, attempt)
-    built = () if spec.model.build is None else (model_stage(spec, places),)
+    built = model_stages(spec, places)
     needs = ("prepare", *(stage.name for stage in built))
     evaluate = backend_of(spec).evaluation(spec, places, {"before": start_place(spec)}, needs=needs)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
@@ -143,7 +143,7 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
             "sft.data=null: there is nothing to learn from; set sft.data=solve, run:RUN, eval:ID or FILE.jsonl"
         )
     backend, places = backend_of(spec), _places(spec, run_id, attempt)
-    built = () if spec.model.build is None else (model_stage(spec, places),)
+    built = model_stages(spec, places)
     stages = [prepare_stage(spec, places, trains=True), *built, backend.sft_stage(spec, places)]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}

@@ -15,6 +15,7 @@ from xp.diagnosis.live import LiveRules
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.digest import bytes_digest, text_digest
+from xp.models.files import pinned_place
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key
 from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
@@ -38,6 +39,7 @@ from xp.tasks.request import canonical_request, request_key, with_sources
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.curriculum import Refresh
+from xp.worker.hub_model import SOURCES
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.time_limit import TimeLimit
 
@@ -139,12 +141,16 @@ def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
 
 MAKER = "xp.builtin.model.tiny_model"
 MAKER_PACKAGES = ("torch", "transformers", "trl", "tokenizers")
+MANIFEST = "manifest.json"
+FETCHER = "xp.worker.hub_model"
+FETCHED = "the model stage, which fetches the commit; null: the trainer fetches the newest"
+"""What carries model.revision on each backend."""
 
 
 def model_place(model: Model) -> str:
-    """Location of the untrained policy: a Hugging Face id, a directory, or the built model's path in the outputs."""
+    """Location of the untrained policy: a directory, a hub's id, or where the model stage puts it in the outputs."""
     if model.path is not None:
-        return model.path
+        return model.path if model.revision is None else pinned_place(model.path, model.revision)
     return f"models/{model.name}-{made_from(model)[:16]}"
 
 
@@ -183,19 +189,25 @@ def reference_place(spec: RunSpec, places: RunPaths) -> str:
     return places.sft if spec.sft.reference is Reference.SFT else model_place(spec.model)
 
 
-def model_stage(spec: RunSpec, places: RunPaths) -> Stage:
-    """Stage that makes the model, or copies it if xp ships it; skipped if the same model exists."""
-    assert spec.model.build is not None
-    here, target = places.stage("model"), model_place(spec.model)
+def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+    """Stage that makes the model or fetches it from the hub, skipped if it exists; none for any other model."""
+    model, here, target = spec.model, places.stage("model"), model_place(spec.model)
+    if model.build is None and model.revision is None:
+        return ()
+    if model.build is None:
+        content = {"name": model.path, "commit": model.revision, "target": target}
+        config, program, done = json.dumps(content, indent=2) + "\n", FETCHER, SOURCES
+    else:
+        config, program, done = model_config(model, target, spec.backend.num_threads), MAKER, MANIFEST
     job = Job(
-        argv=("python", "-m", MAKER, f"{here}/config.json"),
-        files={f"{here}/config.json": model_config(spec.model, target, spec.backend.num_threads)},
-        outputs=(f"{target}/manifest.json", f"{target}/model.safetensors"),
+        argv=("python", "-m", program, f"{here}/config.json"),
+        files={f"{here}/config.json": config},
+        outputs=(f"{target}/{done}", f"{target}/config.json"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=MAKER_PACKAGES),
+        runtime=Runtime(packages=MAKER_PACKAGES if model.build else ("huggingface_hub",)),
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
-    return Stage("model", job, needs=("prepare",), done=f"{target}/manifest.json")
+    return (Stage("model", job, needs=("prepare",), done=f"{target}/{done}"),)
 
 
 def build_arguments(build: BuildSpec) -> dict[str, Any]:

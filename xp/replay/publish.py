@@ -95,6 +95,7 @@ def card(run: Path, spec: RunSpec) -> str:
         f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in sorted(facts) if name.startswith("versions.")
     )
     start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
+    start += f" at commit `{spec.model.revision}`" if spec.model.revision else ""
     return _card(
         head,
         f"# {run.name}\n\n{start}, trained with {spec.algorithm.name} in {envs} by xp {__version__}"

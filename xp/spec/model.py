@@ -129,6 +129,8 @@ class Model(Section):
     name: Name
     path: LocalPath | None
     """Hugging Face id or local directory; None where `build` makes the model."""
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
+    """Commit of a hub's model; xp looks it up for a branch or tag. None: the newest when the model is loaded."""
     build: BuildSpec | None
     dtype: DType
     """Data type of the forward and backward pass; trained weights are kept in float32 beside it."""

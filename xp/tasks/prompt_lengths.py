@@ -11,6 +11,7 @@ from typing import Final
 
 from xp.lib.atomic import replacing
 from xp.lib.digest import digest_of
+from xp.models.files import local_directory
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.row import TaskRow, some_rows
 from xp.tasks.store import TaskSet
@@ -48,7 +49,8 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
     try:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(reader.model, local_files_only=True)
+        directory = local_directory(reader.model, Path(), "tokenizer_config.json")
+        tokenizer = AutoTokenizer.from_pretrained(directory or reader.model, local_files_only=True)
     except ImportError:
         return Counted({}, f"transformers is not installed here: {later}")
     except (OSError, ValueError):

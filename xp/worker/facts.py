@@ -26,6 +26,7 @@ from xp.lib.reading import config_of, json_of
 from xp.models.files import PARTS, local_directory
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest
+from xp.worker.hub_model import SOURCES
 from xp.worker.stage import StageConfig
 
 FILE: Final = "facts.json"
@@ -119,17 +120,22 @@ def model_facts(directory: Path | None) -> Iterator[tuple[str, str]]:
     """Revision and digest of a model's weights; nothing for one that is not on this machine yet."""
     if directory is None:
         return
+    blobs: Mapping[str, str] = {}
     if directory.parent.name == "snapshots":
         yield "model.revision", directory.name
+    elif (directory / SOURCES).is_file():
+        sources = json_of(directory / SOURCES, ExitCode.RUN_DIR)
+        blobs = sources["files"]
+        yield "model.revision", sources["commit"]
     files = sorted({file for pattern in PARTS["weights (*.safetensors)"] for file in directory.glob(pattern)})
     if files:
-        yield "model.weights", digest_of({file.name: _weights_digest(file) for file in files})
+        yield "model.weights", digest_of({file.name: _weights_digest(file, blobs) for file in files})
     yield "model.config", file_digest(directory / "config.json")
 
 
-def _weights_digest(file: Path) -> str:
+def _weights_digest(file: Path, blobs: Mapping[str, str]) -> str:
     """Digest of a file; in Hugging Face's cache, large files are named by it."""
-    name = file.resolve().name
+    name = blobs.get(file.name, file.resolve().name)
     return name if re.fullmatch("[0-9a-f]{64}", name) else file_digest(file)
 
 

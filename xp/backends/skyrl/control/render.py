@@ -23,7 +23,7 @@ from xp.planning.stages import (
     best_rule,
     cpu_engine,
     cpu_environment,
-    model_stage,
+    model_stages,
     rounds,
     sampling_fields,
     stage_fields,
@@ -107,7 +107,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
-    built = () if spec.model.build is None else (model_stage(spec, places),)
+    built = model_stages(spec, places)
     return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
 
 

@@ -32,6 +32,7 @@ from xp.planning.rows import Native
 from xp.planning.stages import (
     best_rule,
     model_place,
+    model_stages,
     rounds,
     stage_fields,
     start_place,
@@ -111,11 +112,14 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """The stages convert (if configured), train with the evaluations, and evaluate for those that are left."""
-    converted = (_convert_stage(spec, places),) if spec.backend.convert_model else ()
+    """The stages model (for a hub's model), convert (if configured), train with the evaluations, and evaluate for those
+    that are left."""
+    made = model_stages(spec, places)
+    if spec.backend.convert_model:
+        made = (*made, _convert_stage(spec, places, needs=("prepare", *(stage.name for stage in made))))
     # train_async.py does not evaluate before the training.
     in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
-    return train_and_evaluate(spec, places, converted, _train_job(spec, places), evaluation, in_training)
+    return train_and_evaluate(spec, places, made, _train_job(spec, places), evaluation, in_training)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -201,7 +205,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     return flags | override_flags(spec.backend.overrides)
 
 
-def _convert_stage(spec: RunSpec, places: RunPaths) -> Stage:
+def _convert_stage(spec: RunSpec, places: RunPaths, needs: tuple[str, ...]) -> Stage:
     """Stage that makes Megatron's checkpoint of the untrained model, once for all runs of the model and pinned
     versions."""
     here, output_dir = places.stage("convert"), _converted(spec)
@@ -220,7 +224,7 @@ def _convert_stage(spec: RunSpec, places: RunPaths) -> Stage:
     )
     outputs = (f"{output_dir}/manifest.json",)
     job = _job(spec, here, "xp.backends.slime.worker.convert", config.to_json(), outputs)
-    return Stage("convert", job, needs=("prepare",), done=f"{output_dir}/manifest.json")
+    return Stage("convert", job, needs=needs, done=f"{output_dir}/manifest.json")
 
 
 def _converted(spec: RunSpec) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.models.network import mismatches
+from xp.worker.hub_model import fetched
 from xp.worker.publish import publish
 
 
@@ -28,16 +29,7 @@ def local_model(name: str, root: Path) -> Path:
         return (root / name).absolute()
     if name.startswith(("runs/", "models/", "/", ".")):
         raise XpError(f"there is no model at {name}; did the run get that far?", ExitCode.RUN_DIR)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name))
-    except Exception as error:
-        raise XpError(
-            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); download it"
-            " with a network connection and set model.path to its directory, or HF_HOME to a cache that has it",
-            ExitCode.RUNTIME,
-        ) from error
+    return fetched(name, None)
 
 
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:

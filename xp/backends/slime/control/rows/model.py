@@ -16,6 +16,7 @@ from xp.backends.slime.worker.config import (
 )
 from xp.planning.backend import Support
 from xp.planning.rows import Native, Row, when
+from xp.planning.stages import FETCHED, start_place
 from xp.spec import DType, RunSpec
 
 
@@ -47,9 +48,10 @@ MODEL = (
     ),
     Row(
         "model.path",
-        lambda s: {"--hf-checkpoint": s.training.initial_checkpoint or s.model.path},
+        lambda s: {"--hf-checkpoint": start_place(s)},
         native=("--ref-load",),
     ),
+    Row("model.revision", carried_by=FETCHED),
     Row("model.max_context_tokens", "--sglang-context-length"),
     Row(
         "model.build",

@@ -1,0 +1,157 @@
+"""A hub's model is pinned to a commit: found at plan time, fetched by a stage, recorded in the lock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from xp.builtin.model.tiny_model import SHIPPED
+from xp.composition import compose
+from xp.errors import ExitCode, XpError
+from xp.models.files import _from_hub, local_directory, pinned_place
+from xp.planning.plan import build_plan
+from xp.worker.facts import model_facts
+
+OLD, NEW = "0" * 39 + "1", "0" * 39 + "2"
+REVISIONS = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}
+CHOSEN = ("model=hf", "model.path=Org/Tiny", "model.dtype=float32")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of the hub's API that its own client needs to download; the model is the one that xp ships."""
+
+    paths: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._send(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._send(with_body=False)
+
+    def _send(self, *, with_body: bool) -> None:
+        self.paths.append(self.path)
+        parts = self.path.strip("/").split("/")
+        headers: dict[str, str] = {}
+        if parts[:5] == ["api", "models", "Org", "Tiny", "revision"] and parts[5] in REVISIONS:
+            body = json.dumps({"id": "Org/Tiny", "sha": REVISIONS[parts[5]]}).encode()
+        elif parts[:5] == ["api", "models", "Org", "Tiny", "tree"]:
+            names = (*os.listdir(SHIPPED), "consolidated.safetensors", "onnx/a.json")
+            files = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
+            body, headers = json.dumps(files).encode(), {"Content-Type": "application/json"}
+        elif parts[:3] == ["Org", "Tiny", "resolve"] and (SHIPPED / parts[4]).is_file():
+            body = (SHIPPED / parts[4]).read_bytes()
+            headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": REVISIONS[parts[3]]}
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    Hub.paths = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 30.0)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+        _from_hub.cache_clear()
+        yield Hub
+        _from_hub.cache_clear()
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("revision", "commit"), [("null", NEW), ("main", NEW), ("v1", OLD), (f"'{OLD}'", OLD)])
+def test_a_branch_or_tag_becomes_its_commit_in_the_spec(hub: type[Hub], revision: str, commit: str) -> None:
+    spec = compose([*CHOSEN, f"model.revision={revision}"])
+    assert spec.model.revision == commit
+    assert f"/Org/Tiny/resolve/{commit}/config.json" in hub.paths
+    assert spec.model.architecture is not None
+
+
+def test_a_revision_that_nobody_knows_is_refused(hub: type[Hub]) -> None:
+    del hub
+    with pytest.raises(XpError, match="revision=v9: neither the hub nor the cache of this machine has it for Org/Tiny"):
+        compose([*CHOSEN, "model.revision=v9"])
+
+
+def test_a_directory_has_no_revisions() -> None:
+    with pytest.raises(XpError, match="revision=v1: only a hub's model"):
+        compose(["model=hf", f"model.path={SHIPPED}", "model.revision=v1"])
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
+def test_every_trainer_starts_from_the_commit(hub: type[Hub], backend: str) -> None:
+    del hub
+    hardware = ["hardware=h100x8", "env=whodunit", "backend.parallel.tensor=1"] if backend != "trl" else []
+    dtype = "float32" if backend == "trl" else "bfloat16"
+    plan = build_plan(
+        compose([*CHOSEN, f"backend={backend}", *hardware, f"model.dtype={dtype}", "model.revision=v1"]), "r"
+    )
+    place, (model,) = pinned_place("Org/Tiny", OLD), [stage for stage in plan.stages if stage.name == "model"]
+    assert model.done == f"{place}/hub.json"
+    train = next(stage for stage in plan.stages if stage.name == "train")
+    texts = "".join(train.job.files.values())
+    assert place in texts
+    assert "Org/Tiny" not in texts
+    assert all("model" in stage.needs for stage in plan.stages if stage.name in ("train", "convert"))
+
+
+def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: type[Hub], tmp_path: Path) -> None:
+    plan = build_plan(compose([*CHOSEN, "model.revision=v1"]), "r")
+    job = next(stage.job for stage in plan.stages if stage.name == "model")
+    (content,) = job.files.values()
+    (tmp_path / "config.json").write_text(content)
+    place = tmp_path / pinned_place("Org/Tiny", OLD)
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", job.argv[2], "config.json"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, f"model: {place.relative_to(tmp_path)}, Org/Tiny at {OLD[:12]}\n")
+    assert sorted(os.listdir(place)) == sorted([*os.listdir(SHIPPED), "hub.json"])
+    assert (place / "model.safetensors").read_bytes() == (SHIPPED / "model.safetensors").read_bytes()
+    assert not [path for path in hub.paths if "consolidated" in path or "onnx" in path]
+    facts, expected = dict(model_facts(place)), dict(model_facts(SHIPPED))
+    assert facts == {"model.revision": OLD, **expected}
+    # Before the stage, the cache's snapshot of the same commit serves; another commit's does not.
+    assert local_directory(pinned_place("Org/Tiny", OLD), tmp_path / "nowhere") is not None
+    assert local_directory(pinned_place("Org/Tiny", NEW), tmp_path / "nowhere") is None
+
+
+def test_without_the_model_or_a_network_the_stage_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"name": "Org/Tiny", "commit": OLD, "target": "models/x"}))
+    done = subprocess.run(
+        [sys.executable, "-m", "xp.worker.hub_model", "config.json"],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitCode.RUNTIME
+    assert "the model Org/Tiny cannot be loaded from Hugging Face (LocalEntryNotFoundError)" in done.stderr
+    assert os.listdir(tmp_path) == ["config.json"]

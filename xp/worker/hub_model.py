@@ -1,0 +1,94 @@
+"""The `model` stage's program for a hub's model: its files at a commit, in the outputs, where all stages find them.
+
+`python -m xp.worker.hub_model <config.json>`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xp.errors import ExitCode, XpError
+from xp.lib.codec import JsonFile
+from xp.lib.reading import config_of
+from xp.worker.program import run_stage
+
+SOURCES: Final = "hub.json"
+"""Manifest of a fetched model: its hub's name, commit, and the name of each file in Hugging Face's cache."""
+WEIGHTS: Final = "*.safetensors"
+FILES: Final = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "LICENSE*", "README.md")
+"""Files of a model that are used or tell whose it is."""
+SECOND_COPIES: Final = ("consolidated*", "*/*")
+"""Weights in another format that some models have too."""
+
+
+@dataclass(frozen=True)
+class HubModelConfig(JsonFile):
+    """The stage's config file."""
+
+    name: str
+    """The hub's id."""
+    commit: str
+    target: Path
+    """Directory in the outputs."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Fetches the model into a sibling directory and renames it into place."""
+    config = config_of(Path(argv[0]), HubModelConfig.from_json)
+    snapshot = fetched(config.name, config.commit, FILES)
+    if not any(snapshot.glob(WEIGHTS)):
+        snapshot = fetched(config.name, config.commit, ("pytorch_model*",))
+    config.target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{config.target.name}-", dir=config.target.parent))
+    try:
+        sources = {}
+        for file in sorted(file for file in snapshot.iterdir() if file.is_file()):
+            source = file.resolve()  # a link into the cache's blobs
+            sources[file.name] = source.name
+            try:
+                os.link(source, unfinished / file.name)
+            except OSError:  # another file system
+                shutil.copyfile(source, unfinished / file.name)
+        manifest = {"name": config.name, "commit": config.commit, "files": sources}
+        (unfinished / SOURCES).write_text(json.dumps(manifest, indent=1) + "\n")
+        unfinished.chmod(0o755)
+        if not (config.target / SOURCES).is_file():  # else another run was faster
+            unfinished.rename(config.target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    print(f"model: {config.target}, {config.name} at {config.commit[:12]}", flush=True)
+
+
+def fetched(name: str, commit: str | None, files: Sequence[str] | None = None) -> Path:
+    """Snapshot of a model in Hugging Face's cache, downloaded if it is not complete.
+
+    Args:
+        name: the hub's id.
+        commit: None: the newest.
+        files: patterns of the files that are wanted; None: all.
+
+    Raises:
+        XpError: (RUNTIME) it is neither in the cache nor can it be downloaded.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=commit, allow_patterns=files, ignore_patterns=SECOND_COPIES))
+    except Exception as error:
+        raise XpError(
+            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); download it"
+            " with a network connection and set model.path to its directory, or HF_HOME to a cache that has it",
+            ExitCode.RUNTIME,
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))
