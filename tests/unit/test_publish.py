@@ -22,6 +22,7 @@ from xp.episode.episode import Episode
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode
 from xp.lib.verified import write_digests
+from xp.replay.publish import licence_of
 
 SECRET = "4f9d0c7be21a4a5fb3"
 TASKS = {f"multiply/test/{number}": [float(number % 4 > 0)] for number in range(40)}
@@ -191,6 +192,25 @@ def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: 
     assert head_of(model["README.md"].decode())["tags"] == ["xp", "reinforcement-learning", "grpo"]
     assert "attempt_1/train/train.jsonl" in hub.files["datasets/me/mine-episodes"]
     assert hub.tokens == {"Bearer hf_stand_in"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\nlicense: apache-2.0\ntags: [x]\n---\n# A model\n", {"license": "apache-2.0"}),
+        (
+            "---\nlicense: other\nlicense_name: qwen-research\nlicense_link: LICENSE\n---\n",
+            {"license": "other", "license_name": "qwen-research", "license_link": "LICENSE"},
+        ),
+        ("# A model without a head\n", {"license": "other", "license_name": "of-the-base-model"}),
+        ("---\nlicense: [1\n---\n", {"license": "other", "license_name": "of-the-base-model"}),
+        (None, {"license": "other", "license_name": "of-the-base-model"}),
+    ],
+)
+def test_the_base_models_licence_is_the_cards(tmp_path: Path, text: str | None, expected: dict[str, str]) -> None:
+    if text is not None:
+        (tmp_path / "README.md").write_text(text)
+    assert licence_of(tmp_path) == expected
 
 
 def test_a_name_that_the_hub_would_not_take_is_refused(run: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +14,11 @@ import yaml
 from xp import __version__
 from xp.composition.points import to_yaml, validated
 from xp.errors import ExitCode, XpError
+from xp.lib.reading import text_of
 from xp.lib.text import counted
 from xp.lib.verified import DIGESTS, damaged
+from xp.models.files import local_directory
+from xp.planning.stages import start_place
 from xp.replay.bundle import figures_of, refuse_secrets
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import read_lock
@@ -81,9 +85,7 @@ def card(run: Path, spec: RunSpec) -> str:
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["xp", "reinforcement-learning", spec.algorithm.name],
-        # The base model's licence holds for its weights, and this machine does not know it.
-        "license": "other",
-        "license_name": "of-the-base-model",
+        **licence_of(local_directory(start_place(spec), run.parent.parent)),
     }
     head |= {"base_model": base} if base else {}
     envs, facts = ", ".join(spec.env.members), read_lock(run).facts
@@ -105,6 +107,20 @@ def card(run: Path, spec: RunSpec) -> str:
         f"`{LOCK}` names what the run was made of; `python -m xp runs compare` shows what differs from another run.\n\n"
         f"| part | version |\n|---|---|\n{versions}\n",
     )
+
+
+def licence_of(model: Path | None) -> dict[str, str]:
+    """Keys of a card for the licence of a base model, which holds for what is trained from it.
+
+    Args:
+        model: its directory, whose README.md may have a card's head; None: it is not on this machine.
+    """
+    with suppress(AttributeError, IndexError, OSError, XpError, yaml.YAMLError):
+        head = yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1]) if model else {}
+        keys = ("license", "license_name", "license_link")
+        if named := {key: head[key] for key in keys if isinstance(head.get(key), str)}:
+            return named
+    return {"license": "other", "license_name": "of-the-base-model"}
 
 
 def _card(head: Mapping[str, Any], text: str) -> str:
