@@ -23,6 +23,7 @@ from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.planning.stages import model_place, task_set_place
 from xp.worker.demonstrations import Example
+from xp.worker.sft import Updates
 
 pytestmark = pytest.mark.timeout(900)
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -80,7 +81,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks(), sft.Updates(None))
+    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks(), Updates(None))
     loss, norm = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
