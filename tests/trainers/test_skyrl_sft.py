@@ -17,11 +17,10 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.skyrl_parts import PLACES, REHEARSAL
 from xp.backends.skyrl.control.render import sft_stage
-from xp.backends.skyrl.worker import sft
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.planning.stages import model_place, task_set_place
-from xp.worker.sft import write_examples
+from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, write_examples
 
 REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1800)
@@ -49,19 +48,27 @@ def run(root: Path, module: str, *argv: str) -> subprocess.CompletedProcess[str]
     return done
 
 
-@pytest.mark.parametrize(("num_ranks", "micro", "count"), [(1, 8, 8), (1, 2, 8), (2, 2, 8), (2, 2, 5)])
+@pytest.mark.parametrize(
+    ("num_ranks", "micro", "count"),
+    [
+        (1, "micro_batch_size=8", 8),
+        (2, "micro_batch_size=2", 8),
+        (2, "micro_batch_size=2", 5),
+        (2, "max_tokens_per_micro_batch=24", 8),
+    ],
+)
 def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
-    num_ranks: int, micro: int, count: int, tmp_path: Path
+    num_ranks: int, micro: str, count: int, tmp_path: Path
 ) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
     words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
     ranks = f"hardware.accelerators_per_node={num_ranks}"
-    path = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}", ranks)
+    path = outputs_with_model(tmp_path, *words, f"sft.{micro}", ranks)
     batch = samples()[:count]  # fewer than batch_size: the last update of an epoch
-    write_examples(batch, path.parent / sft.LEARNT)
-    write_examples(samples()[:3], path.parent / f"{sft.HELD_OUT}.jsonl")
+    write_examples(batch, path.parent / LEARNT_FILE)
+    write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
     run(tmp_path, "tests.trainers.skyrl_sft_batch", str(path), str(num_ranks), str(tmp_path / "metrics.json"))
     found = json.loads((tmp_path / "metrics.json").read_text())
     place = json.loads(path.read_text())["model"]

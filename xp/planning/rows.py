@@ -143,13 +143,11 @@ def with_sft(rows: Sequence[Row], sft: Sequence[Row], spec: RunSpec) -> tuple[Ro
 def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
     """Returns why the episodes of a fine-tuning's update cannot be divided among `ranks`; None if they can."""
     sft = spec.sft
+    micro = sft.micro_batch_size if sft.max_tokens_per_micro_batch is None else 1
     # With no rank, the layout itself is refused.
-    if not ranks or sft.batch_size % (sft.micro_batch_size * ranks) == 0:
+    if not ranks or sft.batch_size % (micro * ranks) == 0:
         return None
-    return (
-        f"must be divisible by sft.micro_batch_size x data-parallel ranks = {sft.micro_batch_size} x {ranks}; got"
-        f" {sft.batch_size}"
-    )
+    return f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size}"
 
 
 def refreshed_tasks(spec: RunSpec) -> str | None:

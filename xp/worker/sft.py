@@ -24,7 +24,7 @@ from xp.worker.demonstrations import (
     Example,
     ExampleRule,
     chosen,
-    of_file,
+    of_messages,
     play,
     recorded,
     rendered,
@@ -35,6 +35,9 @@ from xp.worker.stage import StageConfig
 from xp.worker.token_budget import TokenBudget
 
 HELD_OUT_LOSS: Final = "sft/held_out_loss"
+LEARNT_FILE: Final = "learnt.jsonl"
+HELD_OUT_FILE: Final = "held_out.jsonl"
+"""Files of the episodes' tokens in the stage's directory, for trainers that read them in other processes."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def examples(
             if is_main:
                 _solve(config, here, chat, budget, mix, files[0])
             wait()
-        read = list(of_file(files[0]) if config.is_messages else recorded(files, counts))
+        read = list(of_messages(config.files[0]) if config.is_messages else recorded(files, counts))
         num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, config.rule, excluded, counts)
         learnt, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, budget, counts)
@@ -136,6 +139,12 @@ def write_examples(learnt: Sequence[Example], file: Path) -> None:
     """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names)."""
     lines = (json.dumps({"input_ids": one.ids, "loss_mask": one.mask}) for one in learnt)
     write_atomically(file, "".join(f"{line}\n" for line in lines))
+
+
+def read_examples(file: Path) -> list[Example]:
+    """The episodes that `write_examples` has written."""
+    values = map(json.loads, file.read_text().splitlines())
+    return [Example(one["input_ids"], one["loss_mask"]) for one in values]
 
 
 class Updates:

@@ -13,12 +13,11 @@ from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.reading import config_of
 from xp.worker.program import run_stage
-from xp.worker.sft import Updates, examples, write_examples
+from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, Updates, examples, write_examples
 from xp.worker.tasks import policy_chat
 
-LEARNT: Final = "learnt.jsonl"
 HELD_OUT: Final = "held_out"
-"""Name of the held-out episodes: of their file, with `.jsonl`, and in SkyRL's metrics."""
+"""Name of the held-out episodes in SkyRL's metrics."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -28,8 +27,8 @@ def main(argv: Sequence[str]) -> None:
     prepare(config.common)
     chat = policy_chat(config.common, config.model, stage)
     learnt, held_out = examples(config, stage, chat, config.common.sampling)
-    write_examples(learnt, stage / LEARNT)
-    write_examples(held_out, stage / f"{HELD_OUT}.jsonl")
+    write_examples(learnt, stage / LEARNT_FILE)
+    write_examples(held_out, stage / HELD_OUT_FILE)
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
 
@@ -65,8 +64,8 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
         fsdp_config=policy.fsdp_config,
         sequence_parallel_size=policy.sequence_parallel_size,
         remove_microbatch_padding=trainer.remove_microbatch_padding,
-        pretokenized_dataset_paths=[str(stage / LEARNT)],
-        eval_pretokenized_dataset_paths=[str(stage / f"{HELD_OUT}.jsonl")] if has_held_out else None,
+        pretokenized_dataset_paths=[str(stage / LEARNT_FILE)],
+        eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
         eval_dataset_names=[HELD_OUT] if has_held_out else None,
         eval_before_train=has_held_out,
         num_steps=num_updates,

@@ -41,7 +41,6 @@ def _fixed(spec: RunSpec) -> Keys:
         f"{ALGORITHM}.temperature": 1.0,
         f"{ALGORITHM}.use_kl_loss": False,
         f"{ALGORITHM}.use_entropy_loss": False,
-        "trainer.max_tokens_per_microbatch": -1,
         "trainer.fully_async.enabled": False,
         "trainer.placement.colocate_all": False,
         "trainer.placement.policy_num_nodes": spec.hardware.num_nodes,
@@ -64,8 +63,12 @@ SFT = (
         "sft.micro_batch_size",
         lambda s: dict.fromkeys(
             ("trainer.micro_train_batch_size_per_gpu", "trainer.micro_forward_batch_size_per_gpu"),
-            s.sft.micro_batch_size,
+            s.sft.micro_batch_size if s.sft.max_tokens_per_micro_batch is None else 1,
         ),
+    ),
+    Row(
+        "sft.max_tokens_per_micro_batch",
+        lambda s: {"trainer.max_tokens_per_microbatch": s.sft.max_tokens_per_micro_batch or -1},
     ),
     Row("sft.learning_rate", f"{OPTIMIZER}.lr"),
     Row("sft.lr_schedule", lambda s: {f"{OPTIMIZER}.scheduler": SCHEDULER[s.sft.lr_schedule]}, refuse=_no_schedule),

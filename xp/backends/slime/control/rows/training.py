@@ -45,8 +45,8 @@ def sequence_length(spec: RunSpec) -> int:
 CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer's, are those of all tokens."
 
 
-def _packing(spec: RunSpec) -> dict[str, Any]:
-    most = spec.training.max_tokens_per_micro_batch
+def packing(most: int | None) -> dict[str, Any]:
+    """Flags that pack episodes to at most this number of tokens; None: they are counted."""
     return {
         "--use-dynamic-batch-size": most is not None,
         "--max-tokens-per-gpu": most,
@@ -149,7 +149,7 @@ SIZES = (
             "--micro-batch-size": s.training.micro_batch_size if s.training.max_tokens_per_micro_batch is None else 1
         },
     ),
-    Row("training.max_tokens_per_micro_batch", _packing),
+    Row("training.max_tokens_per_micro_batch", lambda s: packing(s.training.max_tokens_per_micro_batch)),
 )
 
 RATES = (
