@@ -59,11 +59,11 @@ def enter(args: Any) -> None:
     from slime.observability import logging_utils
 
     path = getattr(args, WORKER_ATTRIBUTE)
-    logging_utils.log = watched = Watched(logging_utils.log, _config(path), _examples(path, HELD_OUT_FILE))
+    logging_utils.log = watched = SftMetrics(logging_utils.log, _config(path), _examples(path, HELD_OUT_FILE))
     model.train_one_step = watched.around(model.train_one_step)
 
 
-class Watched:
+class SftMetrics:
     """Slime's log function, wrapped to capture its values.
 
     Args:
