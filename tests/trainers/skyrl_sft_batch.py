@@ -30,7 +30,7 @@ def main(path: Path, num_ranks: int, target: Path) -> None:
 
 def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Found:
     from tools.parity.skyrl_dispatch import InProcess, in_precision
-    from xp.backends.skyrl.worker.sft_trainer import XpSftTrainer
+    from xp.backends.skyrl.worker.sft_trainer import SftLog, XpSftTrainer
 
     config = SkyRLSftConfig.from_json(path.read_text())
     cfg = sft.native_config(config, Path.cwd())
@@ -58,7 +58,7 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
                 self.dispatch = InProcess(cfg, Path(config.model), 1, port, rank=rank, num_ranks=num_ranks)
 
     values: dict[str, Any] = {}
-    log: Any = sft.SftLog(Recorded(), 1)  # type: ignore[arg-type]
+    log: Any = SftLog(Recorded(), 1)  # type: ignore[arg-type]
     trainer = Alone(sft_cfg, cfg, log)
     trainer.setup()
     trainer.train()

@@ -131,8 +131,16 @@ SFT = (
         Row(f"sft.{name}", carried_by="xp.worker.demonstrations, which makes the same tokens and masks everywhere")
         for name in ("min_reward", "per_task", "num_episodes", "thinking")
     ),
+    Row("sft.reference", carried_by="the training's reference model"),
+    Row("sft.held_out_fraction", carried_by="xp.worker.sft: the loss before the first update and after the last one"),
 )
 """Fields of a fine-tuning that xp itself implements on every backend."""
+
+
+def sft_updates(key: str) -> tuple[Row, Row]:
+    """Rows of a fine-tuning's length for a trainer whose stage computes its updates; `key`: what receives them."""
+    epochs = Row("sft.epochs", carried_by=f"{key}: epochs x (episodes / batch_size, rounded up)")
+    return epochs, Row("sft.num_updates", carried_by=key)
 
 
 def with_sft(rows: Sequence[Row], sft: Sequence[Row], spec: RunSpec) -> tuple[Row, ...]:

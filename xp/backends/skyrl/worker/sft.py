@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.reading import config_of
 from xp.worker.program import run_stage
-from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, Updates, examples, write_examples
+from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
-
-HELD_OUT: Final = "held_out"
-"""Name of the held-out episodes in SkyRL's metrics."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -31,6 +26,7 @@ def main(argv: Sequence[str]) -> None:
     write_examples(held_out, stage / HELD_OUT_FILE)
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
+    from xp.backends.skyrl.worker.sft_trainer import train_in_task
 
     cfg = native_config(config, Path.cwd())
     num_updates = config.updates(len(learnt))
@@ -66,7 +62,6 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
         remove_microbatch_padding=trainer.remove_microbatch_padding,
         pretokenized_dataset_paths=[str(stage / LEARNT_FILE)],
         eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
-        eval_dataset_names=[HELD_OUT] if has_held_out else None,
         eval_before_train=has_held_out,
         num_steps=num_updates,
         num_epochs=None,
@@ -81,68 +76,6 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
     )
     validate_sft_cfg(made)
     return made
-
-
-def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) -> None:
-    """Updates the model on the episodes and publishes it, as a Ray task.
-
-    Args:
-        cfg: SkyRLTrainConfig.
-        sft_cfg: SkyRL's SFTConfig.
-        config: xp's.
-        root: the outputs root.
-    """
-    os.chdir(root)
-    from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
-    from xp.backends.skyrl.worker.sft_trainer import XpSftTrainer
-    from xp.episode.metrics_file import MetricsFile
-    from xp.worker.demonstrations import PHASE
-
-    hide_other_directories()
-    choose_latest(Path(sft_cfg.ckpt_path))
-    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt)
-    trainer = XpSftTrainer(sft_cfg, cfg, SftLog(Updates(metrics), sft_cfg.num_steps))
-    trainer.setup()
-    trainer.train()
-    trainer.shutdown()
-    publish_model(
-        lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer),
-        Path(config.target),
-    )
-
-
-class SftLog:
-    """The tracker passed to SkyRL's trainer.
-
-    Args:
-        updates: takes the metrics.
-        num_updates: number of updates of the whole fine-tuning.
-    """
-
-    def __init__(self, updates: Updates, num_updates: int) -> None:
-        self._updates, self._num_updates = updates, num_updates
-        self._held_out_loss: float | None = None
-        self.learning_rate = math.nan
-        """Rate of the update that was computed last."""
-
-    def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
-        """Takes the metrics of an update, or of an evaluation, which SkyRL makes before the first and after the last
-        update."""
-        del commit
-        loss = data.get(f"eval/{HELD_OUT}/loss")
-        if "train/loss" in data:
-            values = data["train/loss"], data["train/grad_norm"], self.learning_rate
-            self._updates.end(step, *values, is_last=step == self._num_updates)
-        elif loss is not None and self._updates.start_loss is None:
-            if step:
-                print(f"going on from update {step}", flush=True)
-            self._updates.begin(step, loss)
-        elif loss is not None:
-            self._held_out_loss = loss
-
-    def finish(self) -> None:
-        """Writes the last update's metrics."""
-        self._updates.finish(self._num_updates, self._held_out_loss)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,79 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from skyrl.train.sft_trainer import SFTTrainer
 
-from xp.backends.skyrl.worker.sft import SftLog
+from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
+from xp.backends.skyrl.worker.config import SkyRLSftConfig
+from xp.episode.metrics_file import MetricsFile
+from xp.worker.demonstrations import PHASE
+from xp.worker.sft import HELD_OUT_FILE, Updates
+
+HELD_OUT: Final = f"eval/{HELD_OUT_FILE}/loss"
+"""SkyRL's name of the held-out loss: it has the name of the file."""
+
+
+def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) -> None:
+    """Updates the model on the episodes and publishes it, as a Ray task.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        sft_cfg: SkyRL's SFTConfig.
+        config: xp's.
+        root: the outputs root.
+    """
+    os.chdir(root)
+    hide_other_directories()
+    choose_latest(Path(sft_cfg.ckpt_path))
+    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt)
+    trainer = XpSftTrainer(sft_cfg, cfg, SftLog(Updates(metrics), sft_cfg.num_steps))
+    trainer.setup()
+    trainer.train()
+    trainer.shutdown()
+    publish_model(
+        lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer),
+        Path(config.target),
+    )
+
+
+class SftLog:
+    """The tracker passed to SkyRL's trainer.
+
+    Args:
+        updates: takes the metrics.
+        num_updates: number of updates of the whole fine-tuning.
+    """
+
+    def __init__(self, updates: Updates, num_updates: int) -> None:
+        self._updates, self._num_updates = updates, num_updates
+        self._held_out_loss: float | None = None
+        self.learning_rate = math.nan
+        """Rate of the update that was computed last."""
+
+    def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
+        """Takes the metrics of an update, or of an evaluation, which SkyRL makes before the first and after the last
+        update."""
+        del commit
+        loss = data.get(HELD_OUT)
+        if "train/loss" in data:
+            values = data["train/loss"], data["train/grad_norm"], self.learning_rate
+            self._updates.end(step, *values, is_last=step == self._num_updates)
+        elif loss is not None and self._updates.start_loss is None:
+            if step:
+                print(f"going on from update {step}", flush=True)
+            self._updates.begin(step, loss)
+        elif loss is not None:
+            self._held_out_loss = loss
+
+    def finish(self) -> None:
+        """Writes the last update's metrics."""
+        self._updates.finish(self._num_updates, self._held_out_loss)
 
 
 class XpSftTrainer(SFTTrainer):  # type: ignore[misc]

@@ -5,27 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.control.rows.algorithm import CRITIC
-from xp.backends.slime.control.rows.training import EVALUATION, packing
+from xp.backends.slime.control.rows.training import EVALUATION, packing, warmup_flags
 from xp.backends.slime.worker.config import (
     ENTER_SFT,
     EPISODES,
     EXAMPLES,
     STEPS_FLAG,
-    warm_up_start,
     warm_up_too_long,
 )
+from xp.planning.batch import batch_shape
 from xp.planning.rows import SFT as COMMON
-from xp.planning.rows import Row, render, uneven_sft_batch
+from xp.planning.rows import Row, render, sft_updates, uneven_sft_batch
 from xp.spec import RunSpec
-
-WATCH = "xp.backends.slime.worker.sft_hooks"
 
 
 def ranks(spec: RunSpec) -> int:
     """Data-parallel ranks of all accelerators."""
-    hardware, parallel = spec.hardware, spec.backend.parallel
-    split = parallel.tensor * parallel.pipeline * parallel.context
-    return hardware.num_nodes * hardware.accelerators_per_node // split
+    batch = batch_shape(spec)
+    return batch.num_nodes * batch.per_node // (batch.tensor * batch.pipeline * batch.context)
 
 
 def _fixed(spec: RunSpec) -> dict[str, Any]:
@@ -55,34 +52,16 @@ def _fixed(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _warmup_flags(spec: RunSpec) -> dict[str, Any]:
-    updates = spec.sft.warmup_updates
-    start = warm_up_start(spec.sft.learning_rate, updates)
-    return {"--lr-warmup-iters": max(updates - 1, 0), "--lr-warmup-init": start}
-
-
 def _long_warmup(spec: RunSpec) -> str | None:
     """Returns why the warm-up is too long; with epochs, the stage checks it."""
     updates = spec.sft.num_updates or spec.sft.warmup_updates
     return warm_up_too_long(updates) if spec.sft.warmup_updates > updates else None
 
 
-def _no_critic(spec: RunSpec) -> str | None:
-    if spec.algorithm.critic is None:
-        return None
-    return (
-        "Slime's critic starts from a Megatron checkpoint, not from the fine-tuned model's Hugging Face directory; use"
-        " backend=skyrl or algorithm=grpo"
-    )
-
-
 SFT = (
     Row("", _fixed),
-    Row("sft.data", carried_by="xp.planning.sft", refuse=_no_critic),
-    *(row for row in COMMON if row.field != "sft.data"),
-    Row("sft.reference", carried_by="--ref-load of the training"),
-    Row("sft.epochs", carried_by=f"{STEPS_FLAG}: epochs x (episodes / batch_size, rounded up)"),
-    Row("sft.num_updates", carried_by=STEPS_FLAG),
+    *COMMON,
+    *sft_updates(STEPS_FLAG),
     Row(
         "sft.batch_size",
         lambda s: dict.fromkeys(("--rollout-batch-size", "--global-batch-size"), s.sft.batch_size),
@@ -97,7 +76,6 @@ SFT = (
     Row("sft.max_tokens_per_micro_batch", lambda s: packing(s.sft.max_tokens_per_micro_batch)),
     Row("sft.learning_rate", "--lr"),
     Row("sft.lr_schedule", "--lr-decay-style"),
-    Row("sft.warmup_updates", _warmup_flags, refuse=_long_warmup),
+    Row("sft.warmup_updates", lambda s: warmup_flags(s.sft), refuse=_long_warmup),
     Row("sft.checkpoint_every", "--save-interval"),
-    Row("sft.held_out_fraction", carried_by=f"{WATCH}, by Slime's forward_only"),
 )

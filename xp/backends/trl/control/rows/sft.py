@@ -9,7 +9,6 @@ from xp.planning.rows import Row, uneven_sft_batch, when
 
 SFT = (
     *COMMON,
-    Row("sft.reference", carried_by="the training's reference model"),
     Row("sft.epochs", lambda s: {"num_train_epochs": s.sft.epochs or 1}),
     Row("sft.num_updates", lambda s: {"max_steps": s.sft.num_updates or -1}),
     Row(
@@ -34,5 +33,4 @@ SFT = (
     Row("sft.lr_schedule", carried_by="xp.worker.learning_rate"),
     Row("sft.warmup_updates", carried_by="xp.worker.learning_rate"),
     Row("sft.checkpoint_every", "save_steps"),
-    Row("sft.held_out_fraction", carried_by="evaluations before the first and after the last update"),
 )
