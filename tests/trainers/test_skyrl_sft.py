@@ -64,8 +64,8 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     from transformers import AutoModelForCausalLM
 
     words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
-    ranks = f"hardware.accelerators_per_node={num_ranks}"
-    path = outputs_with_model(tmp_path, *words, f"sft.{micro}", ranks)
+    ranks = (f"hardware.accelerators_per_node={num_ranks}",) if num_ranks > 1 else ()
+    path = outputs_with_model(tmp_path, *words, f"sft.{micro}", *ranks)
     batch = samples()[:count]  # fewer than batch_size: the last update of an epoch
     write_examples(batch, path.parent / LEARNT_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +17,17 @@ from tests.trainers.test_slime_parser import PLACES
 from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.control.render import sft_stage, stages
 from xp.backends.slime.worker import sft
-from xp.backends.slime.worker.config import STEPS_FLAG, SlimeSftConfig, SlimeTrainConfig
+from xp.backends.slime.worker.config import (
+    STEPS_FLAG,
+    SlimeCommand,
+    SlimeSftConfig,
+    SlimeTrainConfig,
+    WorkerConfig,
+)
 from xp.backends.slime.worker.program import absolute_flags
 from xp.episode.metrics_file import read_metrics
 from xp.spec import RunSpec
+from xp.worker.publish import check_there
 from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, write_examples
 
 pytestmark = [needs_slime, pytest.mark.timeout(900)]
@@ -76,6 +85,40 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     assert update["training/learning_rate"] == pytest.approx(3e-3)
     assert update["sft/held_out_loss"] < held_out
     assert (before["step"], update["step"]) == (0, 1)
+
+
+def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_last_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slime's train.py needs GPUs: what it would leave is left in its place."""
+    words = ("env.held_out=null", "sft.batch_size=4", "sft.micro_batch_size=1", "sft.epochs=2", "sft.warmup_updates=0")
+    spec = spec_of(tiny_directory(tmp_path), f"sft.data={leave_talk(tmp_path, 10)}", f"outputs={tmp_path}", *words)
+    path, commands = left(tmp_path, spec), []
+
+    def train(command: SlimeCommand, worker: WorkerConfig) -> None:
+        commands.append(command.flags[-2:])
+        last = worker.num_steps - 1
+        shutil.copytree(tmp_path / "models/tiny", tmp_path / str(worker.exports) / str(last))
+        checkpoints = tmp_path / str(worker.checkpoints)
+        for file in (f"iter_{last:07d}/metadata.json", f"rollout/global_dataset_state_dict_{last}.pt"):
+            (checkpoints / file).parent.mkdir(parents=True, exist_ok=True)
+            (checkpoints / file).touch()
+        (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(last))
+
+    monkeypatch.setattr(sft, "run_train", train)
+    monkeypatch.chdir(tmp_path)
+    sft.main([str(path)])
+    learnt = [json.loads(line) for line in (path.parent / LEARNT_FILE).read_text().splitlines()]
+    assert commands == [("--num-rollout", "6")]
+    order = [json.loads(line)["metadata"]["example"] for line in (path.parent / "order.jsonl").read_text().splitlines()]
+    epochs = order[:12], order[12:]
+    assert all(sorted(epoch[:10]) == list(range(10)) and epoch[10:] == [None] * 2 for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    assert len(learnt) == 10
+    check_there(str(tmp_path / "runs/r/sft"))
+    sft.main([str(path)])
+    assert "going on from update 6 of 6" in capsys.readouterr().out
+    assert len(commands) == 1
 
 
 @pytest.mark.parametrize(

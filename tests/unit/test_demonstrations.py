@@ -14,6 +14,7 @@ import pytest
 
 from tests.chat_templates import tokenizer_of
 from tests.fake_session import RULES, FakeSession, steady
+from xp.composition import compose
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import play_each
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
@@ -355,3 +356,33 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}
+
+
+@pytest.mark.parametrize("name", ["talk.jsonl", "./data", "./data:main"])
+def test_a_place_of_messages_becomes_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.jsonl").touch()
+    (tmp_path / "data").mkdir()
+    spec = compose(["env=whodunit_mini", f"sft.data={name}"])
+    assert spec.sft.data == f"{tmp_path}/{name.removeprefix('./')}"
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:org/talks", "hf:org/talks:main@abc", "solve", "solve:my_pkg.play:solve", "run:r-1"]
+)
+def test_another_source_stays_as_it_is(name: str) -> None:
+    assert compose(["env=whodunit_mini", f"sft.data={name}"]).sft.data == name
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("none.jsonl", "no such file or directory"),
+        ("./none", "no such file or directory"),
+        ("slove", "is no source of episodes"),
+        ("org/talks", "no such file or directory"),
+    ],
+)
+def test_a_source_that_is_none_is_refused(name: str, fault: str) -> None:
+    with pytest.raises(XpError, match=fault):
+        compose(["env=whodunit_mini", f"sft.data={name}"])

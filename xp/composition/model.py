@@ -225,7 +225,8 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
     if place.exists():
         container["sft"]["data"] = f"{place.absolute()}{colon}{config}"
     elif "." in path or "/" in path:
-        yield Fault("sft.data", f"sft.data={data}: no such file or directory; each of its rows has `messages`")
+        reason = "no such file or directory, whose rows have `messages`; a data set of the hub is hf:ORG/NAME"
+        yield Fault("sft.data", f"sft.data={data}: {reason}")
 
 
 def _without_config(place: Path) -> str:
