@@ -133,7 +133,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         common=_common(spec, places, "sft", spec.training.temperature, keys, paths), **sft_fields(spec, places)
     )
     job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
-    needs = ("prepare", *(["model"] if spec.model.build is not None else []))
+    needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
     return Stage("sft", job, needs=needs)
 
 

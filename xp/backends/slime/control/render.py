@@ -156,7 +156,8 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         keep_checkpoints=spec.training.keep_checkpoints,
     )
     outputs = (f"{places.sft}/config.json",)
-    return Stage("sft", _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs), needs=("prepare",))
+    job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
+    return Stage("sft", job, needs=("prepare", *(stage.name for stage in model_stages(spec, places))))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:

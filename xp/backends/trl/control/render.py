@@ -87,7 +87,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         files["accelerate.yaml"] = accelerate_config(spec)
         argv.append(f"{here}/accelerate.yaml")
     job = _job(spec, here, tuple(argv), files, (f"{places.sft}/model.safetensors",))
-    needs = ("prepare", *(["model"] if spec.model.build is not None else []))
+    needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
     return Stage("sft", job, needs=needs)
 
 
