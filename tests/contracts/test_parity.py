@@ -101,6 +101,22 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: Backen
     assert dropped(base, [field for field in meant_fields(plain) if is_of_the_algorithm(field)]) == []
 
 
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(backend: BackendName, tmp_path: Path) -> None:
+    (tmp_path / "talk.jsonl").touch()
+    base = [*REFERENCE, f"backend={backend}", f"sft.data={tmp_path}/talk.jsonl", "sft.reference=sft"]
+    spec = compose(base)
+    assert backend_of(spec).refusals(spec) == []
+    meanings = backend_of(spec).meanings(spec)
+    assert set(meanings) == set(meant_fields(spec))
+    fields = [field for field in meanings if field.startswith("sft.")]
+    assert {f"sft.{name}" for name in type(spec.sft).model_fields} == set(fields)
+    assert dropped(base, fields) == []
+    assert [
+        field for field in fields if meanings[field].support is not Support.EXACT and not meanings[field].note
+    ] == []
+
+
 def is_of_the_algorithm(field: str) -> bool:
     return field.startswith("algorithm.") or field == "training.critic_learning_rate"
 

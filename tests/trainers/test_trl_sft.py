@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.tiny import leave_untrained, tokenizer_and_model
+from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from xp.backends.trl.control.render import sft_stage
 from xp.backends.trl.worker import sft
 from xp.backends.trl.worker.config import TRLSftConfig
@@ -22,12 +21,10 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.planning.stages import model_place, task_set_place
-from xp.worker.demonstrations import Example
+from xp.worker.sft import Updates
 
 pytestmark = pytest.mark.timeout(900)
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-CALL = {"type": "function", "function": {"name": "multiply", "arguments": {"a": 6, "b": 7}}}
-TOOLS = [{"type": "function", "function": {"name": "multiply", "description": "", "parameters": {"type": "object"}}}]
 
 
 def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
@@ -43,31 +40,6 @@ def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     return TRLSftConfig.from_json((root / "runs/r/attempt_1/sft/config.json").read_text())
 
 
-def samples() -> list[Example]:
-    """Eight episodes of different lengths; the policy's tokens come in pieces."""
-    rng = np.random.default_rng(0)
-    lengths = [5, 9, 12, 6, 20, 7, 3, 15]
-    return [
-        Example(rng.integers(5, 200, n).tolist(), [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1])
-        for n in lengths
-    ]
-
-
-def expected_loss(model: Any, batch: list[Example]) -> tuple[float, float]:
-    """Mean of -log p over the policy's tokens of the whole batch, and the norm of its gradient."""
-    import torch
-
-    total = torch.zeros((), dtype=torch.float64)
-    for one in batch:
-        logits = model(torch.tensor([one.ids])).logits[0, :-1]
-        logps = logits.log_softmax(-1)[range(len(one.ids) - 1), one.ids[1:]]
-        total = total - (logps * torch.tensor(one.mask[1:])).sum()
-    loss = total / sum(sum(one.mask[1:]) for one in batch)
-    loss.backward()
-    norm = torch.stack([weight.grad.square().sum() for weight in model.parameters()]).sum().sqrt()
-    return float(loss.detach()), float(norm)
-
-
 @pytest.mark.parametrize("micro", [8, 2])
 def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,31 +52,13 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks(), sft.Updates(None))
+    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks(), Updates(None))
     loss, norm = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
     assert line["loss"] == pytest.approx(loss, rel=1e-6)
     assert line["grad_norm"] == pytest.approx(norm, rel=1e-5)
     assert line["learning_rate"] == pytest.approx(3e-3)
-
-
-def leave_talk(root: Path, num: int) -> Path:
-    file = root / "talk.jsonl"
-    lines = [
-        {
-            "messages": [
-                {"role": "user", "content": f"6 times 7, {number}?"},
-                {"role": "assistant", "content": "", "tool_calls": [CALL]},
-                {"role": "tool", "content": "42"},
-                {"role": "assistant", "content": "42"},
-            ],
-            "tools": TOOLS,
-        }
-        for number in range(num)
-    ]
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return file
 
 
 def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(

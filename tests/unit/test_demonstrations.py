@@ -14,6 +14,7 @@ import pytest
 
 from tests.chat_templates import tokenizer_of
 from tests.fake_session import RULES, FakeSession, steady
+from xp.composition import compose
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import play_each
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
@@ -31,7 +32,7 @@ from xp.worker.demonstrations import (
     ExampleRule,
     chosen,
     example_of,
-    of_file,
+    of_messages,
     play,
     recorded,
     rendered,
@@ -46,11 +47,14 @@ MODELS = {
     Dialect.LLAMA_JSON: ("llama3_1", "<|eot_id|>", "<|eot_id|>"),
     Dialect.PYTHONIC: ("lfm2", "<|im_end|>", "<|im_end|>"),
     Dialect.HARMONY: ("gptoss", "<|return|>", "<|call|>"),
+    Dialect.ACTION: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
 }
 """Dialect -> a template with it, and the tokens that its model writes after a plain turn and after a call."""
 TOOL_SPECS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("move", "look", "win"))
 TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
 """As the task set has them."""
+ONLY_TOOL = ToolSpec("move", "", {"type": "object", "properties": {"to": {"type": "string"}, "n": {"type": "integer"}}})
+"""An action is a call of the environment's only tool."""
 BUDGET = TokenBudget(max_prompt_tokens=4000, max_tokens_per_turn=4000, max_response_tokens=40_000)
 RULE = ExampleRule(1.0, None, None, True, 0.0, 1)
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
@@ -89,6 +93,11 @@ class Game(FakeSession):
         return TOOL_SPECS
 
 
+class GameOfActions(FakeSession):
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return (ONLY_TOOL,)
+
+
 class Mix:
     """Environments of the tests' own sessions."""
 
@@ -96,7 +105,8 @@ class Mix:
         self._rules = replace(RULES, dialect=dialect, max_turns=6)
 
     def episode(self, row: TaskRow) -> Episode:
-        return Episode(Task(row.env, row.split, row.index), lambda: Game(steady), self._rules, (), row.messages)
+        game = GameOfActions if self._rules.dialect is Dialect.ACTION else Game
+        return Episode(Task(row.env, row.split, row.index), lambda: game(steady), self._rules, (), row.messages)
 
     def max_sessions(self) -> int:
         return 32
@@ -124,15 +134,17 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
     chat, syntax = ChatTokens(tokenizer_of(name, tmp_path), Chat(dialect=dialect)), syntax_of(dialect)
     ends = chat.tokenizer.convert_tokens_to_ids([plain_end, call_end])
     rng = random.Random(f"{dialect}")
+    has_actions = dialect is Dialect.ACTION
     turns = []
     for _ in range(NUM_EPISODES):
         calls = [rng.choice(("move", "look")) for _ in range(rng.randrange(4))]
         written = [
             syntax.write(call, {"to": "".join(rng.choices(WORDS, k=3)), "n": rng.randrange(99)}) for call in calls
         ]
-        last = (syntax.write("win", {}), ends[1]) if rng.random() < 0.7 else ("I give up.", ends[0])
+        last = (syntax.write("win", {}), ends[1]) if rng.random() < 0.7 and not has_actions else ("I give up.", ends[0])
         turns.append([*((text, ends[1]) for text in written), last])
-    numbered = [(row(number), 0) for number in range(NUM_EPISODES)]
+    tools = json.dumps(tool_schemas((ONLY_TOOL,)), sort_keys=True) if has_actions else TOOLS
+    numbered = [(replace(row(number), tools=tools), 0) for number in range(NUM_EPISODES)]
     mix: Any = Mix(dialect)
     rollouts = list(play_each(lambda one: Scripted(one, chat.tokenizer, turns), chat, numbered, mix))
     file = tmp_path / "trajectories" / "train.jsonl"
@@ -150,6 +162,8 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
         assert sample.ids == [*prompt, *one.conversation.completion_ids]
         assert sample.mask == [*[0] * len(prompt), *one.conversation.mask]
         assert sum(sample.mask) == one.record.tokens.generated
+    num_calls = sum(len(calls) for one in demonstrations for calls in one.turns.values())
+    assert num_calls > NUM_EPISODES
 
 
 def demonstration(number: int = 0, reward: float = 1.0, text: str = "hi", **changes: Any) -> Demonstration:
@@ -260,7 +274,7 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
         {"role": "user", "content": "thanks"},
     ]
     file.write_text(json.dumps({"messages": messages, "tools": json.loads(TOOLS)}) + "\n")
-    (one,) = of_file(file)
+    (one,) = of_messages(str(file))
     assert one.turns == {1: [("look", {"n": 1})], 3: []}
     assert [message["role"] for message in one.messages] == ["user", "assistant", "tool", "assistant"]
     assert chosen([one], RULE, frozenset(), Counter()) == [one]
@@ -270,7 +284,43 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
     ):
         file.write_text(f"{line}\n")
         with pytest.raises(XpError, match=expected):
-            list(of_file(file))
+            list(of_messages(str(file)))
+
+
+@pytest.mark.parametrize("name", ["talk.parquet", "data", "data:default"])
+def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) -> None:
+    """Columns of structs: a row has the keys of the other rows' arguments and schemas, as null."""
+    datasets = pytest.importorskip("datasets")
+    schemas = json.loads(TOOLS)
+    schemas[0]["function"]["parameters"] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"type": "function", "function": {"name": tool, "arguments": arguments}}],
+                },
+            ],
+            "tools": schemas[number : number + 1],
+        }
+        for number, (tool, arguments) in enumerate([("move", {"n": 1}), ("look", {"to": "x"})])
+    ]
+    file = tmp_path / ("talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet")
+    file.parent.mkdir(exist_ok=True)
+    datasets.Dataset.from_list(rows).to_parquet(str(file))
+    found = list(of_messages(str(tmp_path / name)))
+    assert [one.turns for one in found] == [{1: [("move", {"n": 1})]}, {1: [("look", {"to": "x"})]}]
+    assert [json.loads(one.tools) for one in found] == [row["tools"] for row in rows]
+
+
+def test_a_data_set_without_a_split_to_learn_from_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    for split in ("test", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text('{"messages": []}\n')
+    with pytest.raises(XpError, match="has no split train, but"):
+        list(of_messages(str(tmp_path)))
 
 
 def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
@@ -306,3 +356,33 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}
+
+
+@pytest.mark.parametrize("name", ["talk.jsonl", "./data", "./data:main"])
+def test_a_place_of_messages_becomes_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.jsonl").touch()
+    (tmp_path / "data").mkdir()
+    spec = compose(["env=whodunit_mini", f"sft.data={name}"])
+    assert spec.sft.data == f"{tmp_path}/{name.removeprefix('./')}"
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:org/talks", "hf:org/talks:main@abc", "solve", "solve:my_pkg.play:solve", "run:r-1"]
+)
+def test_another_source_stays_as_it_is(name: str) -> None:
+    assert compose(["env=whodunit_mini", f"sft.data={name}"]).sft.data == name
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("none.jsonl", "no such file or directory"),
+        ("./none", "no such file or directory"),
+        ("slove", "is no source of episodes"),
+        ("org/talks", "no such file or directory"),
+    ],
+)
+def test_a_source_that_is_none_is_refused(name: str, fault: str) -> None:
+    with pytest.raises(XpError, match=fault):
+        compose(["env=whodunit_mini", f"sft.data={name}"])

@@ -94,8 +94,7 @@ def _inside(module: str, node: ast.AST, name: str) -> Found | None:
         return None
     if not isinstance(node, ast.Module):
         return None
-    if (tree := _tree(module)) is None:
-        return None
+    tree = _tree(module) or ast.Module([], [])  # a namespace package has no file
     for one in tree.body:
         if isinstance(one, Definition) and one.name == name:
             return module, one

@@ -215,15 +215,18 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
 
 
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
-    """Makes the path of a file of dialogues absolute in place; yields a Fault if there is no such file."""
+    """Makes the path of a file or a data set of dialogues absolute in place; yields a Fault if it does not exist."""
     sft = container.get("sft")
     data = sft.get("data") if isinstance(sft, dict) else None
-    if isinstance(data, str) and data.endswith(".jsonl") and data.partition(":")[0] not in (SOLVE, RUN, EVAL):
-        place = Path(data).expanduser()
-        if place.is_file():
-            container["sft"]["data"] = str(place.absolute())
-        else:
-            yield Fault("sft.data", f"sft.data={data}: no such file; each of its lines is an object with `messages`")
+    if not isinstance(data, str) or data.partition(":")[0] in (SOLVE, RUN, EVAL) or data.startswith(HUB):
+        return
+    path, colon, config = data.partition(":")
+    place = Path(path).expanduser()
+    if place.exists():
+        container["sft"]["data"] = f"{place.absolute()}{colon}{config}"
+    elif "." in path or "/" in path:
+        reason = "no such file or directory, whose rows have `messages`; a data set of the hub is hf:ORG/NAME"
+        yield Fault("sft.data", f"sft.data={data}: {reason}")
 
 
 def _without_config(place: Path) -> str:

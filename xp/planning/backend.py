@@ -97,8 +97,9 @@ MEANT = (
 
 
 def meant_fields(spec: RunSpec) -> Iterator[str]:
-    """Key paths of all leaf fields of the sections `MEANT`; a mapping with the user's own keys is one leaf."""
-    for section in MEANT:
+    """Key paths of all leaf fields of the sections `MEANT`, and of `sft` with a fine-tuning; a mapping with the user's
+    own keys is one leaf."""
+    for section in (*MEANT, *(["sft"] if spec.sft.data is not None else [])):
         yield from _leaves(section, attrgetter(section)(spec))
 
 

@@ -9,6 +9,7 @@ from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.errors import ExitCode, XpError
 from xp.hardware import cards
 from xp.job import Job, Stage
+from xp.lib.data_files import HUB
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
 from xp.planning.memory.fit import memory_refusals
@@ -99,7 +100,7 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
     there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
     way_out = "launcher=local, slurm and ray run where these files are"
-    if spec.sft.data is not None and spec.sft.data.partition(":")[0] != SOLVE:
+    if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {way_out}")
     for name, member in spec.env.members.items():
         key = member_key(spec, name)

@@ -125,6 +125,39 @@ COMMON = (
 """Fields that xp itself implements on every backend."""
 
 
+SFT = (
+    Row("sft.data", carried_by="xp.planning.sft"),
+    *(
+        Row(f"sft.{name}", carried_by="xp.worker.demonstrations, which makes the same tokens and masks everywhere")
+        for name in ("min_reward", "per_task", "num_episodes", "thinking")
+    ),
+    Row("sft.reference", carried_by="the training's reference model"),
+    Row("sft.held_out_fraction", carried_by="xp.worker.sft: the loss before the first update and after the last one"),
+)
+"""Fields of a fine-tuning that xp itself implements on every backend."""
+
+
+def sft_updates(key: str) -> tuple[Row, Row]:
+    """Rows of a fine-tuning's length for a trainer whose stage computes its updates; `key`: what receives them."""
+    epochs = Row("sft.epochs", carried_by=f"{key}: epochs x (episodes / batch_size, rounded up)")
+    return epochs, Row("sft.num_updates", carried_by=key)
+
+
+def with_sft(rows: Sequence[Row], sft: Sequence[Row], spec: RunSpec) -> tuple[Row, ...]:
+    """Rows of a spec: those of the stage `sft` only if there is one, since they repeat keys of the training's."""
+    return (*rows, *(sft if spec.sft.data is not None else ()))
+
+
+def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
+    """Returns why the episodes of a fine-tuning's update cannot be divided among `ranks`; None if they can."""
+    sft = spec.sft
+    micro = sft.micro_batch_size if sft.max_tokens_per_micro_batch is None else 1
+    # With no rank, the layout itself is refused.
+    if not ranks or sft.batch_size % (micro * ranks) == 0:
+        return None
+    return f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size}"
+
+
 def refreshed_tasks(spec: RunSpec) -> str | None:
     """Returns why tasks cannot be selected again with a trainer that reads all prompts before it begins."""
     if all(member.train.refresh_every is None for member in spec.env.members.values()):

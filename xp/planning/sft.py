@@ -43,6 +43,9 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         ),
         "lr_schedule": sft.lr_schedule.value,
         "warmup_updates": sft.warmup_updates,
+        "epochs": sft.epochs,
+        "num_updates": sft.num_updates,
+        "batch_size": sft.batch_size,
     }
 
 

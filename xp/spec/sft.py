@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
+from xp.lib.data_files import HUB
 from xp.spec.section import Count, CountOrZero, Number, Positive, Section, Size
 from xp.spec.training import LrSchedule
 
@@ -15,7 +16,9 @@ SOLVE: Final = "solve"
 RUN: Final = "run"
 EVAL: Final = "eval"
 _FORMS: Final = re.compile(
-    rf"{SOLVE}(:[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)?|{RUN}:[\w.@+-]+|{EVAL}:[\w.@+-]+|.*\.jsonl", re.DOTALL
+    rf"{SOLVE}(:[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)?|{RUN}:[\w.@+-]+|{EVAL}:[\w.@+-]+|{HUB}.+|.*\.(jsonl?|parquet)"
+    r"|(/|\./|\.\./|~).+",
+    re.DOTALL,
 )
 
 
@@ -23,7 +26,8 @@ def _source(value: str) -> str:
     if not _FORMS.fullmatch(value):
         raise ValueError(
             f"{value!r} is no source of episodes: write solve (the environment's own `solve`), solve:module:function,"
-            " run:RUN, eval:ID, or a file of messages, FILE.jsonl"
+            " run:RUN, eval:ID, a file of messages (FILE.jsonl, .json, .parquet), or a data set of them (hf:ORG/NAME,"
+            " ./DIRECTORY)"
         )
     return value
 
@@ -64,6 +68,8 @@ class Sft(Section):
     """Episodes per optimizer update."""
     micro_batch_size: Size
     """Episodes per accelerator in one forward-backward."""
+    max_tokens_per_micro_batch: Count | None
+    """Token budget per accelerator to which episodes are packed, instead of `micro_batch_size`; None: off."""
     learning_rate: Positive
     lr_schedule: LrSchedule
     warmup_updates: CountOrZero

@@ -28,9 +28,9 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TOOLS, TrajectoryWriter, read_trajectories, trajectory
 from xp.errors import ExitCode, XpError
+from xp.lib.data_files import is_set, place_of, rows_of_file, rows_of_hub
 from xp.lib.load import load_object
 from xp.lib.names import is_name
-from xp.lib.reading import lines_of
 from xp.lib.text import counted
 from xp.tasks.row import TaskRow
 from xp.worker.token_budget import TokenBudget
@@ -208,31 +208,48 @@ def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
     )
 
 
-def of_file(file: Path) -> Iterator[Demonstration]:
-    """Dialogues of a file: an object with `messages` and, where there are tools, `tools` in each line.
+def of_messages(source: str) -> Iterator[Demonstration]:
+    """Dialogues of a file or a data set: rows with `messages` and, where there are tools, `tools`.
+
+    Args:
+        source: a path, or a name of xp.lib.data_files; of a data set, the split `train` or the only one.
 
     Raises:
-        XpError: a line is not such an object.
+        XpError: it cannot be read, or a row is not such an object.
     """
-    for number, line in enumerate(lines_of(file, ExitCode.CONFIG), start=1):
+    if is_set(source):
+        splits = rows_of_hub(source)
+        split = "train" if "train" in splits or len(splits) != 1 else next(iter(splits))
+        if split not in splits:
+            raise XpError(f"{source} has no split train, but {', '.join(splits)}; give a file of the one to learn from")
+        rows = splits[split]
+    else:
+        rows = rows_of_file(place_of(source) or Path(source))
+    has_all_keys = is_set(source) or source.endswith(".parquet")
+    for number, row in enumerate(rows, start=1):
+        where = f"{source}: row {number}"
         try:
-            value = json.loads(line)
+            value = _without_nulls(row) if has_all_keys else row
             messages = chat_messages(value["messages"])
             tools = value.get("tools") or []
             tools = tools if isinstance(tools, str) else json.dumps(tools)
         except (EnvFault, KeyError, TypeError, ValueError) as error:
-            raise XpError(
-                f"{file}:{number}: expected an object with `messages` in OpenAI's form"
-                f" ({type(error).__name__}: {error})"
-            ) from error
+            raise XpError(f"{where}: expected `messages` in OpenAI's form ({type(error).__name__}: {error})") from error
         turns = {
             at: [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
             for at, message in enumerate(messages)
             if message["role"] == "assistant"
         }
         if not turns:
-            raise XpError(f"{file}:{number}: no message of the role assistant, so there is nothing to learn")
-        yield Demonstration(f"{file.name}/{number}", "", math.inf, messages[: max(turns) + 1], turns, tools)
+            raise XpError(f"{where}: no message of the role assistant, so there is nothing to learn")
+        yield Demonstration(f"{Path(source).name}/{number}", "", math.inf, messages[: max(turns) + 1], turns, tools)
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without null keys: in a column of structs, every row has the keys of all rows."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def chosen(

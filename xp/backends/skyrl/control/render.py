@@ -11,7 +11,13 @@ from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsa
 from xp.backends.skyrl.control.overrides import assignment, flat, override_refusals
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.algorithm import has_native_correction
-from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.control.rows.sft import SFT, ranks
+from xp.backends.skyrl.worker.config import (
+    SkyRLEvaluateConfig,
+    SkyRLSftConfig,
+    SkyRLStageConfig,
+    SkyRLTrainStageConfig,
+)
 from xp.job import Job, Stage
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
@@ -19,6 +25,7 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.rows import Native
+from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
     cpu_engine,
@@ -42,7 +49,7 @@ FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0
 """Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
 """SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""
-LORA = "trainer.policy.model.lora."
+LORA, CRITIC = "trainer.policy.model.lora.", "trainer.critic."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
 
@@ -108,7 +115,26 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = model_stages(spec, places)
+    if spec.sft.data is not None:
+        built = (*built, sft_stage(spec, places))
     return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
+
+
+def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
+    """Stage that fine-tunes the model on episodes with SkyRL's SFTTrainer, without engines."""
+    here = places.stage("sft")
+    keys = {key: value for key, value in native(spec).items() if not key.startswith(CRITIC)} | rows.render(SFT, spec)
+    paths = {
+        "trainer.ckpt_path": f"{places.sft}_checkpoints",
+        "trainer.export_path": f"{here}/exports",
+        "trainer.log_path": f"{here}/skyrl",
+    }
+    config = SkyRLSftConfig(
+        common=_common(spec, places, "sft", spec.training.temperature, keys, paths), **sft_fields(spec, places)
+    )
+    job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
+    needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
+    return Stage("sft", job, needs=needs)
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -184,7 +210,7 @@ def _common(
     return SkyRLStageConfig(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
-        num_workers=geometry(spec).num_workers,
+        num_workers=ranks(spec) if stage == "sft" else geometry(spec).num_workers,
         sampling=Sampling(**sampling_fields(spec, temperature)),
         rehearsal=is_rehearsal(spec),
         stand_in=has_stand_in(spec),
@@ -221,7 +247,7 @@ def _stand_ins(spec: RunSpec) -> tuple[str, ...]:
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
-    row_refusals = rows.refusals(ROWS, spec)
+    row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
@@ -233,7 +259,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written)
 
 
 def _written(keys: Native) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.importance import Importance
+from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 
 ENV_CLASS = "xp"
@@ -84,6 +85,13 @@ class SkyRLTrainStageConfig(TrainConfig):
         others = (text for text in self.common.overrides if not text.startswith(f"{STEPS_KEY}="))
         common = replace(self.common, overrides=(*others, f"{STEPS_KEY}={length.steps}"))
         return replace(self, length=length, common=common)
+
+
+@dataclass(frozen=True)
+class SkyRLSftConfig(SftConfig):
+    """Input of xp.backends.skyrl.worker.sft."""
+
+    common: SkyRLStageConfig
 
 
 @dataclass(frozen=True)

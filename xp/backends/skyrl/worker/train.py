@@ -50,10 +50,10 @@ def main(argv: Sequence[str]) -> None:
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
 
 
-def check_warm_up(cfg: Any, updates: int) -> None:
+def check_warm_up(cfg: Any, updates: int, field: str = "training.warmup_updates") -> None:
     """Raises XpError(PLAN) for a warm-up as long as the training, before Megatron would on every accelerator."""
     if cfg.trainer.strategy == "megatron" and 0 < updates <= cfg.trainer.policy.optimizer_config.num_warmup_steps:
-        raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
+        raise XpError(f"{field}: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
 def prepare(common: SkyRLStageConfig) -> None:

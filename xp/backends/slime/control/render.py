@@ -12,6 +12,7 @@ from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_f
 from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC
+from xp.backends.slime.control.rows.sft import SFT
 from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
@@ -19,6 +20,7 @@ from xp.backends.slime.worker.config import (
     CriticConfig,
     SlimeCommand,
     SlimeEvaluateConfig,
+    SlimeSftConfig,
     SlimeStageConfig,
     SlimeTrainConfig,
 )
@@ -29,10 +31,13 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
 from xp.planning.rows import Native
+from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
     model_place,
     model_stages,
+    policy_start,
+    reference_place,
     rounds,
     stage_fields,
     start_place,
@@ -42,7 +47,7 @@ from xp.planning.stages import (
     trainer_job,
     trainer_runtime,
 )
-from xp.spec import RunSpec
+from xp.spec import Reference, RunSpec
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.token_budget import TokenBudget
 
@@ -79,7 +84,8 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         # to training.initial_checkpoint until the run has its own checkpoint.
         "--load": (places.checkpoints,),
         "--save": (places.checkpoints,),
-        "--ref-load": (_converted(spec) if spec.backend.convert_model else model_place(spec.model),),
+        "--hf-checkpoint": (policy_start(spec, places),),
+        "--ref-load": (_reference(spec, places),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
         "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
         **override_flags(spec.backend.overrides),
@@ -117,9 +123,41 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     made = model_stages(spec, places)
     if spec.backend.convert_model:
         made = (*made, _convert_stage(spec, places, needs=("prepare", *(stage.name for stage in made))))
+    if spec.sft.data is not None:
+        made = (*made, sft_stage(spec, places))
     # train_async.py does not evaluate before the training.
     in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
     return train_and_evaluate(spec, places, made, _train_job(spec, places), evaluation, in_training)
+
+
+def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
+    """Stage that fine-tunes the model on episodes with Slime's loss for it, without engines."""
+    here, checkpoints, exports = places.stage("sft"), f"{places.sft}_checkpoints", f"{places.sft}_exports"
+    flags: Flags = {
+        **flags_of(rows.render(ROWS, spec)),
+        **override_flags(spec.backend.overrides),
+        **flags_of(rows.render(SFT, spec)),
+        "--prompt-data": (f"{here}/order.jsonl",),
+        "--load": (checkpoints,),
+        "--save": (checkpoints,),
+        "--hf-checkpoint": (start_place(spec),),
+        "--ref-load": (start_place(spec),),
+        "--save-hf": (f"{exports}/{{rollout_id}}",),
+    }
+    of_engine = {name for name in flags if name.startswith("--sglang-")}
+    config = SlimeSftConfig(
+        common=_common(spec, places, "sft"),
+        command=_command(spec, {name: words for name, words in flags.items() if name not in of_engine}),
+        **sft_fields(spec, places),
+        architecture=_architecture(spec),
+        order=f"{here}/order.jsonl",
+        checkpoints=checkpoints,
+        exports=exports,
+        keep_checkpoints=spec.training.keep_checkpoints,
+    )
+    outputs = (f"{places.sft}/config.json",)
+    job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
+    return Stage("sft", job, needs=("prepare", *(stage.name for stage in model_stages(spec, places))))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -227,6 +265,12 @@ def _convert_stage(spec: RunSpec, places: RunPaths, needs: tuple[str, ...]) -> S
     return Stage("convert", job, needs=needs, done=f"{output_dir}/manifest.json")
 
 
+def _reference(spec: RunSpec, places: RunPaths) -> str:
+    """Model of the KL penalty, from which the training starts if it has no other start."""
+    is_converted = spec.backend.convert_model and spec.sft.reference is Reference.INITIAL
+    return _converted(spec) if is_converted else reference_place(spec, places)
+
+
 def _converted(spec: RunSpec) -> str:
     content = json.dumps(_made_of(spec), sort_keys=True)
     return f"models/{spec.model.name}-megatron-{text_digest(content)[:16]}"
@@ -248,8 +292,8 @@ def _architecture(spec: RunSpec) -> dict[str, Any]:
 
 
 def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
-    models = ((model_place(spec.model),), (start_place(spec),))
-    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) in models)
+    converted = (_converted(spec),) if spec.backend.convert_model else None
+    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) not in (None, converted))
     return SlimeCommand(
         flags=words(flags),
         path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),
@@ -305,7 +349,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         ]
     if (family := family_refusal(spec)) is not None:
         return [family]
-    layout_refusals = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
+    layout_refusals = [*architecture_refusals(spec), *rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
@@ -319,7 +363,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written)
 
 
 def _written(flags: Native) -> str:

@@ -11,6 +11,7 @@ from xp.diagnosis.live import LiveRules
 from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
+from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 from xp.worker.time_limit import TimeLimit
 from xp.worker.token_budget import TokenBudget
@@ -112,6 +113,23 @@ class SlimeTrainConfig(TrainConfig):
         words = list(self.command.flags)
         words[words.index("--load") + 1] = self.initial_checkpoint
         return replace(self, command=replace(self.command, flags=tuple(words)))
+
+
+@dataclass(frozen=True)
+class SlimeSftConfig(SftConfig):
+    """Input of xp.backends.slime.worker.sft."""
+
+    common: SlimeStageConfig
+    command: SlimeCommand
+    architecture: Mapping[str, Any]
+    """The spec's network, for a comparison with the model's config.json."""
+    order: str
+    """Value of --prompt-data, where the program writes one line for each episode of each update."""
+    checkpoints: str
+    """Value of --save and --load."""
+    exports: str
+    """Directory of the Hugging Face exports, `<exports>/<update - 1>`."""
+    keep_checkpoints: int
 
 
 @dataclass(frozen=True)
@@ -228,3 +246,9 @@ does not call it in a critic's process: OVER_TRAINED_TOKENS does."""
 SCALE_UPDATE = "xp.backends.slime.worker.means.scale_update"
 """--custom-megatron-before-train-step-hook-path: `(args, rollout_id, step_id, model, optimizer, scheduler) -> None`
 makes the update's mean that over what is trained on."""
+EXAMPLES = "xp.backends.slime.worker.sft_hooks.rollout"
+"""--rollout-function-path of a fine-tuning: `(args, rollout_id, data_source, evaluation) -> groups of samples`."""
+EPISODES = "xp.backends.slime.worker.sft_hooks.log_rollout"
+"""--custom-rollout-log-function-path of a fine-tuning: Slime logs nothing of its own; removes old checkpoints."""
+ENTER_SFT = "xp.backends.slime.worker.sft_hooks.enter"
+"""--custom-megatron-init-path of a fine-tuning: captures the metrics of each update, and the held-out loss."""

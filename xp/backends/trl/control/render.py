@@ -11,6 +11,7 @@ from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
+from xp.backends.trl.control.rows.sft import SFT
 from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.job import Job, Stage
@@ -86,7 +87,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         files["accelerate.yaml"] = accelerate_config(spec)
         argv.append(f"{here}/accelerate.yaml")
     job = _job(spec, here, tuple(argv), files, (f"{places.sft}/model.safetensors",))
-    needs = ("prepare", *(["model"] if spec.model.build is not None else []))
+    needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
     return Stage("sft", job, needs=needs)
 
 
@@ -101,34 +102,15 @@ SHARED = (
 
 def sft_arguments(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Keyword arguments of trl.SFTConfig."""
-    sft, training = spec.sft, rows.render(ROWS, spec)
-    return {name: training[name] for name in SHARED if name in training} | {
+    training = rows.render(ROWS, spec)
+    return {
+        **{name: training[name] for name in SHARED if name in training},
+        **rows.render(SFT, spec),
         "output_dir": f"{places.sft}_checkpoints",
-        "num_train_epochs": sft.epochs or 1,
-        "max_steps": sft.num_updates or -1,
-        "per_device_train_batch_size": sft.micro_batch_size,
-        "per_device_eval_batch_size": sft.micro_batch_size,
-        "gradient_accumulation_steps": sft.batch_size // (sft.micro_batch_size * world_size(spec)),
-        "learning_rate": sft.learning_rate,
-        "save_steps": sft.checkpoint_every,
         "max_length": None,
         "packing": False,
         "dataset_kwargs": {"skip_prepare_dataset": True},
     }
-
-
-def _sft_shape(spec: RunSpec) -> list[Refusal]:
-    """Refuses a batch that the processes cannot share."""
-    sft, ranks = spec.sft, world_size(spec)
-    if sft.data is None or sft.batch_size % (sft.micro_batch_size * ranks) == 0:
-        return []
-    return [
-        Refusal(
-            "sft.batch_size",
-            f"must be divisible by sft.micro_batch_size x processes = {sft.micro_batch_size} x {ranks}; got"
-            f" {sft.batch_size}",
-        )
-    ]
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
@@ -223,9 +205,9 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
 
 def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
-    row_refusals = rows.refusals(ROWS, spec)
+    row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *_sft_shape(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -235,7 +217,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written)
 
 
 def _written(keys: Native) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.engines.config import EngineSampling, VLLMServer
-from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
-from xp.worker.demonstrations import ExampleRule
 from xp.worker.importance import Importance
+from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 
 
@@ -68,25 +67,10 @@ class TRLTrainConfig(TrainConfig):
 
 
 @dataclass(frozen=True)
-class TRLSftConfig(JsonFile):
-    """Input of xp.backends.trl.worker.sft. Paths are relative to the outputs root, the working directory."""
+class TRLSftConfig(SftConfig):
+    """Input of xp.backends.trl.worker.sft."""
 
     common: TRLStageConfig
-    model: str
-    """Hugging Face id or directory of the model to fine-tune."""
-    target: str
-    """Directory of the fine-tuned model, in Hugging Face's format."""
-    files: tuple[str, ...]
-    """Files of episodes; none if they are played first."""
-    is_messages: bool
-    """True if the only file has dialogues and not trajectories."""
-    solvers: Mapping[str, str]
-    """Environment -> script that plays its training tasks first (`module:attribute`)."""
-    is_held_out: bool
-    """True if the task set has held-out tasks, which are never learnt from."""
-    rule: ExampleRule
-    lr_schedule: str
-    warmup_updates: int
     lora: Lora | None
     arguments: Mapping[str, Any]
     """Keyword arguments of trl.SFTConfig."""

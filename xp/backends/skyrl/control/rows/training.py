@@ -48,28 +48,22 @@ def _critic_rate(spec: RunSpec) -> Keys:
     return {"trainer.critic.optimizer_config.lr": rate} if has_critic(spec) else {}
 
 
-def _other_schedule(spec: RunSpec) -> str | None:
-    schedule = spec.training.lr_schedule
+def other_schedule(spec: RunSpec, schedule: LrSchedule) -> str | None:
+    """Returns why a schedule is not supported."""
     if not is_megatron(spec) or schedule is LrSchedule.CONSTANT:
         return None
     return f"SkyRL's Megatron supports only constant, not {schedule.value}; set it, or backend.parallel.strategy=fsdp2"
 
 
-def _warmup_note(spec: RunSpec) -> str:
+def warmup_note(spec: RunSpec, warmup: int) -> str:
     """Note on the warm-up. Source: skyrl_train/distributed/megatron/optimizer.py, whose `init_lr` has no key in
     SkyRL."""
-    return "Update k of a warm-up of N has (k-1)/N; elsewhere k/N." if is_megatron(spec) and _warms_up(spec) else ""
+    return "Update k of a warm-up of N has (k-1)/N; elsewhere k/N." if is_megatron(spec) and warmup else ""
 
 
-def _warms_up(spec: RunSpec) -> bool:
-    return spec.training.warmup_updates > 0
-
-
-def _no_rate(spec: RunSpec) -> str | None:
-    """Returns why the warm-up is too long; where steps are not known yet, the train stage checks again."""
-    updates = (num_steps(spec) or 0) * geometry(spec).updates_per_rollout
-    is_long = is_megatron(spec) and _warms_up(spec) and spec.training.warmup_updates >= updates > 0
-    return warm_up_too_long(updates) if is_long else None
+def no_rate(spec: RunSpec, warmup: int, updates: int) -> str | None:
+    """Returns why the warm-up is too long; for 0 updates, which are not known yet, the stage checks again."""
+    return warm_up_too_long(updates) if is_megatron(spec) and warmup and warmup >= updates > 0 else None
 
 
 def _other_eps(spec: RunSpec) -> str | None:
@@ -181,14 +175,14 @@ RATES = (
     Row(
         "training.lr_schedule",
         lambda s: optimizers(s, "scheduler", SCHEDULER[s.training.lr_schedule]),
-        refuse=_other_schedule,
+        refuse=lambda s: other_schedule(s, s.training.lr_schedule),
     ),
     Row(
         "training.warmup_updates",
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
         carried_by=lambda s: "" if is_megatron(s) else "xp's schedule in SkyRL's FSDP worker, which begins at 1/N",
-        note=_warmup_note,
-        refuse=_no_rate,
+        note=lambda s: warmup_note(s, s.training.warmup_updates),
+        refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * geometry(s).updates_per_rollout),
     ),
     Row(
         "training.weight_decay",

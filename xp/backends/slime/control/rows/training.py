@@ -28,7 +28,7 @@ from xp.planning.rows import (
     too_long,
     when,
 )
-from xp.spec import LossAggregation, RunSpec
+from xp.spec import LossAggregation, RunSpec, Sft, Training
 
 REPORTED_LATER = "Slime reports the gap of an update after it; the first update of a step is checked."
 REPLAYED = "A resumed run repeats the step that was sampled in advance."
@@ -45,8 +45,8 @@ def sequence_length(spec: RunSpec) -> int:
 CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer's, are those of all tokens."
 
 
-def _packing(spec: RunSpec) -> dict[str, Any]:
-    most = spec.training.max_tokens_per_micro_batch
+def packing(most: int | None) -> dict[str, Any]:
+    """Flags that pack episodes to at most this number of tokens; None: they are counted."""
     return {
         "--use-dynamic-batch-size": most is not None,
         "--max-tokens-per-gpu": most,
@@ -66,11 +66,11 @@ def _warmup(spec: RunSpec) -> str | None:
     return warm_up_too_long(updates) if training.warmup_updates > updates else None
 
 
-def _warmup_flags(spec: RunSpec) -> dict[str, Any]:
+def warmup_flags(section: Training | Sft) -> dict[str, Any]:
     """Flags of the warm-up. Source: megatron/core/optimizer_param_scheduler.py `get_lr`: --lr-warmup-init is the rate
     of the first update."""
-    updates = spec.training.warmup_updates
-    start = warm_up_start(spec.training.learning_rate, updates)
+    updates = section.warmup_updates
+    start = warm_up_start(section.learning_rate, updates)
     return {"--lr-warmup-iters": max(updates - 1, 0), "--lr-warmup-init": start}
 
 
@@ -85,10 +85,12 @@ def _read_as_flag(spec: RunSpec) -> str | None:
 def _no_start(spec: RunSpec) -> str | None:
     """Refusal of a critic without a start. Source: slime/backends/megatron_utils/hf_to_megatron has no critic's output
     layer."""
-    if spec.training.initial_checkpoint is None or spec.algorithm.critic is None:
+    has_start = spec.training.initial_checkpoint is not None or spec.sft.data is not None
+    if not has_start or spec.algorithm.critic is None:
         return None
     return (
-        "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; make the checkpoint"
+        "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or the"
+        " fine-tuned model of sft.data); make the checkpoint"
         " the model (model.path), or use backend=skyrl or algorithm=grpo"
     )
 
@@ -149,7 +151,7 @@ SIZES = (
             "--micro-batch-size": s.training.micro_batch_size if s.training.max_tokens_per_micro_batch is None else 1
         },
     ),
-    Row("training.max_tokens_per_micro_batch", _packing),
+    Row("training.max_tokens_per_micro_batch", lambda s: packing(s.training.max_tokens_per_micro_batch)),
 )
 
 RATES = (
@@ -166,7 +168,7 @@ RATES = (
     Row("training.lr_schedule", lambda s: {"--lr-decay-style": s.training.lr_schedule, "--min-lr": 0.0}),
     Row(
         "training.warmup_updates",
-        _warmup_flags,
+        lambda s: warmup_flags(s.training),
         refuse=_warmup,
     ),
     Row(

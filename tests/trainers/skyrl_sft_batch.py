@@ -1,0 +1,72 @@
+"""One batch through SkyRL's SFTTrainer on FSDP workers, without Ray and in float64.
+
+`python -m tests.trainers.skyrl_sft_batch <config.json> <number of ranks> <metrics.json>`, in the outputs root.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tools.parity.found import Found
+from tools.parity.processes import in_processes
+from xp.backends.skyrl.worker import sft
+from xp.backends.skyrl.worker.config import SkyRLSftConfig
+from xp.backends.skyrl.worker.rehearsal import stand_ins
+
+
+def main(path: Path, num_ranks: int, target: Path) -> None:
+    import torch
+
+    from xp.lib.loopback import free_port
+
+    stand_ins.prepare_process()
+    torch.set_num_threads(1)
+    port = free_port()
+    in_processes(lambda rank: _train(path, num_ranks, target, rank, port), num_ranks, target.parent)
+
+
+def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Found:
+    from tools.parity.skyrl_dispatch import InProcess, in_precision
+    from xp.backends.skyrl.worker.sft_trainer import SftLog, XpSftTrainer
+
+    config = SkyRLSftConfig.from_json(path.read_text())
+    cfg = sft.native_config(config, Path.cwd())
+    sft_cfg = sft.sft_config(cfg, config, path.parent.absolute(), 1, has_held_out=True)
+    sft_cfg.ckpt_path = ""  # the workers would write to one place
+
+    class Recorded:
+        """The metrics that xp takes of SkyRL."""
+
+        start_loss: float | None = None
+
+        def begin(self, update: int, held_out_loss: float) -> None:
+            values["before"] = self.start_loss = held_out_loss
+            values["first"] = update
+
+        def end(self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool) -> None:
+            values.update(update=update, loss=loss, grad_norm=grad_norm, learning_rate=learning_rate, is_last=is_last)
+
+        def finish(self, update: int, held_out_loss: float | None) -> None:
+            values.update(last=update, after=held_out_loss)
+
+    class Alone(XpSftTrainer):
+        def _init_workers(self) -> None:
+            with in_precision("float64"):
+                self.dispatch = InProcess(cfg, Path(config.model), 1, port, rank=rank, num_ranks=num_ranks)
+
+    values: dict[str, Any] = {}
+    log: Any = SftLog(Recorded(), 1)  # type: ignore[arg-type]
+    trainer = Alone(sft_cfg, cfg, log)
+    trainer.setup()
+    trainer.train()
+    trainer.shutdown()
+    if rank == 0:
+        target.write_text(json.dumps(values))
+    return Found([], [], [], [], {}, [])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

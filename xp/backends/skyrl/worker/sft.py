@@ -1,0 +1,82 @@
+"""Fine-tunes the model on episodes with SkyRL's SFTTrainer: `python -m xp.backends.skyrl.worker.sft <config.json>`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.backends.skyrl.worker.config import SkyRLSftConfig
+from xp.backends.skyrl.worker.train import check_warm_up, prepare
+from xp.lib.reading import config_of
+from xp.worker.program import run_stage
+from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
+from xp.worker.tasks import policy_chat
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
+    path = Path(argv[0]).absolute()
+    config, stage = config_of(path, SkyRLSftConfig.from_json), path.parent
+    prepare(config.common)
+    chat = policy_chat(config.common, config.model, stage)
+    learnt, held_out = examples(config, stage, chat, config.common.sampling)
+    write_examples(learnt, stage / LEARNT_FILE)
+    write_examples(held_out, stage / HELD_OUT_FILE)
+
+    from xp.backends.skyrl.worker.cluster import run_in_ray
+    from xp.backends.skyrl.worker.sft_trainer import train_in_task
+
+    cfg = native_config(config, Path.cwd())
+    num_updates = config.updates(len(learnt))
+    check_warm_up(cfg, num_updates, "sft.warmup_updates")
+    sft_cfg = sft_config(cfg, config, stage, num_updates, has_held_out=bool(held_out))
+    num_workers = config.common.num_workers if config.common.rehearsal else None
+    run_in_ray(cfg, train_in_task, (sft_cfg, config, Path.cwd()), num_workers=num_workers)
+
+
+def native_config(config: SkyRLSftConfig, root: Path) -> Any:
+    """SkyRL's configuration of the workers, made of the keys of a training; SkyRL checks only those of fine-tuning."""
+    from skyrl.train.config import SkyRLTrainConfig
+
+    from xp.backends.skyrl.worker.advantages import register_estimator
+
+    register_estimator()
+    return SkyRLTrainConfig.from_cli_overrides(config.common.native(config.model, root))
+
+
+def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, *, has_held_out: bool) -> Any:
+    """SkyRL's SFTConfig: its data are the episodes' tokens, and its settings those of `cfg`, a SkyRLTrainConfig."""
+    from skyrl.train.config.sft_config import SFTConfig, SFTPlacementConfig, validate_sft_cfg
+
+    trainer, policy, placement = cfg.trainer, cfg.trainer.policy, cfg.trainer.placement
+    made = SFTConfig(
+        strategy=trainer.strategy,
+        model=policy.model,
+        optimizer_config=policy.optimizer_config,
+        placement=SFTPlacementConfig(placement.policy_num_nodes, placement.policy_num_gpus_per_node),
+        megatron_config=policy.megatron_config,
+        fsdp_config=policy.fsdp_config,
+        sequence_parallel_size=policy.sequence_parallel_size,
+        remove_microbatch_padding=trainer.remove_microbatch_padding,
+        pretokenized_dataset_paths=[str(stage / LEARNT_FILE)],
+        eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
+        eval_before_train=has_held_out,
+        num_steps=num_updates,
+        num_epochs=None,
+        batch_size=config.batch_size,
+        micro_train_batch_size_per_gpu=trainer.micro_train_batch_size_per_gpu,
+        ckpt_path=trainer.ckpt_path,
+        ckpt_interval=trainer.ckpt_interval,
+        max_ckpts_to_keep=trainer.max_ckpts_to_keep,
+        resume_from="latest",
+        seed=trainer.seed,
+        enable_ray_gpu_monitor=False,
+    )
+    validate_sft_cfg(made)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""SkyRL's trainer of a fine-tuning with xp's workers and metrics; it runs in a Ray worker process."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from skyrl.train.sft_trainer import SFTTrainer
+
+from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
+from xp.backends.skyrl.worker.config import SkyRLSftConfig
+from xp.episode.metrics_file import MetricsFile
+from xp.worker.demonstrations import PHASE
+from xp.worker.sft import HELD_OUT_FILE, Updates
+
+HELD_OUT: Final = f"eval/{HELD_OUT_FILE}/loss"
+"""SkyRL's name of the held-out loss: it has the name of the file."""
+
+
+def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) -> None:
+    """Updates the model on the episodes and publishes it, as a Ray task.
+
+    Args:
+        cfg: SkyRLTrainConfig.
+        sft_cfg: SkyRL's SFTConfig.
+        config: xp's.
+        root: the outputs root.
+    """
+    os.chdir(root)
+    hide_other_directories()
+    choose_latest(Path(sft_cfg.ckpt_path))
+    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt)
+    trainer = XpSftTrainer(sft_cfg, cfg, SftLog(Updates(metrics), sft_cfg.num_steps))
+    trainer.setup()
+    trainer.train()
+    trainer.shutdown()
+    publish_model(
+        lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer),
+        Path(config.target),
+    )
+
+
+class SftLog:
+    """The tracker passed to SkyRL's trainer.
+
+    Args:
+        updates: takes the metrics.
+        num_updates: number of updates of the whole fine-tuning.
+    """
+
+    def __init__(self, updates: Updates, num_updates: int) -> None:
+        self._updates, self._num_updates = updates, num_updates
+        self._held_out_loss: float | None = None
+        self.learning_rate = math.nan
+        """Rate of the update that was computed last."""
+
+    def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
+        """Takes the metrics of an update, or of an evaluation, which SkyRL makes before the first and after the last
+        update."""
+        del commit
+        loss = data.get(HELD_OUT)
+        if "train/loss" in data:
+            values = data["train/loss"], data["train/grad_norm"], self.learning_rate
+            self._updates.end(step, *values, is_last=step == self._num_updates)
+        elif loss is not None and self._updates.start_loss is None:
+            if step:
+                print(f"going on from update {step}", flush=True)
+            self._updates.begin(step, loss)
+        elif loss is not None:
+            self._held_out_loss = loss
+
+    def finish(self) -> None:
+        """Writes the last update's metrics."""
+        self._updates.finish(self._num_updates, self._held_out_loss)
+
+
+class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
+    """SkyRL's trainer, whose batch has xp's tokens and masks.
+
+    Args:
+        sft_cfg: SkyRL's SFTConfig.
+        cfg: SkyRLTrainConfig of the workers.
+        log: takes the metrics.
+    """
+
+    tracker: SftLog
+
+    def __init__(self, sft_cfg: Any, cfg: Any, log: SftLog) -> None:
+        super().__init__(sft_cfg, skyrl_cfg=cfg)
+        self.tracker = log
+
+    def _init_tracker(self) -> None:
+        """Keeps xp's tracker instead of SkyRL's."""
+
+    def _init_workers(self) -> None:
+        """SkyRL's method, with xp's own policy worker under FSDP."""
+        if self.sft_cfg.strategy == "fsdp":
+            from skyrl.backends.skyrl_train.workers.fsdp import fsdp_worker
+
+            from xp.backends.skyrl.worker.workers import TiedPolicyWorker
+
+            fsdp_worker.PolicyWorker = TiedPolicyWorker  # SkyRL's method imports it by this name
+        super()._init_workers()
+
+    def train_step(self, batch: Any, step: int) -> dict[str, Any]:
+        """SkyRL's method, which returns no learning rate."""
+        del step
+        output = self.dispatch.forward_backward(
+            "policy", batch, loss_fn="cross_entropy", return_per_token_outputs=False
+        )
+        grad_norm, metrics = self.dispatch.optim_step("policy"), output.metrics
+        self.tracker.learning_rate = float(metrics["policy_lr"] if "policy_lr" in metrics else metrics["lr"])
+        return {"loss": metrics.get("final_loss", metrics.get("loss")), "grad_norm": grad_norm, "timings": {}}

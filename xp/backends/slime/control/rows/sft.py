@@ -1,0 +1,81 @@
+"""Rows of the section `sft`: flags of Slime's train.py for its loss of supervised fine-tuning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xp.backends.slime.control.rows.algorithm import CRITIC
+from xp.backends.slime.control.rows.training import EVALUATION, packing, warmup_flags
+from xp.backends.slime.worker.config import (
+    ENTER_SFT,
+    EPISODES,
+    EXAMPLES,
+    STEPS_FLAG,
+    warm_up_too_long,
+)
+from xp.planning.batch import batch_shape
+from xp.planning.rows import SFT as COMMON
+from xp.planning.rows import Row, render, sft_updates, uneven_sft_batch
+from xp.spec import RunSpec
+
+
+def ranks(spec: RunSpec) -> int:
+    """Data-parallel ranks of all accelerators."""
+    batch = batch_shape(spec)
+    return batch.num_nodes * batch.per_node // (batch.tensor * batch.pipeline * batch.context)
+
+
+def _fixed(spec: RunSpec) -> dict[str, Any]:
+    """Flags of a training without engines on all accelerators, with the token mean of temperature 1."""
+    unset = (
+        *("--colocate", "--use-kl-loss", "--use-tis", "--custom-tis-function-path", "--use-rollout-logprobs"),
+        *("--use-rollout-routing-replay", "--normalize-advantages", "--group-rm", "--custom-rm-path"),
+        *("--dynamic-sampling-filter-path", "--over-sampling-batch-size", "--custom-generate-function-path"),
+        *("--custom-reward-post-process-path", "--rollout-stop", STEPS_FLAG),
+        *render((*CRITIC, *EVALUATION), spec),
+    )
+    return dict.fromkeys(unset) | {
+        "--loss-type": "sft_loss",
+        "--debug-train-only": True,
+        "--disable-compute-advantages-and-returns": True,
+        "--calculate-per-token-loss": True,
+        "--advantage-estimator": "grpo",  # only selects that there is no critic
+        "--entropy-coef": 0.0,
+        "--rollout-temperature": 1.0,
+        "--n-samples-per-prompt": 1,
+        "--num-steps-per-rollout": 1,
+        "--rollout-function-path": EXAMPLES,
+        "--custom-rollout-log-function-path": EPISODES,
+        "--custom-megatron-init-path": ENTER_SFT,
+        "--actor-num-nodes": spec.hardware.num_nodes,
+        "--actor-num-gpus-per-node": spec.hardware.accelerators_per_node,
+    }
+
+
+def _long_warmup(spec: RunSpec) -> str | None:
+    """Returns why the warm-up is too long; with epochs, the stage checks it."""
+    updates = spec.sft.num_updates or spec.sft.warmup_updates
+    return warm_up_too_long(updates) if spec.sft.warmup_updates > updates else None
+
+
+SFT = (
+    Row("", _fixed),
+    *COMMON,
+    *sft_updates(STEPS_FLAG),
+    Row(
+        "sft.batch_size",
+        lambda s: dict.fromkeys(("--rollout-batch-size", "--global-batch-size"), s.sft.batch_size),
+        carried_by="xp.backends.slime.worker.means, in the last update of an epoch",
+        refuse=lambda s: uneven_sft_batch(ranks(s), s),
+    ),
+    # Megatron also uses it if micro-batches are packed; 1 divides every number.
+    Row(
+        "sft.micro_batch_size",
+        lambda s: {"--micro-batch-size": s.sft.micro_batch_size if s.sft.max_tokens_per_micro_batch is None else 1},
+    ),
+    Row("sft.max_tokens_per_micro_batch", lambda s: packing(s.sft.max_tokens_per_micro_batch)),
+    Row("sft.learning_rate", "--lr"),
+    Row("sft.lr_schedule", "--lr-decay-style"),
+    Row("sft.warmup_updates", lambda s: warmup_flags(s.sft), refuse=_long_warmup),
+    Row("sft.checkpoint_every", "--save-interval"),
+)

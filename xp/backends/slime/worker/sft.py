@@ -1,0 +1,96 @@
+"""Fine-tunes the model on episodes with Slime's train.py: `python -m xp.backends.slime.worker.sft <config.json>`."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from xp.backends.slime.worker.checkpoints import choose_latest, prune
+from xp.backends.slime.worker.config import (
+    INPUT_KEY,
+    METADATA_KEY,
+    STEPS_FLAG,
+    SlimeSftConfig,
+    WorkerConfig,
+    warm_up_too_long,
+)
+from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.program import run_train
+from xp.backends.slime.worker.sources import open_sources
+from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.reading import config_of
+from xp.worker.demonstrations import PHASE
+from xp.worker.program import run_stage
+from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
+from xp.worker.tasks import policy_chat
+
+EXAMPLE: Final = "example"
+"""Key of a line's metadata: index of the episode; null: a filler without a trained token."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
+    path = Path(argv[0]).absolute()
+    config, stage, root = config_of(path, SlimeSftConfig.from_json), path.parent, Path.cwd()
+    open_sources(config.command)
+    model = local_model(config.model, root)
+    check_architecture(model, config.architecture)
+    learnt, held_out = examples(config, stage, policy_chat(config.common, model, stage), config.common.limits)
+    num_updates = config.updates(len(learnt))
+    if config.warmup_updates > num_updates:
+        raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
+    write_examples(learnt, stage / LEARNT_FILE)
+    write_examples(held_out, stage / HELD_OUT_FILE)
+    write_order(config, len(learnt), root / config.order)
+    checkpoints, exports = root / config.checkpoints, root / config.exports
+    latest = choose_latest(checkpoints)
+    if latest is not None:
+        print(f"going on from update {latest + 1} of {num_updates}", flush=True)
+    if latest is None or latest + 1 < num_updates:
+        flags = (*config.command.flags, STEPS_FLAG, str(num_updates))
+        run_train(replace(config.command, flags=flags), worker_config(config, root, num_updates))
+    publish_model(exports / str(num_updates - 1), root / config.target)
+    prune(checkpoints, exports, config.keep_checkpoints)
+
+
+def worker_config(config: SlimeSftConfig, root: Path, num_updates: int) -> WorkerConfig:
+    """The configuration for Slime's processes, in which an update is a step."""
+    return WorkerConfig(
+        root=str(root.absolute()),
+        common=config.common,
+        phase=PHASE,
+        group_size=1,
+        num_steps=num_updates,
+        prompts_per_step=config.batch_size,
+        checkpoints=config.checkpoints,
+        exports=config.exports,
+        keep_checkpoints=config.keep_checkpoints,
+    )
+
+
+def write_order(config: SlimeSftConfig, num_examples: int, file: Path) -> None:
+    """Writes Slime's prompt data: for each update the indices of its episodes, in a new random order in each epoch."""
+    rows = (
+        {INPUT_KEY: "", METADATA_KEY: {EXAMPLE: at}}
+        for batch in _batches(config, num_examples)
+        for at in (*batch, *[None] * (config.batch_size - len(batch)))
+    )
+    write_atomically(file, "".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def _batches(config: SlimeSftConfig, num_examples: int) -> Iterator[list[int]]:
+    draw, rest = random.Random(config.rule.seed), list[int]()
+    for _ in range(config.updates(num_examples)):
+        rest = rest or draw.sample(range(num_examples), num_examples)
+        yield rest[: config.batch_size]
+        rest = rest[config.batch_size :]
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))

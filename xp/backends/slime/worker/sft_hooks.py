@@ -1,0 +1,145 @@
+"""The functions that Slime loads by name in a fine-tuning: episodes as samples, metrics, and the held-out loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from xp.backends.slime.worker.checkpoints import prune
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.means import factor
+from xp.backends.slime.worker.sft import EXAMPLE
+from xp.episode.metrics_file import MetricsFile
+from xp.lib.reading import config_of
+from xp.worker.demonstrations import PHASE, Example
+from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, Updates, read_examples
+
+
+@cache
+def _config(path: str) -> WorkerConfig:
+    return config_of(Path(path), WorkerConfig.from_json)
+
+
+@cache
+def _examples(path: str, file: str) -> list[Example]:
+    config = _config(path)
+    return read_examples(Path(config.root, config.common.stage_dir, file))
+
+
+def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[list[Any]]:
+    """Slime's rollout function: the next episodes, as samples with their tokens and masks."""
+    del rollout_id, evaluation
+    learnt = _examples(getattr(args, WORKER_ATTRIBUTE), LEARNT_FILE)
+    groups: list[list[Any]] = data_source.get_samples(args.rollout_batch_size)
+    for (sample,) in groups:
+        at = sample.metadata[EXAMPLE]
+        example, sample.remove_sample = learnt[at or 0], at is None
+        first = example.mask.index(1)
+        last = len(example.ids) if at is not None else first + 1
+        sample.tokens, sample.loss_mask = example.ids[:last], example.mask[first:last]
+        sample.response_length, sample.reward = last - first, 0.0
+    return groups
+
+
+def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float) -> bool:
+    """Slime's custom rollout log function; True: Slime logs nothing of its own. Removes old checkpoints."""
+    del rollout_id, samples, extra_metrics, rollout_time
+    config = _config(getattr(args, WORKER_ATTRIBUTE))
+    if config.checkpoints is not None and config.exports is not None:
+        prune(Path(config.root, config.checkpoints), Path(config.root, config.exports), config.keep_checkpoints)
+    return True
+
+
+def enter(args: Any) -> None:
+    """Slime's custom Megatron init function; runs in each training process before its model is built."""
+    from slime.backends.megatron_utils import model
+    from slime.observability import logging_utils
+
+    path = getattr(args, WORKER_ATTRIBUTE)
+    logging_utils.log = watched = SftMetrics(logging_utils.log, _config(path), _examples(path, HELD_OUT_FILE))
+    model.train_one_step = watched.around(model.train_one_step)
+
+
+class SftMetrics:
+    """Slime's log function, wrapped to capture its values.
+
+    Args:
+        native: Slime's.
+        config: of Slime's processes.
+        held_out: episodes whose loss is measured before the first update and after the last one.
+    """
+
+    def __init__(self, native: Callable[..., None], config: WorkerConfig, held_out: Sequence[Example]) -> None:
+        self._native, self._num_updates, self._held_out = native, config.num_steps, held_out
+        self._updates = Updates(MetricsFile(Path(config.root, config.common.metrics), PHASE, config.common.attempt))
+        self._before: float | None = None
+        self._after: float | None = None
+        self._learning_rate = math.nan
+
+    def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
+        self._native(args, metrics, step_key)
+        if step_key != "train/step":
+            return
+        number = int(metrics[step_key])
+        if self._before is not None and self._updates.start_loss is None:
+            self._updates.begin(number, self._before)
+        # Slime counts a filler as one token.
+        loss, is_last = float(metrics["train/loss"]) * factor(0), number + 1 == self._num_updates
+        self._updates.end(number + 1, loss, float(metrics["train/grad_norm"]), self._learning_rate, is_last=is_last)
+        if is_last:
+            self._updates.finish(number + 1, self._after)
+
+    def around(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps Slime's function for an update; all training processes call it with their parts of the model."""
+
+        def train_one_step(
+            args: Any, rollout_id: int, step_id: int, data: Any, model: Any, optimizer: Any, scheduler: Any, *more: Any,
+            **named: Any,
+        ) -> Any:  # fmt: skip
+            if self._held_out and self._before is None:
+                self._before = held_out_loss(args, model, self._held_out)
+            self._learning_rate = float(scheduler.get_lr(optimizer.param_groups[0]))
+            result = native(args, rollout_id, step_id, data, model, optimizer, scheduler, *more, **named)
+            if self._held_out and rollout_id + 1 == self._num_updates:
+                self._after = held_out_loss(args, model, self._held_out)
+            return result
+
+        return train_one_step
+
+
+def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
+    """Mean of -log p over the policy's tokens of these episodes; right in processes of the last pipeline stage."""
+    import torch
+    from megatron.core import mpu
+    from slime.backends.megatron_utils.cp_utils import get_sum_of_sample_mean
+    from slime.backends.megatron_utils.data import get_data_iterator
+    from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
+    from slime.backends.megatron_utils.model import forward_only
+    from slime.utils import accelerator
+
+    rank, ranks = mpu.get_data_parallel_rank(with_context_parallel=False), mpu.get_data_parallel_world_size()
+    count, device = math.ceil(len(examples) / ranks), accelerator.current_device()
+    # Every rank makes the same number of forward passes; those beyond the last episode have no weight.
+    own = [(examples[at % len(examples)], at < len(examples)) for at in range(rank * count, (rank + 1) * count)]
+    starts = [one.mask.index(1) for one, _ in own]
+    masks = [
+        torch.tensor(one.mask[start:], device=device) * weight for (one, weight), start in zip(own, starts, strict=True)
+    ]
+    lengths = [len(one.ids) for one, _ in own], [len(mask) for mask in masks]
+    data = {
+        "tokens": [torch.tensor(one.ids, device=device) for one, _ in own],
+        "loss_masks": masks,
+        "total_lengths": lengths[0],
+        "response_lengths": lengths[1],
+        "micro_batch_indices": [[at] for at in range(count)],
+    }
+    found = forward_only(get_log_probs_and_entropy, args, model, get_data_iterator(data), [count])
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    if "log_probs" in found:
+        reduce = get_sum_of_sample_mean(*lengths, masks, None, True)
+        total -= reduce(torch.cat(found["log_probs"])).double()
+    torch.distributed.all_reduce(total, group=mpu.get_data_parallel_group(with_context_parallel=True))
+    return float(total) / sum(sum(one.mask) for one in examples)

@@ -1,0 +1,197 @@
+"""What fine-tuning on episodes has in common on all trainers: its input, its episodes as tokens, and its metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from xp.envs.secrets_file import environment
+from xp.episode.metrics_file import MetricsFile
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.codec import JsonFile
+from xp.tasks.load import load_tasks, within_limit
+from xp.worker.demonstrations import (
+    Example,
+    ExampleRule,
+    chosen,
+    of_messages,
+    play,
+    recorded,
+    rendered,
+    solvers_of,
+    summary,
+)
+from xp.worker.stage import StageConfig
+from xp.worker.token_budget import TokenBudget
+
+HELD_OUT_LOSS: Final = "sft/held_out_loss"
+LEARNT_FILE: Final = "learnt.jsonl"
+HELD_OUT_FILE: Final = "held_out.jsonl"
+"""Files of the episodes' tokens in the stage's directory, for trainers that read them in other processes."""
+
+
+@dataclass(frozen=True)
+class SftConfig(JsonFile):
+    """Input of a stage that fine-tunes. Paths are relative to the outputs root, the working directory."""
+
+    common: StageConfig
+    model: str
+    """Hugging Face id or directory of the model to fine-tune."""
+    target: str
+    """Directory of the fine-tuned model, in Hugging Face's format."""
+    files: tuple[str, ...]
+    """Files of episodes; none if they are played first."""
+    is_messages: bool
+    """True if the only file has dialogues and not trajectories."""
+    solvers: Mapping[str, str]
+    """Environment -> script that plays its training tasks first (`module:attribute`)."""
+    is_held_out: bool
+    """True if the task set has held-out tasks, which are never learnt from."""
+    rule: ExampleRule
+    lr_schedule: str
+    warmup_updates: int
+    epochs: int | None
+    num_updates: int | None
+    """Optimizer updates; None: as many as `epochs` makes."""
+    batch_size: int
+    """Episodes per optimizer update."""
+
+    def updates(self, num_examples: int) -> int:
+        """Number of optimizer updates; the last one of an epoch may have fewer episodes."""
+        return self.num_updates or (self.epochs or 1) * math.ceil(num_examples / self.batch_size)
+
+
+def examples(
+    config: SftConfig,
+    here: Path,
+    chat: ChatTokens,
+    budget: TokenBudget,
+    *,
+    is_main: bool = True,
+    wait: Callable[[], None] = lambda: None,
+) -> tuple[list[Example], list[Example]]:
+    """The episodes as tokens, to learn from and held out.
+
+    Args:
+        config: input of the stage.
+        here: the stage's directory.
+        chat: the policy's.
+        budget: longest prompt, turn and response.
+        is_main: False in processes that do not play the script's episodes.
+        wait: returns when all processes have called it.
+
+    Raises:
+        XpError: no episode is left, or the environment fails while its script plays.
+    """
+    common, counts = config.common, Counter[str]()
+    files = [Path(file) for file in config.files]
+    excluded = (
+        frozenset(row.task_id for row in load_tasks(Path(common.tasks), here, "held_out"))
+        if config.is_held_out
+        else frozenset()
+    )
+    with EnvironmentMixture.from_file(here / "episode.json", environment()) as mix:
+        if config.solvers:
+            files = [here / "trajectories" / "solve.jsonl"]
+            if is_main:
+                _solve(config, here, chat, budget, mix, files[0])
+            wait()
+        read = list(of_messages(config.files[0]) if config.is_messages else recorded(files, counts))
+        num_episodes = len(read) + sum(counts.values())
+        demonstrations = chosen(read, config.rule, excluded, counts)
+        learnt, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, budget, counts)
+    line = summary(learnt, held_out, counts)
+    print(line, flush=True)
+    if config.solvers and (void := counts["void"]) > common.max_void_fraction * num_episodes:
+        raise XpError(
+            f"{void} of the script's {num_episodes} episodes are void, more than training.max_void_fraction"
+            f"={common.max_void_fraction:g}: the environment is failing",
+            ExitCode.UNHEALTHY,
+        )
+    if not learnt:
+        raise XpError(f"sft.data: no episode is left to learn from ({line})", ExitCode.TASKS)
+    return learnt, held_out
+
+
+def _solve(
+    config: SftConfig, here: Path, chat: ChatTokens, budget: TokenBudget, mix: EnvironmentMixture, file: Path
+) -> None:
+    """Plays the training tasks by the environments' scripts."""
+    tasks = Path(config.common.tasks)
+    rows = within_limit(tasks, load_tasks(tasks, here, "train"), chat, budget.max_prompt_tokens)
+    rows = random.Random(config.rule.seed).sample(rows, min(len(rows), config.rule.num_episodes or len(rows)))
+    began = time.monotonic()
+    play(solvers_of(config.solvers), rows, mix, file, config.common.run)
+    print(f"{len(rows)} tasks played by their script in {time.monotonic() - began:.1f} s", flush=True)
+
+
+def write_examples(learnt: Sequence[Example], file: Path) -> None:
+    """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names)."""
+    lines = (json.dumps({"input_ids": one.ids, "loss_mask": one.mask}) for one in learnt)
+    write_atomically(file, "".join(f"{line}\n" for line in lines))
+
+
+def read_examples(file: Path) -> list[Example]:
+    """The episodes that `write_examples` has written."""
+    values = map(json.loads, file.read_text().splitlines())
+    return [Example(one["input_ids"], one["loss_mask"]) for one in values]
+
+
+class Updates:
+    """Metrics of each update; that of the last one is written with the loss after it.
+
+    Args:
+        metrics: the run's file; None in a process that does not write it.
+    """
+
+    def __init__(self, metrics: MetricsFile | None) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self._last: dict[str, float] = {}
+        self.start_loss: float | None = None
+        """Loss of the held-out episodes before the first update of this process; None: it is not measured yet."""
+
+    def begin(self, update: int, held_out_loss: float) -> None:
+        """Takes the held-out loss before an update; that before the first one of all is a line of its own."""
+        self.start_loss, self._began = held_out_loss, time.monotonic()
+        if update == 0 and self._metrics is not None:
+            self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss})
+
+    def end(self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool) -> None:
+        """Takes an update's metrics; raises XpError(DIVERGED) if its loss or gradient is not finite."""
+        if not math.isfinite(loss) or not math.isfinite(grad_norm):
+            raise XpError(
+                f"sft: loss {loss:g} and gradient norm {grad_norm:g} at update {update}; lower sft.learning_rate",
+                ExitCode.DIVERGED,
+            )
+        now = time.monotonic()
+        values = {
+            "training/loss": loss,
+            "training/grad_norm": grad_norm,
+            "training/learning_rate": learning_rate,
+            "time/update_s": now - self._began,
+        }
+        self._began = now
+        if is_last:
+            self._last = values
+        elif self._metrics is not None:
+            self._metrics.write(update, values)
+
+    def finish(self, update: int, held_out_loss: float | None) -> None:
+        """Writes the last update, with the held-out loss after it; None: nothing is held out."""
+        if held_out_loss is not None:
+            self._last[HELD_OUT_LOSS] = held_out_loss
+            before = f"{math.nan if self.start_loss is None else self.start_loss:.4f} before"
+            print(f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after", flush=True)
+        if self._metrics is not None:
+            self._metrics.write(update, self._last)
