@@ -193,6 +193,14 @@ def test_a_response_stays_within_its_limit_with_a_shorter_last_turn() -> None:
     assert outcome.status is EpisodeStatus.TRUNCATED
 
 
+@pytest.mark.parametrize(("phase", "limit"), [("train", 90), ("eval", 150)])
+def test_a_held_out_episode_has_a_limit_of_its_own(phase: str, limit: int) -> None:
+    config = train_config("training.max_response_tokens=90", "evaluation.max_response_tokens=150")
+    batch = play(ScriptedClient([call("look")] * 9), FakeMix(RULES), [ROW], config, phase=phase)
+    (ids,) = batch.output["response_ids"]
+    assert limit - 60 < len(ids) <= limit
+
+
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_truncated_episodes_leave_the_loss_but_keep_their_reward(is_masked: bool) -> None:
     config = train_config(

@@ -217,6 +217,17 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
     assert sample.response_length == turn
 
 
+@pytest.mark.parametrize(("evaluation", "turns"), [(False, 1), (True, 2)])
+def test_a_held_out_episode_has_a_limit_of_its_own(args: Any, evaluation: bool, turns: int) -> None:
+    (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
+    tokenizer, _ = tokenizer_and_model()
+    turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
+    both = {"limits": TokenBudget(400, 200, turn + 3), "evaluation_limits": TokenBudget(400, 200, 2000)}
+    _, _, kept = play_script(args, scores, evaluation=evaluation, **both)
+    (record,) = kept.records
+    assert (record.outcome.num_turns >= turns, record.outcome.num_turns == 1) == (True, not evaluation)
+
+
 def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> None:
     """Slime's own conversion of the samples, with xp's advantages in it."""
     rewards = {0: "win", 1: "down", 2: "lose", 3: "win"}

@@ -247,12 +247,26 @@ def longest_episode(spec: RunSpec) -> int:
     return spec.training.max_prompt_tokens + spec.training.max_response_tokens
 
 
+def longest_in_engine(spec: RunSpec) -> int:
+    """The same for the engine, which also plays the evaluations."""
+    return max(longest_episode(spec), spec.training.max_prompt_tokens + (spec.evaluation.max_response_tokens or 0))
+
+
 def too_long(spec: RunSpec) -> str | None:
     """Returns why the longest episode does not fit the model's context; None if it fits."""
-    if longest_episode(spec) <= spec.model.max_context_tokens:
+    return _beyond_context(spec, longest_episode(spec))
+
+
+def too_long_evaluation(spec: RunSpec) -> str | None:
+    """The same for the longest episode of an evaluation with a limit of its own."""
+    return None if spec.evaluation.max_response_tokens is None else _beyond_context(spec, longest_in_engine(spec))
+
+
+def _beyond_context(spec: RunSpec, longest: int) -> str | None:
+    if longest <= spec.model.max_context_tokens:
         return None
     return (
-        f"max_prompt_tokens + max_response_tokens = {longest_episode(spec)} is more than the"
+        f"max_prompt_tokens + max_response_tokens = {longest} is more than the"
         f" {spec.model.max_context_tokens} tokens of the context of model={spec.model.name}; lower one of them"
     )
 

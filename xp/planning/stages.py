@@ -387,11 +387,22 @@ def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
     }
 
 
-def sampling_fields(spec: RunSpec, temperature: float) -> dict[str, Any]:
-    """Fields of an xp.worker.stage.Sampling."""
-    training = spec.training
-    names = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens")
-    return {"temperature": temperature, **{name: getattr(training, name) for name in names}, "seed": spec.seed}
+def budget_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
+    """Fields of an xp.worker.token_budget.TokenBudget, of the training or of evaluations."""
+    training, evaluation = spec.training, spec.evaluation
+    own = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
+    return {
+        "max_prompt_tokens": training.max_prompt_tokens,
+        "max_tokens_per_turn": own[0] or training.max_tokens_per_turn,
+        "max_response_tokens": own[1] or training.max_response_tokens,
+    }
+
+
+def sampling_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.Sampling, of the training or of evaluations."""
+    section = spec.evaluation if evaluates else spec.training
+    own = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
+    return {**own, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
 
 
 def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:

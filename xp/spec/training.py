@@ -123,6 +123,13 @@ class Evaluation(Section):
     """Episodes of each of these tasks."""
     temperature: NotNegative
     """0: greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Count | None
+    """Number of the likeliest tokens to sample from; None: off."""
+    max_tokens_per_turn: Count | None
+    """None: training's."""
+    max_response_tokens: Count | None
+    """Tokens of all turns of an episode together; may be more than training's. None: training's."""
     before_training: bool
     every: Count | None
     """Rollout steps between evaluations during training; None: only before and after it."""

@@ -21,6 +21,7 @@ from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.rows import Native
 from xp.planning.stages import (
     best_rule,
+    budget_fields,
     cpu_engine,
     cpu_environment,
     model_stages,
@@ -35,6 +36,7 @@ from xp.planning.stages import (
 )
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import AFTER, BEFORE, Sampling
+from xp.worker.token_budget import TokenBudget
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -120,7 +122,7 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
     config = SkyRLEvaluateConfig(
-        common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
+        common=_common(spec, places, "evaluate", keys, paths),
         models=models,
         held_out_data=data,
         rounds=rounds(spec),
@@ -155,7 +157,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         "trainer.log_path": f"{here}/skyrl",
     } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
     config = SkyRLTrainStageConfig(
-        common=_common(spec, places, "train", training.temperature, native(spec), paths),
+        common=_common(spec, places, "train", native(spec), paths),
         **train_fields(spec, places),
         train_data=train_data,
         held_out_data=held_out_data,
@@ -177,7 +179,7 @@ def _exports(places: RunPaths) -> str:
 
 
 def _common(
-    spec: RunSpec, places: RunPaths, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
+    spec: RunSpec, places: RunPaths, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]
 ) -> SkyRLStageConfig:
     model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
@@ -185,7 +187,8 @@ def _common(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
         num_workers=geometry(spec).num_workers,
-        sampling=Sampling(**sampling_fields(spec, temperature)),
+        sampling=Sampling(**sampling_fields(spec, evaluates=stage == "evaluate")),
+        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
         rehearsal=is_rehearsal(spec),
         stand_in=has_stand_in(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),

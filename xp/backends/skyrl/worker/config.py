@@ -11,6 +11,7 @@ from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.importance import Importance
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
+from xp.worker.token_budget import TokenBudget
 
 ENV_CLASS = "xp"
 """Name of xp's environment in SkyRL-Gym."""
@@ -30,6 +31,8 @@ class SkyRLStageConfig(StageConfig):
     num_workers: int
     """Number of training processes."""
     sampling: Sampling
+    evaluation_limits: TokenBudget
+    """Token budget of held-out episodes."""
     rehearsal: bool
     """True if SkyRL's training loop runs on the CPU."""
     stand_in: bool

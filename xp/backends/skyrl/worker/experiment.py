@@ -96,7 +96,8 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
             "policy_model_name": resolve_policy_model_name(cfg),
         }
         chat = ChatTokens(tokenizer, self._common.chat)
-        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated)
+        limits = self._common.sampling, self._common.evaluation_limits
+        return XpGenerator(parts, chat, self._mix, *limits, self._mask_truncated)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None

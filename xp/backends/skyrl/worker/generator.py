@@ -23,7 +23,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.worker.played import live_prompt
 from xp.worker.stage import Sampling
-from xp.worker.token_budget import is_cut
+from xp.worker.token_budget import TokenBudget, is_cut
 
 STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
 """SkyRL's phase and step of the batch whose episodes are played."""
@@ -50,6 +50,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         chat: the policy's tokenizer.
         mix: the environments.
         sampling: limits of an episode.
+        evaluation_limits: limits of a held-out episode.
         mask_truncated: whether truncated episodes are left out of the loss.
     """
 
@@ -59,12 +60,14 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         chat: ChatTokens,
         mix: EnvironmentMixture,
         sampling: Sampling,
+        evaluation_limits: TokenBudget,
         mask_truncated: bool,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
         wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         super().__init__(**parts | wrapped)
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
+        self._evaluation_limits = evaluation_limits
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
         self._groups: dict[int, _Group] = {}
@@ -190,7 +193,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
         seed, prompt = self._seed_of(row.task_id, sample), self._chat.prompt_text(ids)
-        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
+        limits = self._evaluation_limits if STEP.get()[0] == "eval" else self._sampling
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, limits, seed, prompt)
         self._running[id(trajectory_id)] = running
         return running
 

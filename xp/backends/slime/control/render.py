@@ -31,6 +31,7 @@ from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_sha
 from xp.planning.rows import Native
 from xp.planning.stages import (
     best_rule,
+    budget_fields,
     model_place,
     model_stages,
     rounds,
@@ -261,14 +262,10 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
 
 
 def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
-    training = spec.training
     return SlimeStageConfig(
         **stage_fields(spec, places, stage),
-        limits=TokenBudget(
-            max_prompt_tokens=training.max_prompt_tokens,
-            max_tokens_per_turn=training.max_tokens_per_turn,
-            max_response_tokens=training.max_response_tokens,
-        ),
+        limits=TokenBudget(**budget_fields(spec, evaluates=False)),
+        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
         seed=spec.seed,
     )
 

@@ -45,6 +45,8 @@ class SlimeStageConfig(StageConfig):
 
     limits: TokenBudget
     """Token budget that the rollout applies; Slime's sampling parameters have the other limits."""
+    evaluation_limits: TokenBudget
+    """The same for held-out episodes."""
     seed: int
     """Seed of the order of tasks."""
 

@@ -19,7 +19,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Tokens, Trajectory
 from xp.errors import ExitCode, XpError
 from xp.worker.played import PlayedEpisode, live_prompt
-from xp.worker.token_budget import is_cut, reply_ids
+from xp.worker.token_budget import TokenBudget, is_cut, reply_ids
 
 T = TypeVar("T")
 
@@ -86,7 +86,8 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
     episode = worker.mix.episode(task)
     try:
-        is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools)
+        limits = worker.config.common.evaluation_limits if evaluation else worker.config.common.limits
+        is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools, limits)
     finally:
         # Also when anything else fails: the session is closed on the server.
         outcome = await _threaded(worker, episode.settle)
@@ -127,10 +128,16 @@ async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluati
 
 
 async def _converse(
-    worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens, tools: str
+    worker: Worker,
+    args: Any,
+    sample: Any,
+    sampling: Mapping[str, Any],
+    episode: Episode,
+    chat: ChatTokens,
+    tools: str,
+    limits: TokenBudget,
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
-    limits = worker.config.common.limits
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)

@@ -75,7 +75,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes (xp.planning.sft)."""
     lora, here = spec.model.lora, places.stage("sft")
     config = TRLSftConfig(
-        common=_common(spec, places, "sft", spec.training.temperature, None),
+        common=_common(spec, places, "sft", None),
         **sft_fields(spec, places),
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         arguments=sft_arguments(spec, places),
@@ -135,7 +135,7 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     """Stage that plays the held-out tasks with each of these models, on the backend's engine."""
     here = places.stage("evaluate")
     config = TRLEvaluateConfig(
-        common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
+        common=_common(spec, places, "evaluate", _evaluation_server(spec)),
         models=models,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
@@ -167,7 +167,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
             spec,
             places,
             "train",
-            training.temperature,
             None if engines is None else server(spec, engines, takes_weights=True),
         ),
         **train_fields(spec, places),
@@ -195,21 +194,19 @@ def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
     return evaluation_server(spec)
 
 
-def _common(
-    spec: RunSpec, places: RunPaths, stage: str, temperature: float, server: VLLMServer | None
-) -> TRLStageConfig:
+def _common(spec: RunSpec, places: RunPaths, stage: str, server: VLLMServer | None) -> TRLStageConfig:
     processes = node_size(spec) if stage == "train" else 1
     return TRLStageConfig(
         **stage_fields(spec, places, stage),
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
-        sampling=sampling_of(spec, temperature),
+        sampling=sampling_of(spec, evaluates=stage == "evaluate"),
         server=server,
     )
 
 
-def sampling_of(spec: RunSpec, temperature: float) -> EngineSampling:
-    return EngineSampling(**sampling_fields(spec, temperature), stop=spec.training.stop)
+def sampling_of(spec: RunSpec, *, evaluates: bool) -> EngineSampling:
+    return EngineSampling(**sampling_fields(spec, evaluates=evaluates), stop=spec.training.stop)
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:

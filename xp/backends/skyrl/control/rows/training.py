@@ -13,11 +13,13 @@ from xp.planning.rows import (
     cut_gap,
     length_rows,
     longest_episode,
+    longest_in_engine,
     no_best,
     no_patience,
     no_price,
     not_ahead,
     too_long,
+    too_long_evaluation,
     when,
 )
 from xp.spec import LrSchedule, RunSpec
@@ -236,16 +238,16 @@ SAMPLING = (
     ),
     Row(
         "training.top_p",
-        lambda s: sampled("top_p", s.training.top_p),
+        "generator.sampling_params.top_p",
         note=lambda s: CUT if s.training.top_p < 1 else "",
     ),
     Row(
         "training.top_k",
-        lambda s: sampled("top_k", s.training.top_k or -1),
+        lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
         note=lambda s: "" if s.training.top_k is None else CUT,
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
-    Row("training.max_tokens_per_turn", lambda s: sampled("max_generate_length", s.training.max_tokens_per_turn)),
+    Row("training.max_tokens_per_turn", "generator.sampling_params.max_generate_length"),
     # xp excludes long prompts itself, by the model's tokens; SkyRL's own filter is disabled by a large limit.
     Row(
         "training.max_prompt_tokens",
@@ -256,8 +258,8 @@ SAMPLING = (
     Row(
         "training.max_response_tokens",
         lambda s: {
-            "generator.max_input_length": longest_episode(s),
-            f"{ENGINE}.engine_init_kwargs.max_model_len": longest_episode(s),
+            "generator.max_input_length": longest_in_engine(s),
+            f"{ENGINE}.engine_init_kwargs.max_model_len": longest_in_engine(s),
         },
         carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
         refuse=too_long,
@@ -304,10 +306,25 @@ PROGRESS = (
 TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
 
 
+EVALUATED = "generator.eval_sampling_params"
+
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
-    Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
+    Row("evaluation.temperature", f"{EVALUATED}.temperature"),
+    Row("evaluation.top_p", f"{EVALUATED}.top_p"),
+    Row("evaluation.top_k", lambda s: {f"{EVALUATED}.top_k": s.evaluation.top_k or -1}),
+    Row(
+        "evaluation.max_tokens_per_turn",
+        lambda s: {
+            f"{EVALUATED}.max_generate_length": s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn
+        },
+    ),
+    Row(
+        "evaluation.max_response_tokens",
+        carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
+        refuse=too_long_evaluation,
+    ),
     Row(
         "evaluation.before_training",
         lambda s: {"trainer.eval_before_train": s.evaluation.before_training and s.env.is_held_out},

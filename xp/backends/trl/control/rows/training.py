@@ -10,12 +10,13 @@ from xp.planning.rows import (
     Row,
     cut_gap,
     length_rows,
-    longest_episode,
+    longest_in_engine,
     no_best,
     no_patience,
     no_price,
     not_ahead,
     too_long,
+    too_long_evaluation,
     when,
 )
 from xp.spec import EngineName, Reference, RunSpec
@@ -115,7 +116,7 @@ TRAINING = (
     Row("training.stop", carried_by=f"where a turn ends, by {ENGINE}"),
     Row(
         "training.max_prompt_tokens",
-        lambda s: {"vllm_max_model_length": longest_episode(s)} if s.backend.engine.name is EngineName.VLLM else {},
+        lambda s: {"vllm_max_model_length": longest_in_engine(s)} if s.backend.engine.name is EngineName.VLLM else {},
         carried_by="xp.tasks.load leaves longer prompts out",
     ),
     Row("training.max_tokens_per_turn", carried_by=f"max_tokens of each turn, by {ENGINE}"),
@@ -165,7 +166,8 @@ PLAYS = "xp.backends.trl.worker.held_out"
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated"),
-    Row("evaluation.temperature", carried_by=PLAYS),
+    *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
+    Row("evaluation.max_response_tokens", carried_by=PLAYS, refuse=too_long_evaluation),
     Row("evaluation.before_training", carried_by=PLAYS),
     Row("evaluation.batch_size", carried_by=PLAYS),
     Row("evaluation.every", carried_by=PLAYS, native=("eval_strategy",)),
