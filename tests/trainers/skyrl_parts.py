@@ -119,7 +119,9 @@ def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: A
         "policy_model_name": "policy",
     }
     limits = config.common.sampling, config.common.evaluation_limits
-    return XpGenerator(parts, ChatTokens(tokenizer, config.common.chat), mix, *limits, config.mask_truncated)
+    return XpGenerator(
+        parts, ChatTokens(tokenizer, config.common.chat), mix, *limits, config.mask_truncated, config.overlong
+    )
 
 
 def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig, phase: str = "train") -> Any:

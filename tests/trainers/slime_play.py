@@ -79,7 +79,9 @@ def says_script(script: Script) -> Any:
     return says
 
 
-def play_script(args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any) -> tuple[list[Any], FakeMix, Kept]:
+def play_script(
+    args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any
+) -> tuple[list[Any], FakeMix, Kept]:
     mix, kept = FakeMix(script.rules), Kept()
     limits = changes.pop("limits", TokenBudget(400, 200, 2000))
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)

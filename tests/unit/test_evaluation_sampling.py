@@ -54,7 +54,9 @@ def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend:
 
 
 def test_null_is_the_trainings_limit_and_the_cut_is_not_the_trainings() -> None:
-    spec = compose([*REFERENCE, "backend=trl", "training.top_p=0.5", "training.top_k=9", "training.max_logprob_gap=null"])
+    spec = compose(
+        [*REFERENCE, "backend=trl", "training.top_p=0.5", "training.top_k=9", "training.max_logprob_gap=null"]
+    )
     own = configs(spec)["evaluate"]["common"]["sampling"]
     assert limits(own) == (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
     assert (own["top_p"], own["top_k"]) == (1.0, None)
@@ -82,4 +84,3 @@ def test_an_evaluation_longer_than_the_context_is_refused(backend: BackendName) 
 def test_an_endpoint_refuses_what_its_api_has_not(word: str) -> None:
     with pytest.raises(XpError, match=word.partition("=")[0]):
         entries(read(["model=endpoint", "model.name=m", "model.url=http://127.0.0.1:1/v1", "env=gsm8k_mini", word], []))
-

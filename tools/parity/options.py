@@ -118,6 +118,7 @@ OPTIONS = (
     Option(
         "mask_truncated, sequence_mean", ("algorithm.mask_truncated=true", "algorithm.loss_aggregation=sequence_mean")
     ),
+    Option("overlong", ("algorithm.overlong={buffer_tokens: 60, factor: 0.7}",)),
     Option("temperature=0.7", ("training.temperature=0.7",)),
     Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
     Option("entropy_coef=0.01, sequence_mean", ("training.entropy_coef=0.01", SEQUENCE_MEAN), why={"slime": BONUS}),

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 
 BAR = 1e-5
@@ -62,6 +63,12 @@ class RecordedEpisode:
         return self.mask
 
 
+def settled(episode: RecordedEpisode, overlong: Overlong | None) -> float | None:
+    """The reward as xp's rollout settles it."""
+    penalty = 0.0 if overlong is None else overlong.penalty(len(episode.response_ids))
+    return None if episode.reward is None else episode.reward + penalty
+
+
 @dataclass(frozen=True)
 class CriticRule:
     """xp's words of `algorithm.critic`, and the factor of its loss."""
@@ -93,6 +100,8 @@ class UpdateRule:
     importance_upper: float
     ratio_from: str
     mask_truncated: bool
+    overlong: tuple[int, float] | None
+    """Tokens of the buffer and largest penalty; None: no penalty for length."""
     temperature: float
     max_response_tokens: int
     learning_rate: float

@@ -23,7 +23,7 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
     """One an episode, over the valid ones: GRPO (arXiv:2402.03300), RLOO (2402.14740), REINFORCE++ (2501.03262)."""
     found = torch.zeros(len(episodes), dtype=torch.float64)
     valid = [at for at, episode in enumerate(episodes) if episode.reward is not None]
-    rewards = torch.tensor([episodes[at].reward for at in valid], dtype=torch.float64)
+    rewards = torch.tensor([reward_of(rule, episodes[at]) for at in valid], dtype=torch.float64)
     if rule.estimator == "reinforce_pp":
         tokens = torch.tensor([sum(episodes[at].trained(rule.mask_truncated)) for at in valid])
         by_token = rewards.repeat_interleave(tokens)
@@ -39,6 +39,18 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
         found[members] = centred / (own.std() + EPSILON) if rule.advantage_scale == "group_std" else centred
     scaled = found / (rewards.std() + EPSILON) if rule.advantage_scale == "batch_std" else found
     return [float(one) for one in scaled]
+
+
+def reward_of(rule: UpdateRule, episode: RecordedEpisode) -> float:
+    """The reward with the soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13)."""
+    reward, length = episode.reward or 0.0, len(episode.response_ids)
+    if episode.reward is None or rule.overlong is None:
+        return reward
+    cache, largest = rule.overlong
+    expected = rule.max_response_tokens - cache
+    if length <= expected:
+        return reward
+    return reward + largest * ((expected - length) / cache if length <= rule.max_response_tokens else -1)
 
 
 def objective(
@@ -176,7 +188,7 @@ def _taught(
     assert rule.critic is not None
     with torch.no_grad():
         values = [critic.values(episode) for episode in episodes]
-        gains, returns = generalized(rule.critic, [one.reward or 0.0 for one in episodes], values, masks)
+        gains, returns = generalized(rule.critic, [reward_of(rule, one) for one in episodes], values, masks)
     found = Found(_trained(returns, masks), [], [], [], critic.weights(), [list(one) for one in members])
     own = replace(rule, learning_rate=rule.critic_learning_rate or rule.learning_rate)
     adam = AdamW(own, critic.trained(), len(members))

@@ -109,9 +109,7 @@ class Api:
     def __repr__(self) -> str:
         return f"Api({self.url!r}, {self.name!r})"
 
-    def ask(
-        self, messages: list[dict[str, Any]], tools: list[Any], temperature: float, top_p: float = 1.0
-    ) -> Answer:
+    def ask(self, messages: list[dict[str, Any]], tools: list[Any], temperature: float, top_p: float = 1.0) -> Answer:
         """Requests one assistant message.
 
         Raises:

@@ -115,11 +115,23 @@ def _text(text: Text, spec: RunSpec) -> str:
     return text(spec) if callable(text) else text
 
 
+def _too_long_buffer(spec: RunSpec) -> str | None:
+    rule, most = spec.algorithm.overlong, spec.training.max_response_tokens
+    if rule is None or rule.buffer_tokens <= most:
+        return None
+    return f"buffer_tokens={rule.buffer_tokens} is more than training.max_response_tokens={most}; lower it"
+
+
 COMMON = (
     Row("model.name", carried_by="the run's record"),
     Row("model.dialect", carried_by="xp.episode"),
     Row("model.tools_prompt", carried_by="xp.episode.tokens"),
     Row("algorithm.name", carried_by="the run's record"),
+    Row(
+        "algorithm.overlong",
+        carried_by="xp.episode, on the training's episodes, before the baseline and after the group's rewards",
+        refuse=_too_long_buffer,
+    ),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
 """Fields that xp itself implements on every backend."""

@@ -12,6 +12,7 @@ from typing import Any
 from xp.builtin.model.scripted_play import Player
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
+from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.digest import bytes_digest, text_digest
@@ -349,6 +350,12 @@ def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
     return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
 
 
+def overlong(spec: RunSpec) -> Overlong | None:
+    """The penalty for length of the training's episodes; None: there is none."""
+    rule = spec.algorithm.overlong
+    return None if rule is None else Overlong(spec.training.max_response_tokens, rule.buffer_tokens, rule.factor)
+
+
 def live_rules(spec: RunSpec) -> LiveRules:
     """Rules that a training applies to its own metrics."""
     return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
@@ -419,6 +426,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "max_staleness": training.max_staleness,
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
+        "overlong": overlong(spec),
         "symptoms": live_rules(spec),
         "time_limit": time_limit(spec),
         "refresh": _refresh(spec),

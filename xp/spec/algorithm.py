@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import LARGEST, Fraction, ModulePath, Name, NotNegative, Positive, Section
+from xp.spec.section import LARGEST, Count, Fraction, ModulePath, Name, NotNegative, Positive, Section
 
 
 class Estimator(StrEnum):
@@ -107,6 +107,15 @@ class Critic(Section):
     """Largest move of a value in an update, as in PPO's own code (github.com/openai/baselines, ppo2)."""
 
 
+class OverlongSpec(Section):
+    """Soft punishment of long responses (DAPO, arXiv:2503.14476, eq. 13)."""
+
+    buffer_tokens: Count
+    """Last tokens before training.max_response_tokens, over which the penalty grows linearly from 0."""
+    factor: Positive
+    """Penalty at training.max_response_tokens; the paper's is 1."""
+
+
 class Algorithm(Section):
     """The mathematics; sizes and rates are in `training`."""
 
@@ -137,6 +146,9 @@ class Algorithm(Section):
     mask_truncated: bool
     """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,
     `training.max_tokens_per_turn` included."""
+    overlong: OverlongSpec | None
+    """Penalty that is added to the reward of the training's episodes, never of evaluations; None: none. Their length
+    includes tools' results, like training.max_response_tokens."""
     dynamic_sampling: bool
     """Replaces groups without variance by new ones (DAPO, arXiv:2503.14476)."""
 

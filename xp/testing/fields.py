@@ -25,6 +25,11 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
 """Fields of an estimator, which are legal together only."""
 LENGTHS = ("training.num_steps", "training.epochs")
 """Fields of which exactly one is null."""
+SECTIONS = {
+    "model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None},
+    "algorithm.overlong": {"buffer_tokens": 64, "factor": 0.5},
+}
+"""Field that may be null -> a legal value."""
 CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
 """Names that the run's record has, and that do not change the training."""
 
@@ -72,9 +77,7 @@ def others(now: Any, path: str) -> list[Any]:
         return ["other"]
     if isinstance(now, dict):
         return [{"enable_thinking": False}]
-    if path == "model.lora":
-        return [{"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}]
-    return [2, 8, 20_000]
+    return [SECTIONS[path]] if path in SECTIONS else [2, 8, 20_000]
 
 
 def rendered(spec: RunSpec) -> str:

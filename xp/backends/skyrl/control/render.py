@@ -147,7 +147,7 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
-    training, here = spec.training, places.stage("train")
+    here = places.stage("train")
     train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
     paths = {
         "data.train_data": train_data,

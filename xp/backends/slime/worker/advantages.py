@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from xp.backends.slime.worker.config import WorkerConfig
-from xp.backends.slime.worker.rollout_process import is_void, worker_of
+from xp.backends.slime.worker.rollout_process import is_void, read_played, worker_of
 from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
 from xp.errors import ExitCode, XpError
 
@@ -127,7 +127,8 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     worker = worker_of(args)
     worker.judge(group)
     worker.check_so_far()
-    rewards = [sample.reward for sample in group if not is_void(sample)]
+    # The penalty for length is no variance: the paper's filter is on the answers' correctness.
+    rewards = [float(read_played(one.metadata).outcome.task_reward or 0.0) for one in group if not is_void(one)]
     if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
         return DynamicFilterOutput(keep=True)
     return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

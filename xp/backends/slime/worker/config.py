@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.diagnosis.live import LiveRules
+from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
@@ -163,6 +164,7 @@ class WorkerConfig(JsonFile):
     updates_per_step: int = 1
     max_staleness: int = 0
     mask_truncated: bool = False
+    overlong: Overlong | None = None
     checkpoints: str | None = None
     """Directory of checkpoints, of which older ones are removed; None: all are kept."""
     critic_checkpoints: str | None = None

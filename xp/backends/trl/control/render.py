@@ -160,7 +160,7 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
-    training, lora, here = spec.training, spec.model.lora, places.stage("train")
+    lora, here = spec.model.lora, places.stage("train")
     engines = spec.backend.engine.accelerators
     config = TRLTrainConfig(
         common=_common(

@@ -113,7 +113,17 @@ class Rollouts:
         process, sampling = self._process, self._config.common.sampling
         opened = engine(sampling, f"{sampling.seed}/{step}")
         size = self._config.group_size
-        rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun, group_size=size))
+        rollouts = list(
+            play_each(
+                opened,
+                process.chat,
+                numbered,
+                process.mix,
+                self._begun,
+                group_size=size,
+                overlong=self._config.overlong,
+            )
+        )
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)
