@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
@@ -112,6 +112,10 @@ class UpdateRule:
     adam_beta2: float
     adam_eps: float
     max_grad_norm: float
+    zero_variance_filter: bool
+    """Also plants a group without variance."""
+    sapo: tuple[float, float] | None
+    """Temperatures of tokens with a positive and with another advantage."""
     critic: CriticRule | None
     critic_learning_rate: float | None
     """None: the policy's."""
@@ -152,6 +156,11 @@ def batch() -> tuple[RecordedEpisode, ...]:
         for prompt in [_ids(draw, 5 + 3 * group)]
         for number, reward in enumerate(rewards)
     )
+
+
+def batch_of(rule: UpdateRule) -> tuple[RecordedEpisode, ...]:
+    """The batch; for a filter of groups without variance, the third group has none."""
+    return tuple(replace(one, reward=0.4) if rule.zero_variance_filter and one.group == 2 else one for one in batch())
 
 
 def _episode(

@@ -56,6 +56,20 @@ def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpe
     return lambda spec: reason if is_refused(spec) else None
 
 
+def temperature_rows(prefix: str) -> tuple[Row, ...]:
+    """Rows of `algorithm.sapo`, with the native names `prefix` and `pos` or `neg`."""
+
+    def of(sign: str) -> Row:
+        name, key = f"temperature_{sign}", f"{prefix}{sign[:3]}"
+        return Row(
+            f"algorithm.sapo.{name}",
+            lambda s: {} if s.algorithm.sapo is None else {key: getattr(s.algorithm.sapo, name)},
+            native=(key,),
+        )
+
+    return Row("algorithm.sapo", receives="nothing: the loss is another"), of("positive"), of("negative")
+
+
 def render(rows: Sequence[Row], spec: RunSpec) -> dict[str, Any]:
     """All native keys, in the order of the rows."""
     return {key: value for row in rows for key, value in row.keys(spec).items()}

@@ -426,6 +426,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "max_staleness": training.max_staleness,
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
+        "zero_variance_filter": spec.algorithm.zero_variance_filter,
         "overlong": overlong(spec),
         "symptoms": live_rules(spec),
         "time_limit": time_limit(spec),

@@ -76,6 +76,8 @@ class TrainConfig(JsonFile):
     shuffle: bool
     """True draws tasks in a random order; xp computes the order for every trainer."""
     mask_truncated: bool
+    zero_variance_filter: bool
+    """True leaves groups without variance out of the loss."""
     overlong: Overlong | None
     """Penalty for length; None: none."""
     symptoms: LiveRules

@@ -17,7 +17,7 @@ from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
-from xp.episode.advantages import AdvantageFn
+from xp.episode.advantages import AdvantageFn, without_variance
 from xp.episode.rewards import Overlong
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
@@ -173,10 +173,21 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         keeper.finish(self.global_step, reward)
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
-        """SkyRL's method, with the penalty for length, which its dynamic sampling has not seen."""
+        """SkyRL's method, with the penalty for length, which its dynamic sampling has not seen, and without groups
+        that have no variance, if so configured."""
         if self._overlong is not None:
             for rewards, reason in zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True):
                 rewards[-1] += 0.0 if reason == VOID else self._overlong.penalty(len(rewards))
+        if self.cfg.trainer.algorithm.zero_variance_filter:
+            reasons = generator_output["stop_reasons"]
+            totals = [
+                None if reason == VOID else sum(rewards)
+                for rewards, reason in zip(generator_output["rewards"], reasons, strict=True)
+            ]
+            generator_output["loss_masks"] = [
+                [0] * len(mask) if is_flat else mask
+                for mask, is_flat in zip(generator_output["loss_masks"], without_variance(totals, uids), strict=True)
+            ]
         data = super().convert_to_training_input(generator_output, uids)
         data.metadata[IS_VOID] = [reason == VOID for reason in generator_output["stop_reasons"]]
         return data

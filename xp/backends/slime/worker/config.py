@@ -164,6 +164,7 @@ class WorkerConfig(JsonFile):
     updates_per_step: int = 1
     max_staleness: int = 0
     mask_truncated: bool = False
+    zero_variance_filter: bool = False
     overlong: Overlong | None = None
     checkpoints: str | None = None
     """Directory of checkpoints, of which older ones are removed; None: all are kept."""

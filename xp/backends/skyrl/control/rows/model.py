@@ -179,9 +179,7 @@ KEYS: Keys = {
     "generator.eval_n_samples_per_prompt": 1,
     "trainer.resume_mode": "latest",
     "data.dataloader.num_workers": 0,
-    "trainer.algorithm.use_kl_in_reward": False,
     "trainer.algorithm.advantage_batch_normalize": False,
-    "trainer.algorithm.zero_variance_filter": False,
     "trainer.update_ref_every_epoch": False,
     # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
     "trainer.recompute_old_logprobs_per_minibatch": True,

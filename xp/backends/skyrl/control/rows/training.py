@@ -213,7 +213,7 @@ RATES = (
     Row(
         "training.kl_coef",
         lambda s: {
-            f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0,
+            f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0 and not s.algorithm.use_kl_in_reward,
             f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
         },
         note=_kl_note,

@@ -61,11 +61,12 @@ def _not_ahead(spec: RunSpec) -> str | None:
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be scored: each process scores whole groups of its own episodes."""
     size, own = spec.training.group_size, geometry(spec).episodes_per_process
-    if own % size == 0 or not spec.env.scores_groups:
+    if own % size == 0 or not (spec.env.scores_groups or spec.algorithm.zero_variance_filter):
         return None
+    why = "a group's reward" if spec.env.scores_groups else "algorithm.zero_variance_filter"
     return (
-        f"a process has {own} episodes of a step, which are not whole groups of {size}, and a group's reward needs them"
-        " all; make training.prompts_per_step divisible by the number of processes"
+        f"a process has {own} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
+        " training.prompts_per_step divisible by the number of processes"
     )
 
 
