@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as factory
 from operator import attrgetter
 from typing import Any
 
@@ -43,12 +44,65 @@ class Row:
     """Returns why this value cannot run and how to fix it; None if it can run."""
     native: tuple[str, ...] = ()
     """Native keys of the field that are written elsewhere, or not at all."""
+    opens: Native = factory(default_factory=dict)
+    """Native keys that `backend.overrides` may set in place of xp, each with the sentence of what no longer holds."""
+    reasons: Native = factory(default_factory=dict)
+    """Native keys with one value for every run, each with the reason."""
 
     def keys(self, spec: RunSpec) -> Native:
         """The native keys of a spec."""
         if isinstance(self.render, str):
             return {self.render: attrgetter(self.field)(spec)}
         return self.render(spec) if callable(self.render) else self.render or {}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A native key with one value for every run."""
+
+    value: Any
+    reason: str
+    """Why; follows a colon."""
+    loses: str = ""
+    """Sentence of what no longer holds if backend.overrides sets it; empty: it cannot."""
+
+
+def pinned(pins: Mapping[str, Pin], more: Callable[[RunSpec], Native] = lambda _: {}) -> Row:
+    """The row of the native keys that are the same for every run, and of `more` that only some runs have."""
+    values = {key: pin.value for key, pin in pins.items()}
+    opens = {key: pin.loses for key, pin in pins.items() if pin.loses}
+    return Row("", lambda s: {**values, **more(s)}, opens=opens, reasons={key: pin.reason for key, pin in pins.items()})
+
+
+def not_overridable(rows: Sequence[Row], owned: Mapping[str, str], key: str) -> str | None:
+    """Returns why `backend.overrides` cannot set a native key that xp renders; None: it can, or xp does not render it.
+
+    Args:
+        rows: rows of the backend.
+        owned: native key -> its field.
+        key: native key.
+    """
+    if key not in owned or any(key in row.opens for row in rows):
+        return None
+    if owned[key]:
+        return f"set {owned[key]}"
+    reason = next((row.reasons[key] for row in rows if key in row.reasons), "")
+    return f"it is the same for every run{reason and f': {reason}'}"
+
+
+def override_lines(rows: Sequence[Row], overrides: Native) -> list[str]:
+    """Warnings about native keys that the user sets in place of xp.
+
+    Args:
+        rows: rows of the backend.
+        overrides: native keys of `backend.overrides`, by their names in the rows.
+    """
+    return [
+        f"backend.overrides.{key.removeprefix('--')} replaces xp's own: {loses}"
+        for row in rows
+        for key, loses in row.opens.items()
+        if key in overrides
+    ]
 
 
 def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpec], str | None]:
@@ -87,7 +141,11 @@ def refusals(rows: Sequence[Row], spec: RunSpec) -> list[Refusal]:
 
 
 def meanings(
-    rows: Sequence[Row], spec: RunSpec, refused: Sequence[Refusal], written: Callable[[Native], str]
+    rows: Sequence[Row],
+    spec: RunSpec,
+    refused: Sequence[Refusal],
+    written: Callable[[Native], str],
+    overrides: Native,
 ) -> dict[str, Meaning]:
     """Leaf field of the sections `MEANT` -> its support.
 
@@ -96,6 +154,7 @@ def meanings(
         spec: the spec.
         refused: all refusals of the spec by the backend.
         written: formats native keys in the trainer's own syntax.
+        overrides: native keys of `backend.overrides`, by their names in the rows.
     """
     by_field = {row.field: row for row in rows}
     reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}
@@ -103,7 +162,7 @@ def meanings(
     for path in meant_fields(spec):
         of_path = [by_field[above] for above in _upwards(path) if above in by_field]
         reason = next((reasons[row.field] for row in of_path if row.field in reasons), reasons.get(path, ""))
-        result[path] = _meaning(of_path[0], spec, reason, written)
+        result[path] = _meaning(of_path[0], spec, reason, written, overrides)
     return result
 
 
@@ -114,13 +173,15 @@ def _upwards(path: str) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str]) -> Meaning:
+def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str], overrides: Native) -> Meaning:
     note, support = _text(row.note, spec), row.support(spec) if callable(row.support) else row.support
     if support is Support.UNSUPPORTED:
         return Meaning(support, REFUSED, note or reason)
     if reason:
         return Meaning(Support.UNSUPPORTED, "refused", reason)
-    parts = (written(row.keys(spec)), _text(row.carried_by, spec))
+    replaced = {key: overrides[key] for key in row.opens if key in overrides}
+    note = " ".join(filter(None, (note, *(f"Overridden: {row.opens[key]}." for key in replaced))))
+    parts = (written({**row.keys(spec), **replaced}), _text(row.carried_by, spec))
     receives = _text(row.receives, spec) or "; ".join(part for part in parts if part) or LEFT_OUT
     return Meaning(support or (Support.EMULATED if note else Support.EXACT), receives, note)
 

@@ -226,7 +226,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
     row_refusals = rows.refusals(ROWS, spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -236,7 +236,12 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(ROWS, spec, refusals(spec), _written, flat(spec.backend.overrides))
+
+
+def override_lines(spec: RunSpec) -> list[str]:
+    """See xp.planning.backend.Backend."""
+    return rows.override_lines(ROWS, flat(spec.backend.overrides))
 
 
 def _written(keys: Native) -> str:

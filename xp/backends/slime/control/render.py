@@ -304,7 +304,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         return [family]
     layout_refusals = [*architecture_refusals(spec), *rows.refusals(ROWS, spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
-    return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -316,7 +316,16 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(ROWS, spec, refusals(spec), _written)
+    return rows.meanings(ROWS, spec, refusals(spec), _written, _overridden(spec))
+
+
+def override_lines(spec: RunSpec) -> list[str]:
+    """See xp.planning.backend.Backend."""
+    return rows.override_lines(ROWS, _overridden(spec))
+
+
+def _overridden(spec: RunSpec) -> dict[str, Any]:
+    return {f"--{name}": content for name, content in spec.backend.overrides.items()}
 
 
 def _written(flags: Native) -> str:

@@ -143,7 +143,15 @@ ALGORITHM = (
             "SkyRL scales by the group's deviation or not at all; set group_std or none",
         ),
     ),
-    Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
+    Row(
+        "algorithm.policy_loss",
+        lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)},
+        opens={
+            f"{PLACE}.policy_loss_type": "the loss is SkyRL's of that name, with SkyRL's own settings, on no other"
+            " trainer; clip_cov and kl_cov choose tokens within a micro-batch, so that training.micro_batch_size is a"
+            " part of them, and they take no importance correction; dppo's ratio is to the engine"
+        },
+    ),
     *temperature_rows(f"{PLACE}.sapo.tau_"),
     Row("algorithm.ratio_level", carried_by="trainer.algorithm.policy_loss_type, with policy_loss"),
     *(_clip_row(end) for end in ("low", "high")),
@@ -157,7 +165,14 @@ ALGORITHM = (
         ),
         native=(f"{PLACE}.clip_ratio_c",),
     ),
-    Row("algorithm.loss_aggregation", _loss_aggregation),
+    Row(
+        "algorithm.loss_aggregation",
+        _loss_aggregation,
+        opens={
+            f"{PLACE}.loss_reduction": "the mean is SkyRL's of that name; token_mean_legacy is one of micro-batches'"
+            " means, so that training.micro_batch_size is a part of it; a KL penalty stays a token mean"
+        },
+    ),
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
@@ -202,6 +217,7 @@ ALGORITHM = (
             # The view of the tasks is one epoch, as long as the training; resampled batches need more epochs.
             "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
         },
+        opens={f"{PLACE}.dynamic_sampling.max_sample_batches": "a step that draws so many batches stops the run"},
         note=lambda s: (
             "A step that draws 30 batches without filling stops the run; void counts as 0 there."
             if s.algorithm.dynamic_sampling

@@ -123,7 +123,11 @@ ALGORITHM = (
         ),
     ),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
-    Row("algorithm.kl_estimator", "--kl-loss-type"),
+    Row(
+        "algorithm.kl_estimator",
+        "--kl-loss-type",
+        opens={"--kl-loss-type": "low_var_kl is k3 cut at 10; algorithm.kl_estimator no longer says the form"},
+    ),
     Row(
         "algorithm.use_kl_in_reward",
         support=Support.UNSUPPORTED,

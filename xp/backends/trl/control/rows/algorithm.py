@@ -146,6 +146,10 @@ ALGORITHM = (
         receives=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _is_cispo(s) or _is_sapo(s) else "",
         carried_by=MEANS,
         refuse=_other_aggregation,
+        opens={
+            "loss_type": "the loss and its mean are TRL's of that name, on no other trainer; bnpo is a mean of"
+            " micro-batches' means, so that training.micro_batch_size is a part of it"
+        },
     ),
     Row(
         "algorithm.use_kl_in_reward",
