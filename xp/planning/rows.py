@@ -313,6 +313,12 @@ def no_best(spec: RunSpec) -> str | None:
     return _without_evaluation(spec) if spec.evaluation.keep_best else None
 
 
+def no_reference(spec: RunSpec) -> str | None:
+    """Refuses copies into a reference that does not exist."""
+    is_off = spec.training.reference_every is None or spec.training.kl_coef > 0
+    return None if is_off else "training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef"
+
+
 def no_price(spec: RunSpec) -> str | None:
     """Refuses training.budget_usd without the machines' price."""
     is_priced = spec.training.budget_usd is None or spec.hardware.usd_per_hour is not None

@@ -67,6 +67,9 @@ class Training(Section):
     max_grad_norm: Positive
     kl_coef: NotNegative
     """Weight of the KL penalty to the model (not to initial_checkpoint); 0: no reference model is loaded."""
+    reference_every: Count | None
+    """Rollout steps between copies of the policy into the reference of the KL penalty; None: it stays the model. A
+    resumed run has the model again until the next copy."""
     entropy_coef: NotNegative
     """Weight of the entropy bonus; 0: off."""
     temperature: Positive

@@ -6,6 +6,7 @@ from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_meg
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
+from xp.planning.backend import Support
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
     OLDER,
@@ -217,6 +218,15 @@ RATES = (
             f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
         },
         note=_kl_note,
+    ),
+    Row(
+        "training.reference_every",
+        support=Support.UNSUPPORTED,
+        note="SkyRL copies it once an epoch, and xp's view of the tasks is one epoch.",
+        refuse=when(
+            lambda s: s.training.reference_every is not None,
+            "SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
+        ),
     ),
     Row(
         "training.entropy_coef",

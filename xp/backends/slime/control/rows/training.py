@@ -25,6 +25,7 @@ from xp.planning.rows import (
     no_best,
     no_patience,
     no_price,
+    no_reference,
     not_ahead,
     too_long,
     too_long_evaluation,
@@ -202,6 +203,7 @@ RATES = (
             "--kl-coef": 0.0,
         },
     ),
+    Row("training.reference_every", "--ref-update-interval", refuse=no_reference),
     Row(
         "training.entropy_coef",
         "--entropy-coef",

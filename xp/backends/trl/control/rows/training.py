@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xp.backends.trl.control.constraints import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
@@ -14,6 +16,7 @@ from xp.planning.rows import (
     no_best,
     no_patience,
     no_price,
+    no_reference,
     not_ahead,
     too_long,
     too_long_evaluation,
@@ -46,6 +49,19 @@ def _wrong_reference(spec: RunSpec) -> str | None:
         "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"
         " training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
     )
+
+
+def _synced(spec: RunSpec) -> dict[str, Any]:
+    """The policy itself is the new reference: TRL's default is a mixture of both."""
+    every = spec.training.reference_every
+    steps = {} if every is None else {"ref_model_sync_steps": every * geometry(spec).updates_per_rollout}
+    return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
+
+
+def _no_synced(spec: RunSpec) -> str | None:
+    if spec.training.reference_every is None or spec.model.lora is None:
+        return no_reference(spec)
+    return "TRL's reference of adapters is the model without them; set null, or model.lora=null"
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
@@ -105,6 +121,7 @@ TRAINING = (
     Row("training.adam_eps", "adam_epsilon"),
     Row("training.max_grad_norm", "max_grad_norm"),
     Row("training.kl_coef", "beta"),
+    Row("training.reference_every", _synced, refuse=_no_synced),
     Row("training.entropy_coef", "entropy_coef", carried_by="xp.backends.trl.worker.means"),
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
