@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.parity.measure import section
+from tools.public_scripts import page as scripts_page
 from xp.cli.explain import Field, comment_of, fields_of, shown, source_of
 from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
 from xp.composition import compose, origin_of
@@ -18,6 +19,8 @@ ALGORITHMS = (
     ("algorithm=gspo",),
     ("algorithm=cispo",),
     ("algorithm=reinforce_pp",),
+    ("algorithm=maxrl",),
+    ("algorithm=sapo",),
     ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
     ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
 )
@@ -46,6 +49,7 @@ An empty cell: the backend does not have the metric."""
 COMPOSITIONS: Final = (
     REFERENCE,
     (*REFERENCE, "algorithm=ppo"),
+    (*REFERENCE, "algorithm=sapo", "algorithm.overlong={buffer_tokens: 512, factor: 1.0}"),
     (*REFERENCE, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"),
     ("hardware=cpu",),
 )
@@ -210,7 +214,13 @@ def _metric_row(name: str, row: Metric, *sources: str) -> str:
 
 def main() -> None:
     """Rewrites the pages."""
-    for name, page in (("parity", parity_page), ("metrics", metrics_page), ("reference", reference_page)):
+    pages = {
+        "parity": parity_page,
+        "metrics": metrics_page,
+        "reference": reference_page,
+        "public-scripts": scripts_page,
+    }
+    for name, page in pages.items():
         (DOCS / f"{name}.md").write_text(page())
 
 

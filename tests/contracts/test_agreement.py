@@ -30,6 +30,7 @@ from xp.envs.config import (
 )
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.tasks.config import Purpose
@@ -223,19 +224,23 @@ def bare(script: Script) -> Played:
     return Played(outcome, dialogue(episode), "".join(said))
 
 
-def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any) -> Any:
+def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any, overlong: Overlong | None = None) -> Any:
     """ROW, played with a model of this process."""
     from xp.engines.play import play_each
     from xp.engines.transformers_engine import TransformersEngine
 
     is_stop = chat.holds_one_of(sampling.stop)
     (rollout,) = play_each(
-        lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, "1", is_stop), chat, [(ROW, 0)], mix
+        lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, "1", is_stop),
+        chat,
+        [(ROW, 0)],
+        mix,
+        overlong=overlong,
     )
     return rollout
 
 
-def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200) -> Any:
+def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200, overlong: Overlong | None = None) -> Any:
     """The script, played by TRL's adapter."""
     from xp.engines.config import EngineSampling
 
@@ -243,7 +248,7 @@ def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200) -> Any:
     model = ScriptedModel(_conversation(script), len(tokenizer))
     limits = (400, max_tokens_per_turn, 2000)
     sampling = EngineSampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
-    return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling)
+    return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling, overlong)
 
 
 def resettled(record: Trajectory, script: Script) -> EpisodeResult:
@@ -284,6 +289,24 @@ def _conversation(script: Script) -> list[int]:
         last_id = ids[-1] if is_cut else chat.end_id
         ids += chat.reply(reply.messages, last_id=last_id)
     return ids
+
+
+OVERLONG = Overlong(max_response_tokens=2000, buffer_tokens=1990, factor=0.5)
+"""A penalty that every script has."""
+
+
+def check_penalty(outcome: EpisodeResult, num_response: int, script: Script) -> None:
+    """Checks a trained episode of a script, whose response has so many tokens, tools' results included."""
+    reward = bare(script).outcome.reward
+    assert outcome.unpenalized == reward
+    assert outcome.reward == pytest.approx((reward or 0.0) - 0.5 * (num_response - 10) / 1990)
+
+
+@pytest.mark.parametrize("script", SCRIPTS[:3], ids=lambda script: script.name)
+def test_the_trained_episode_has_the_penalty_for_its_length(script: Script) -> None:
+    rollout = rollout_of(script, FakeMix(script.rules), overlong=OVERLONG)
+    if rollout.outcome.reward is not None:
+        check_penalty(rollout.outcome, len(rollout.conversation.completion_ids), script)
 
 
 DRIVERS: Sequence[Callable[[Script], Played]] = (under_trl,)

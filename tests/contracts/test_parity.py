@@ -29,6 +29,8 @@ ALGORITHMS = {
     "cispo": ("algorithm=cispo",),
     "rloo": ("algorithm=rloo", "algorithm.loss_aggregation=sequence_mean"),
     "reinforce_pp": ("algorithm=reinforce_pp",),
+    "maxrl": ("algorithm=maxrl",),
+    "sapo": ("algorithm=sapo",),
     "ppo": ("algorithm=ppo",),
     "ppo with a rate": ("algorithm=ppo", "training.critic_learning_rate=1e-5"),
     "custom": ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"),

@@ -171,7 +171,7 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
     ensure_made(spec, str(model))
     log = tmp_path / "sglang.log"
     with running(sglang_arguments(spec), str(model), "", log, python) as (url, key):
-        sampling = sampling_of(spec, 1.0)
+        sampling = sampling_of(spec, evaluates=True)
         with pytest.raises(XpError, match="401"):
             SGLangWriter(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))
         written = SGLangWriter(url, sampling, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))

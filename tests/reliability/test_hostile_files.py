@@ -131,7 +131,7 @@ def test_a_file_that_is_no_plain_file_is_refused(
 
 
 EPISODE: dict[str, Any] = {
-    "schema_version": 3,
+    "schema_version": 4,
     "phase": "train",
     "step": 0,
     "env": "e",

@@ -118,12 +118,13 @@ def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: A
         "tokenizer": tokenizer,
         "policy_model_name": "policy",
     }
+    limits = config.common.sampling, config.common.evaluation_limits
     return XpGenerator(
-        parts, ChatTokens(tokenizer, config.common.chat), mix, config.common.sampling, config.mask_truncated
+        parts, ChatTokens(tokenizer, config.common.chat), mix, *limits, config.mask_truncated, config.overlong
     )
 
 
-def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig) -> Any:
+def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig, phase: str = "train") -> Any:
     """SkyRL's own input of a generation, from rows of the view."""
     from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
     from skyrl.train.generators.utils import prepare_generator_input
@@ -139,15 +140,21 @@ def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageCon
         for number, view in enumerate(views)
     ]
     sampling = get_sampling_params_for_backend("vllm", native(config).generator.sampling_params)
-    wanted, _ = prepare_generator_input(prompts, group_size, sampling, ENV_CLASS, "train", 1)
+    wanted, _ = prepare_generator_input(prompts, group_size, sampling, ENV_CLASS, phase, 1)
     return wanted
 
 
 def play(
-    client: Any, mix: Any, rows: Sequence[TaskRow], config: SkyRLTrainStageConfig, group_size: int = 1, **changes: Any
+    client: Any,
+    mix: Any,
+    rows: Sequence[TaskRow],
+    config: SkyRLTrainStageConfig,
+    group_size: int = 1,
+    phase: str = "train",
+    **changes: Any,
 ) -> Batch:
     """Play a batch through SkyRL's own loop."""
     made = generator(client, mix, config, **changes)
-    wanted = request(rows, group_size, config)
+    wanted = request(rows, group_size, config, phase)
     output = asyncio.run(made.generate(wanted))
     return Batch(output, made.running_episodes(wanted))

@@ -52,7 +52,7 @@ def args(arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     return own
 
 
-def play_group(args: Any, group: list[Any]) -> list[Any]:
+def play_group(args: Any, group: list[Any], *, evaluation: bool = False) -> list[Any]:
     """Slime's own function for a group, on its own event loop and with its own sampling parameters."""
     from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
     from slime.utils.async_utils import run as run_on_slimes_loop
@@ -60,7 +60,7 @@ def play_group(args: Any, group: list[Any]) -> list[Any]:
     async def run() -> Any:
         # The state is made once for all tests, and reads the stop texts from the arguments of the first.
         sampling = {**GenerateState(args).sampling_params, "stop": args.rollout_stop}
-        return await generate_and_rm_group(args, group, sampling)
+        return await generate_and_rm_group(args, group, sampling, evaluation=evaluation)
 
     return list(run_on_slimes_loop(run()))
 
@@ -79,13 +79,15 @@ def says_script(script: Script) -> Any:
     return says
 
 
-def play_script(args: Any, script: Script, size: int = 1, **changes: Any) -> tuple[list[Any], FakeMix, Kept]:
+def play_script(
+    args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any
+) -> tuple[list[Any], FakeMix, Kept]:
     mix, kept = FakeMix(script.rules), Kept()
     limits = changes.pop("limits", TokenBudget(400, 200, 2000))
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None
     with engine(args, says_script(script)):
-        return play_group(args, group_of(ROW, size)), mix, kept
+        return play_group(args, group_of(ROW, size), evaluation=evaluation), mix, kept
 
 
 def converted(args: Any, samples: list[Any]) -> dict[str, Any]:

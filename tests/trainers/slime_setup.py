@@ -42,7 +42,9 @@ needs_slime = pytest.mark.skipif(
 LIMITS = TokenBudget(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
 
 
-def worker_config(root: Path, limits: TokenBudget = LIMITS, **changes: Any) -> WorkerConfig:
+def worker_config(
+    root: Path, limits: TokenBudget = LIMITS, evaluation_limits: TokenBudget = LIMITS, **changes: Any
+) -> WorkerConfig:
     """A stage's, for groups of four."""
     common = SlimeStageConfig(
         attempt=1,
@@ -52,6 +54,7 @@ def worker_config(root: Path, limits: TokenBudget = LIMITS, **changes: Any) -> W
         metrics="runs/r/metrics.jsonl",
         chat=Chat(),
         limits=limits,
+        evaluation_limits=evaluation_limits,
         seed=1,
         max_void_fraction=0.5,
         pass_threshold=1.0,

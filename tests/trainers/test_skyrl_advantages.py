@@ -256,3 +256,45 @@ def test_skyrls_own_trainer_fails_on_what_xp_computes(tmp_path: Path) -> None:
     made = made_trainer(tmp_path, "algorithm=reinforce_pp")
     with pytest.raises(RuntimeError, match="XpTrainer"):
         RayPPOTrainer.compute_advantages_and_returns(made, batch(made, SINGLE_TURN))
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2"])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_penalty_in_the_reward_is_of_the_trained_tokens(tmp_path: Path, algorithm: str, kind: str) -> None:
+    """Of planted log-probabilities: an episode's reward minus coefficient x KL, tools' and void tokens left out."""
+    import torch
+
+    words = (f"algorithm={algorithm}", f"algorithm.kl_estimator={kind}", "training.kl_coef=0.3")
+    made = made_trainer(tmp_path, *words, "algorithm.use_kl_in_reward=true")
+    assert not made.cfg.trainer.algorithm.use_kl_loss
+    draw = np.random.default_rng(1)
+    own, reference, values = (draw.normal(-1.0, 0.5, (len(WITH_TOOLS), LONGEST)) for _ in range(3))
+    data = batch(made, WITH_TOOLS)
+    for name, planted in (("action_log_probs", own), ("base_action_log_probs", reference), ("values", values)):
+        data[name] = torch.tensor(planted)
+    data["rewards"] = data["rewards"].double()
+    found = made.compute_advantages_and_returns(made.apply_reward_kl_penalty(data))["advantages"].numpy()
+    mask, gap = trained_mask(WITH_TOOLS), own - reference
+    penalty = 0.3 * (gap if kind == "k1" else gap**2 / 2) * mask
+    if algorithm == "grpo":
+        totals = np.array([one.reward or 0.0 for one in WITH_TOOLS]) - penalty.sum(-1)
+        expected = np.zeros(len(WITH_TOOLS))
+        for rows in ([0, 2, 3], [4, 5, 6, 7]):
+            expected[rows] = (totals[rows] - totals[rows].mean()) / (totals[rows].std(ddof=1) + 1e-6)
+        for row, one in enumerate(WITH_TOOLS):
+            assert found[row][mask[row] > 0] == pytest.approx(
+                [expected[row]] * sum(one.mask) * bool(one.reward is not None), abs=1e-5
+            )
+        return
+    rewards = -penalty
+    for row, one in enumerate(WITH_TOOLS):
+        if one.reward is not None:
+            rewards[row, np.flatnonzero(mask[row])[-1]] += one.reward
+    raw = np.zeros_like(values)
+    for row in range(len(WITH_TOOLS)):
+        places, later = np.flatnonzero(mask[row]), 0.0
+        for at in reversed(range(len(places))):
+            following = values[row, places[at + 1]] if at + 1 < len(places) else 0.0
+            later = rewards[row, places[at]] + following - values[row, places[at]] + 0.95 * later
+            raw[row, places[at]] = later
+    assert found == pytest.approx(whitened(raw, mask), abs=1e-4)

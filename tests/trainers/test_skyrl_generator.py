@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import DRAWN, ROW, DrawnMix, FakeMix, check_drawn, grade
+from tests.contracts.test_agreement import DRAWN, ROW, SCRIPTS, DrawnMix, FakeMix, check_drawn, check_penalty, grade
 from tests.fake_session import RULES, FakeSession, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
@@ -191,6 +191,27 @@ def test_a_response_stays_within_its_limit_with_a_shorter_last_turn() -> None:
     assert [one["max_tokens"] for one in client.asked] == [90 - (len(one["ids"]) - len(prompt)) for one in client.asked]
     assert len(ids) <= 90
     assert outcome.status is EpisodeStatus.TRUNCATED
+
+
+@pytest.mark.parametrize(("phase", "limit"), [("train", 90), ("eval", 150)])
+def test_a_held_out_episode_has_a_limit_of_its_own(phase: str, limit: int) -> None:
+    config = train_config("training.max_response_tokens=90", "evaluation.max_response_tokens=150")
+    batch = play(ScriptedClient([call("look")] * 9), FakeMix(RULES), [ROW], config, phase=phase)
+    (ids,) = batch.output["response_ids"]
+    assert limit - 60 < len(ids) <= limit
+
+
+@pytest.mark.parametrize("phase", ["train", "eval"])
+def test_only_a_trained_episode_has_the_penalty_and_skyrls_filter_does_not_see_it(phase: str) -> None:
+    (script,) = [script for script in SCRIPTS if script.name == "scores on the way"]
+    config = train_config("training.max_response_tokens=2000", "algorithm.overlong={buffer_tokens: 1990, factor: 0.5}")
+    batch = play(ScriptedClient(list(script.texts)), FakeMix(script.rules), [ROW], config, phase=phase)
+    outcome, (ids,), (rewards,) = batch.plays[0].episode.settle(), batch.output["response_ids"], batch.output["rewards"]
+    assert rewards[-1] == outcome.task_reward
+    if phase == "train":
+        check_penalty(outcome, len(ids), script)
+    else:
+        assert outcome.unpenalized is None
 
 
 @pytest.mark.parametrize("is_masked", [False, True])

@@ -14,6 +14,7 @@ from tests import grouped
 from tests.contracts.test_agreement import (
     DRAWN,
     NO_RETRY,
+    OVERLONG,
     ROW,
     SCRIPTS,
     DrawnMix,
@@ -22,6 +23,7 @@ from tests.contracts.test_agreement import (
     Script,
     bare,
     check_drawn,
+    check_penalty,
     dialogue,
     resettled,
 )
@@ -215,6 +217,30 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
     outcome = read_played(sample.metadata).outcome
     assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
     assert sample.response_length == turn
+
+
+@pytest.mark.parametrize(("evaluation", "turns"), [(False, 1), (True, 2)])
+def test_a_held_out_episode_has_a_limit_of_its_own(args: Any, evaluation: bool, turns: int) -> None:
+    (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
+    tokenizer, _ = tokenizer_and_model()
+    turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
+    both = {"limits": TokenBudget(400, 200, turn + 3), "evaluation_limits": TokenBudget(400, 200, 2000)}
+    _, _, kept = play_script(args, scores, evaluation=evaluation, **both)
+    (record,) = kept.records
+    assert (record.outcome.num_turns >= turns, record.outcome.num_turns == 1) == (True, not evaluation)
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_only_a_trained_episode_has_the_penalty_for_its_length(args: Any, evaluation: bool) -> None:
+    script = script_named("scores on the way")
+    both = {"limits": TokenBudget(400, 200, 2000), "evaluation_limits": TokenBudget(400, 200, 2000)}
+    (sample,), _, kept = play_script(args, script, evaluation=evaluation, overlong=OVERLONG, **both)
+    outcome = kept.records[0].outcome
+    if evaluation:
+        assert outcome.unpenalized is None
+    else:
+        check_penalty(outcome, sample.response_length, script)
+        assert sample.reward == outcome.reward
 
 
 def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> None:

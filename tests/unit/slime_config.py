@@ -23,6 +23,7 @@ def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
         max_logprob_gap=0.1,
         upload_as=None,
         limits=TokenBudget(1, 1, 1),
+        evaluation_limits=TokenBudget(1, 1, 1),
         seed=1,
     )
     return WorkerConfig(

@@ -30,6 +30,8 @@ MUST = {"custom": ("algorithm.advantage_fn=my_pkg.algorithms:my_advantages",)}
 REFUSED = {
     ("dapo", "trl"): "algorithm.dynamic_sampling",
     ("rloo", "trl"): "algorithm.estimator",
+    ("maxrl", "trl"): "algorithm.estimator",
+    ("sapo", "slime"): "algorithm.sapo",
     ("reinforce_pp", "trl"): "algorithm.estimator",
     ("ppo", "trl"): "algorithm.estimator",
     ("custom", "trl"): "algorithm.estimator",

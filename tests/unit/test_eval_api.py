@@ -55,13 +55,14 @@ def row(tools: list[Any], prompt: str = "Say 'hi'.") -> TaskRow:
 
 def test_a_request_says_model_messages_tools_and_limits() -> None:
     with serving(ChatServer()) as server:
-        answer = api(server, limit_name="max_completion_tokens", seed=3).ask(MESSAGES, [ECHO], 0.7)
+        answer = api(server, limit_name="max_completion_tokens", seed=3).ask(MESSAGES, [ECHO], 0.7, 0.9)
     (asked,) = server.requests
     assert asked == {
         "model": "stub",
         "messages": MESSAGES,
         "tools": [ECHO],
         "temperature": 0.7,
+        "top_p": 0.9,
         "max_completion_tokens": 1024,
         "seed": 3,
     }

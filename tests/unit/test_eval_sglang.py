@@ -67,7 +67,7 @@ def test_every_argument_is_one_of_the_pinned_sglangs(hardware: tuple[str, ...]) 
 
 
 def test_a_turn_is_token_ids_with_the_log_probability_of_each(url: str, tmp_path: Path) -> None:
-    sampling = sampling_of(compose(["training.stop=['</s>']"]), 0.5)
+    sampling = sampling_of(compose(["training.stop=['</s>']", "evaluation.temperature=0.5"]), evaluates=True)
     Answers.answer = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
     writer = SGLangWriter(url, sampling, [2], str(tmp_path), key="the-key")
     written = writer.answer(GenerationRequest([7, 9], 3, 1))

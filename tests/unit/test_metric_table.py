@@ -64,6 +64,7 @@ def test_the_episodes_metrics_are_all_in_the_table() -> None:
         outcome,
         judges={"prompt_tokens": 10.0, "completion_tokens": 5.0, "cost_usd": 0.001},
         grader={"acc": 1.0},
+        unpenalized=1.5,
         group={"environment": 0.5},
     )
     played = [Played(env, "t", outcome, 10) for env in ("a", "b")]

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from tools.public_scripts import FILE, expected, home, page, received, sources, value_here
 from xp.composition import compose
-from xp.planning.backend import RunPaths
 from xp.planning.memory.fit import MemoryVerdict, fit
 from xp.planning.plan import build_plan
 
-FILE = Path(__file__).parents[1] / "recorded/published_recipes.yaml"
-SOURCES: dict[str, list[dict[str, Any]]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-
-
-def rendered(recipe: str) -> dict[str, Any]:
-    """Native keys of a recipe's trainer."""
-    spec = compose([f"recipes={recipe}"])
-    if spec.backend.name == "skyrl":
-        from xp.backends.skyrl.control.render import native
-
-        return native(spec) | {"trainer.policy.model.path": spec.model.path}
-    from xp.backends.trl.control.render import grpo_config
-
-    found = dict(grpo_config(spec, PLACES)) | {"model_name_or_path": spec.model.path}
-    if (lora := spec.model.lora) is not None:
-        found |= {"lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
-        found["lora_target_modules"] = [*(lora.target_modules or ())]
-    return found
+SOURCES = sources()
+SLIMES_SCRIPT = "scripts/run-qwen3-4B.sh"
 
 
 @pytest.mark.parametrize("recipe", SOURCES)
 def test_each_key_of_the_source_is_rendered_with_its_value(recipe: str) -> None:
-    native = rendered(recipe)
+    spec = compose([f"recipes={recipe}"])
+    native = received(spec)
     other = {
-        row["key"]: (row["value"], native.get(row["key"]))
+        row["key"]: (expected(row), value_here(spec, row, native))
         for row in SOURCES[recipe]
-        if "differs" not in row and native.get(row["key"]) != row["value"]
+        if "differs" not in row and value_here(spec, row, native) != expected(row)
     }
     assert other == {}
     same = [row["key"] for row in SOURCES[recipe] if "differs" in row and native.get(row["key"]) == row["value"]]
@@ -52,6 +36,27 @@ def test_every_row_has_its_address_and_the_recipe_its_expectation(recipe: str) -
     assert all(row["source"].startswith("https://github.com/") for row in SOURCES[recipe])
     head = (FILE.parents[2] / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8").partition("defaults:")[0]
     assert "# Expect: " in head
+
+
+@pytest.mark.parametrize("recipe", SOURCES)
+def test_every_key_of_a_script_has_a_home_or_a_sentence(recipe: str) -> None:
+    spec = compose([f"recipes={recipe}"])
+    assert [row["key"] for row in SOURCES[recipe] if len(home(spec, row)) < 5] == []
+
+
+@pytest.mark.skipif("SLIME_PATH" not in os.environ, reason="needs a checkout of Slime: SLIME_PATH=...")
+def test_no_flag_of_slimes_script_is_left_over() -> None:
+    text = (Path(os.environ["SLIME_PATH"]) / SLIMES_SCRIPT).read_text(encoding="utf-8")
+    arguments = [
+        line.split("#")[0] for block in re.findall(r"_ARGS=\((.*?)\n\)", text, re.DOTALL) for line in block.splitlines()
+    ]
+    arguments += text.partition("train.py")[2].splitlines()
+    flags = {word for line in arguments for word in line.split() if word.startswith("--")}
+    assert flags - {row["key"] for row in SOURCES["dapo-slime"]} == set()
+
+
+def test_the_page_of_public_scripts_is_the_rows() -> None:
+    assert (FILE.parents[2] / "docs/public-scripts.md").read_text(encoding="utf-8") == page(), "run make docs"
 
 
 @pytest.mark.parametrize("recipe", SOURCES)

@@ -65,7 +65,7 @@ CASES = [
         "which xp does not support; set colocated",
     ),
     ([*SKYRL, "backend.overrides.trainer.critic.model.path=x"], "xp renders trainer.critic.model.path itself"),
-    ([*SKYRL, "backend.overrides.trainer.algorithm.policy_loss_type=sapo"], "set algorithm.policy_loss"),
+    ([*SKYRL, "backend.overrides.trainer.algorithm.eps_clip_low=0.1"], "set algorithm.clip_low"),
     ([*SKYRL, "algorithm=gspo", "algorithm.dual_clip=3.0"], "SkyRL's gspo has no dual clip; set ratio_level=token"),
     ([*SKYRL, "training.adam_eps=1e-6"], "or backend.parallel.strategy=megatron"),
     (

@@ -55,6 +55,15 @@ def group(number: int, *rewards: float) -> list[Any]:
     return samples
 
 
+def test_a_penalty_for_length_is_no_variance(args: Any) -> None:
+    samples = group(0, 1.0, 1.0)
+    samples[0].reward = 0.5
+    outcome = EpisodeResult(EpisodeStatus.FINISHED, 0.5, (1.0,), 1, 1, 0, unpenalized=1.0)
+    write_played(samples[0].metadata, Played("fake", "fake/train/0", outcome, 3))
+    assert not has_variance(args, samples).keep
+    assert has_variance(args, group(1, 1.0, 0.5)).keep
+
+
 def test_left_out_groups_are_only_in_their_steps_rewards(args: Any, tmp_path: Path) -> None:
     config = worker_config(tmp_path, 1)
     for step, dropped in enumerate((0.0, 1.0)):

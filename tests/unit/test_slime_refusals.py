@@ -100,7 +100,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("eps-clip-high=0.3", "set algorithm.clip_high"),
         ("use-tis=true", "set algorithm.importance_correction"),
         ("use-kl-loss=true", "set training.kl_coef"),
-        ("attention-dropout=0.1", "it has the same value for every run"),
+        ("attention-softmax-in-fp32=true", "it is the same for every run: softmax is computed in float32"),
         ("num-layers=4", "set model.architecture"),
         ("load=elsewhere", "set training.initial_checkpoint"),
         ("ref-load=elsewhere", "set model.path"),

@@ -60,6 +60,8 @@ def test_every_leaf_has_a_meaning_and_every_row_a_leaf() -> None:
 
 
 UNSUPPORTED = {
+    "algorithm.sapo": "algorithm=sapo",
+    "algorithm.use_kl_in_reward": "algorithm.use_kl_in_reward=true",
     "model.lora": "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
     "model.build": "model=tiny",
     "training.passes_per_step": "training.passes_per_step=2",

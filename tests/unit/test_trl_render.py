@@ -74,6 +74,7 @@ def leaves(spec: RunSpec) -> list[str]:
 ESTIMATOR = "algorithm.estimator"
 SET = {
     "algorithm.dynamic_sampling": (("algorithm.dynamic_sampling=true",), "algorithm.dynamic_sampling"),
+    "algorithm.use_kl_in_reward": (("algorithm.use_kl_in_reward=true",), "algorithm.use_kl_in_reward"),
     # What belongs to an estimator goes with it.
     "algorithm.advantage_fn": (("algorithm=custom", "algorithm.advantage_fn=my.own:advantages"), ESTIMATOR),
     "algorithm.critic": (("algorithm=ppo",), ESTIMATOR),
@@ -175,9 +176,9 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
         (["algorithm=ppo"], "has no critic; use algorithm=grpo, or backend=skyrl or slime"),
         (["algorithm=custom", "algorithm.advantage_fn=my.own:advantages"], "takes none from a function; use"),
         (["algorithm=cispo", "algorithm.clip_low=0.2"], "algorithm.clip_low: TRL's cispo has no lower bound; set 1"),
-        (["algorithm=cispo", "algorithm.loss_aggregation=constant"], "averages over tokens, not by constant; set"),
+        (["algorithm=cispo", "algorithm.loss_aggregation=constant"], "averages by token_mean, not by constant; set"),
         (["backend.overrides.importance_sampling_level=sequence"], "set algorithm.ratio_level"),
-        (["algorithm=cispo", "backend.overrides.loss_type=dapo"], "set algorithm.policy_loss"),
+        (["algorithm=cispo", "backend.overrides.epsilon=0.1"], "set algorithm.clip_low"),
         (["algorithm.importance_correction=token_truncate"], "nothing to correct; set none"),
         (["backend.overrides.beta=0.1"], "set training.kl_coef"),
         (["backend.overrides.bett=0.1"], "did you mean beta?"),

@@ -76,6 +76,8 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     sections["adam_eps"] = option.adam_eps
     if sections["critic"] is not None:
         sections["critic"] = CriticRule(**sections["critic"], scale=CRITIC_SCALE[spec.backend.name])
+    for name in ("overlong", "sapo"):
+        sections[name] = sections[name] and tuple(sections[name].values())
     rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     lora = spec.model.lora

@@ -118,6 +118,20 @@ OPTIONS = (
     Option(
         "mask_truncated, sequence_mean", ("algorithm.mask_truncated=true", "algorithm.loss_aggregation=sequence_mean")
     ),
+    Option("algorithm=maxrl", ("algorithm=maxrl",)),
+    Option("algorithm=sapo", ("algorithm=sapo",)),
+    Option(
+        "sapo, far",
+        (
+            "algorithm=sapo",
+            "algorithm.sapo={temperature_positive: 2.0, temperature_negative: 0.5}",
+            "training.kl_coef=0",
+            "training.learning_rate=0.005",
+        ),
+    ),
+    Option("zero_variance_filter", ("algorithm.zero_variance_filter=true",)),
+    Option("zero_variance_filter, sequence_mean", ("algorithm.zero_variance_filter=true", SEQUENCE_MEAN)),
+    Option("overlong", ("algorithm.overlong={buffer_tokens: 60, factor: 0.7}",)),
     Option("temperature=0.7", ("training.temperature=0.7",)),
     Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
     Option("entropy_coef=0.01, sequence_mean", ("training.entropy_coef=0.01", SEQUENCE_MEAN), why={"slime": BONUS}),

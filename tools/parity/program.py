@@ -13,7 +13,7 @@ from tools.parity.critic import ExactCritic
 from tools.parity.differences import differences
 from tools.parity.found import Found
 from tools.parity.model import ExactPolicy, make_model
-from tools.parity.recorded import ParityCase, RecordedEpisode, Work, batch
+from tools.parity.recorded import ParityCase, RecordedEpisode, Work, batch_of
 from tools.parity.reference import reference
 from xp.errors import XpError
 from xp.lib.reading import config_of
@@ -35,7 +35,7 @@ def measure(argv: Sequence[str], trainer: Trainer) -> None:
             place = Path(scratch, str(number))
             place.mkdir()
             try:
-                results[case.name] = measured(case, batch(), model, place, trainer)
+                results[case.name] = measured(case, batch_of(case.rule), model, place, trainer)
             except XpError as error:
                 results[case.name] = {"fault": str(error)}
             print(case.name, results[case.name], flush=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 
 BAR = 1e-5
@@ -62,6 +63,12 @@ class RecordedEpisode:
         return self.mask
 
 
+def settled(episode: RecordedEpisode, overlong: Overlong | None) -> float | None:
+    """The reward as xp's rollout settles it."""
+    penalty = 0.0 if overlong is None else overlong.penalty(len(episode.response_ids))
+    return None if episode.reward is None else episode.reward + penalty
+
+
 @dataclass(frozen=True)
 class CriticRule:
     """xp's words of `algorithm.critic`, and the factor of its loss."""
@@ -93,6 +100,8 @@ class UpdateRule:
     importance_upper: float
     ratio_from: str
     mask_truncated: bool
+    overlong: tuple[int, float] | None
+    """Tokens of the buffer and largest penalty; None: no penalty for length."""
     temperature: float
     max_response_tokens: int
     learning_rate: float
@@ -103,6 +112,10 @@ class UpdateRule:
     adam_beta2: float
     adam_eps: float
     max_grad_norm: float
+    zero_variance_filter: bool
+    """Also plants a group without variance."""
+    sapo: tuple[float, float] | None
+    """Temperatures of tokens with a positive and with another advantage."""
     critic: CriticRule | None
     critic_learning_rate: float | None
     """None: the policy's."""
@@ -143,6 +156,11 @@ def batch() -> tuple[RecordedEpisode, ...]:
         for prompt in [_ids(draw, 5 + 3 * group)]
         for number, reward in enumerate(rewards)
     )
+
+
+def batch_of(rule: UpdateRule) -> tuple[RecordedEpisode, ...]:
+    """The batch; for a filter of groups without variance, the third group has none."""
+    return tuple(replace(one, reward=0.4) if rule.zero_variance_filter and one.group == 2 else one for one in batch())
 
 
 def _episode(

@@ -23,7 +23,7 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
     """One an episode, over the valid ones: GRPO (arXiv:2402.03300), RLOO (2402.14740), REINFORCE++ (2501.03262)."""
     found = torch.zeros(len(episodes), dtype=torch.float64)
     valid = [at for at, episode in enumerate(episodes) if episode.reward is not None]
-    rewards = torch.tensor([episodes[at].reward for at in valid], dtype=torch.float64)
+    rewards = torch.tensor([reward_of(rule, episodes[at]) for at in valid], dtype=torch.float64)
     if rule.estimator == "reinforce_pp":
         tokens = torch.tensor([sum(episodes[at].trained(rule.mask_truncated)) for at in valid])
         by_token = rewards.repeat_interleave(tokens)
@@ -36,16 +36,39 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
         centred = own - own.mean()
         if rule.estimator == "rloo":
             centred = centred * len(own) / (len(own) - 1)
+        if rule.estimator == "maxrl":
+            centred = centred / (own.mean() + EPSILON)
         found[members] = centred / (own.std() + EPSILON) if rule.advantage_scale == "group_std" else centred
     scaled = found / (rewards.std() + EPSILON) if rule.advantage_scale == "batch_std" else found
     return [float(one) for one in scaled]
+
+
+def reward_of(rule: UpdateRule, episode: RecordedEpisode) -> float:
+    """The reward with the soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13)."""
+    reward, length = episode.reward or 0.0, len(episode.response_ids)
+    if episode.reward is None or rule.overlong is None:
+        return reward
+    cache, largest = rule.overlong
+    expected = rule.max_response_tokens - cache
+    if length <= expected:
+        return reward
+    return reward + largest * ((expected - length) / cache if length <= rule.max_response_tokens else -1)
+
+
+def flat_groups(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> set[int]:
+    """Groups that are left out for want of variance."""
+    rewards: dict[int, set[float]] = {}
+    for one in episodes:
+        if one.reward is not None:
+            rewards.setdefault(one.group, set()).add(reward_of(rule, one))
+    return {group for group, own in rewards.items() if rule.zero_variance_filter and len(own) == 1}
 
 
 def objective(
     rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """A token's gain. PPO's clip (1707.06347), its dual clip (1912.09729, eq. 5), GSPO's ratio (2507.18071, eq. 7),
-    CISPO's weight (2506.13585, eq. 4)."""
+    CISPO's weight (2506.13585, eq. 4), SAPO's gates (2511.20347, eq. 6); MaxRL's advantage is of 2602.02710."""
     gap = now - old
     if rule.ratio_level == "sequence":
         gap = ((gap * mask).sum() / mask.sum().clamp(min=1)).expand_as(gap)
@@ -53,6 +76,9 @@ def objective(
     bounded = ratio.clamp(1 - rule.clip_low, 1 + rule.clip_high)
     if rule.policy_loss == "cispo":
         return bounded.detach() * advantage * now
+    if rule.sapo is not None:
+        heat = torch.where(advantage > 0, *(now.new_tensor(one) for one in rule.sapo))
+        return 4 / heat * torch.sigmoid(heat * (ratio - 1)) * advantage
     gain = torch.minimum(ratio * advantage, bounded * advantage)
     if rule.dual_clip is None:
         return gain
@@ -127,7 +153,11 @@ def reference(
         members: episodes of each update.
         critic: of `algorithm=ppo`; it is trained too, on the values that it has before.
     """
-    masks = [torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64) for one in episodes]
+    flat = flat_groups(rule, episodes)
+    masks = [
+        torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64) * (one.group not in flat)
+        for one in episodes
+    ]
     with torch.no_grad():
         before = [policy.says(episode, rule.temperature)[0] for episode in episodes]
     taught = None
@@ -176,7 +206,7 @@ def _taught(
     assert rule.critic is not None
     with torch.no_grad():
         values = [critic.values(episode) for episode in episodes]
-        gains, returns = generalized(rule.critic, [one.reward or 0.0 for one in episodes], values, masks)
+        gains, returns = generalized(rule.critic, [reward_of(rule, one) for one in episodes], values, masks)
     found = Found(_trained(returns, masks), [], [], [], critic.weights(), [list(one) for one in members])
     own = replace(rule, learning_rate=rule.critic_learning_rate or rule.learning_rate)
     adam = AdamW(own, critic.trained(), len(members))

@@ -144,6 +144,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
         None,
         importance=config.importance,
         ratio_from=config.ratio_from,
+        overlong=config.overlong,
         cfg=cfg,
         tracker=silent,
         tokenizer=tokenizer,

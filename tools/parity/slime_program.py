@@ -22,7 +22,7 @@ from tools.parity.found import Found, watched, whole
 from tools.parity.model import ExactPolicy
 from tools.parity.processes import in_processes
 from tools.parity.program import measure
-from tools.parity.recorded import ParityCase, RecordedEpisode, Work
+from tools.parity.recorded import ParityCase, RecordedEpisode, Work, settled
 from tools.parity.slime_actor import (
     CRITIC,
     POLICY,
@@ -166,13 +166,13 @@ def _rollout_data(
     manager.custom_reward_post_process_func = load_function(args.custom_reward_post_process_path)
     manager.custom_convert_samples_to_train_data_func = None
     policy = ExactPolicy(model)
-    samples = [_sample(at, one, policy, args, mask_truncated=config.mask_truncated) for at, one in enumerate(episodes)]
+    samples = [_sample(at, one, policy, args, config) for at, one in enumerate(episodes)]
     rollout.ray, data.ray = SimpleNamespace(put=lambda one: one), SimpleNamespace(get=lambda one: one)
     references = manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
     return actor._get_rollout_data(references)
 
 
-def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, *, mask_truncated: bool) -> Any:
+def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, config: SlimeTrainConfig) -> Any:
     """A played episode in the form in which xp.backends.slime.worker.rollout returns it."""
     import torch
     from slime.utils.types import Sample
@@ -189,7 +189,8 @@ def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, *
     sample.rollout_log_probs = (own + own.new_tensor(episode.noise)).tolist()
     status = EpisodeStatus.TRUNCATED if episode.is_truncated else EpisodeStatus.FINISHED
     status = EpisodeStatus.VOID if episode.reward is None else status
-    close_sample(sample, EpisodeResult(status, episode.reward, (), 1, 0, 0), 0, mask_truncated=mask_truncated)
+    result = EpisodeResult(status, settled(episode, config.overlong), (), 1, 0, 0)
+    close_sample(sample, result, 0, mask_truncated=config.mask_truncated)
     return sample
 
 

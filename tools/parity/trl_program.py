@@ -18,12 +18,13 @@ from tools.parity.found import Found, watched, whole
 from tools.parity.model import keep_precision, says
 from tools.parity.processes import in_processes
 from tools.parity.program import measure
-from tools.parity.recorded import ParityCase, RecordedEpisode
+from tools.parity.recorded import ParityCase, RecordedEpisode, settled
 from tools.parity.tasks import task
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.rollout import TASK_ID
+from xp.episode.advantages import without_variance
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
@@ -104,7 +105,7 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     config = replace(config, base_model=str(model), grpo={**config.grpo, **own})
     tokenizer = AutoTokenizer.from_pretrained(model)
     order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
-    recorded: Any = Recorded(case, episodes)
+    recorded: Any = Recorded(case, episodes, config)
     trainer = make_trainer(config, {}, tokenizer, order, TRLStepLog(config, None), recorded)
     if case.rule.importance_correction != "none":
         # For the correction TRL would send its weights to vLLM; here the batch has an engine's log-probabilities.
@@ -118,10 +119,11 @@ class Recorded:
     Args:
         case: says which episodes are left out.
         episodes: the batch; the nth prompt of a task gets the nth of its group.
+        config: has xp's rules of rewards and of the filter.
     """
 
-    def __init__(self, case: ParityCase, episodes: Sequence[RecordedEpisode]) -> None:
-        self._case, self._episodes = case, episodes
+    def __init__(self, case: ParityCase, episodes: Sequence[RecordedEpisode], config: TRLTrainConfig) -> None:
+        self._case, self._episodes, self._config = case, episodes, config
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         """Recorded episodes in the form in which xp.backends.trl.worker.rollout.Rollouts returns played ones."""
@@ -133,12 +135,18 @@ class Recorded:
         whole_batch = [groups[task].pop(0) for share in shares for task in share]
         first = sum(len(share) for share in shares[: ranks.number])
         played = whole_batch[first : first + len(prompts)]
+        rewards = [settled(one, self._config.overlong) for one in played]
+        flat = without_variance(rewards, [str(one.group) for one in played])
+        flat = [self._config.zero_variance_filter and one for one in flat]
         return {
             "prompt_ids": [list(one.prompt_ids) for one in played],
             "completion_ids": [list(one.response_ids) for one in played],
             "logprobs": [_said(trainer.model, one, self._case.rule.temperature) for one in played],
-            "env_mask": [list(one.trained(self._case.rule.mask_truncated)) for one in played],
-            "settled": [one.reward for one in played],
+            "env_mask": [
+                [0] * len(one.mask) if is_flat else list(one.trained(self._case.rule.mask_truncated))
+                for one, is_flat in zip(played, flat, strict=True)
+            ],
+            "settled": rewards,
         }
 
 

@@ -158,7 +158,11 @@ def notice_lines(plan: Plan) -> list[str]:
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
     hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
-    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *hint, *_strange_tools(plan.spec)]
+    from xp.planning.backend import backend_of
+
+    backend = backend_of(plan.spec)
+    overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
+    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
 
 
 def _strange_tools(spec: RunSpec) -> list[str]:

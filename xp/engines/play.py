@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from xp.engines.conversation import Conversation, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeResult, Reply
+from xp.episode.outcome import EpisodeResult, Reply, Tokens
+from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Tokens
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import reply_ids
@@ -40,9 +41,13 @@ class Rollout:
     @property
     def record(self) -> PlayedEpisode:
         """The episode, for metrics and trajectories."""
-        mask = self.conversation.mask
-        tokens = Tokens(len(self.conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens_of(self.conversation), self.prompt)
+
+
+def tokens_of(conversation: Conversation) -> Tokens:
+    """Token counts of an episode."""
+    mask = conversation.mask
+    return Tokens(len(conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
 
 
 def play_each(
@@ -53,6 +58,7 @@ def play_each(
     begun: Callable[[EpisodePlay], None] = lambda _: None,
     places: int | None = None,
     group_size: int = 1,
+    overlong: Overlong | None = None,
 ) -> Iterator[Rollout]:
     """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
 
@@ -61,13 +67,14 @@ def play_each(
         begun: receives the loop before it runs, so that another thread can end it.
         places: largest number of concurrent episodes; None: the limit of open sessions.
         group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
+        overlong: penalty for length; None: none.
     """
     most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
     if not numbered:
         return
     size = min(most, len(numbered))
     with ThreadPoolExecutor(size) as pool:
-        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size, group_size)
+        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size, group_size, overlong)
         try:
             begun(play)
             yield from play.run()
@@ -130,6 +137,7 @@ class EpisodePlay:
         pool: ThreadPoolExecutor,
         places: int,
         group_size: int = 1,
+        overlong: Overlong | None = None,
     ) -> None:
         rows = [row for row, _ in numbered]
         self._numbered, self._num_places = numbered, places
@@ -147,6 +155,8 @@ class EpisodePlay:
         names = [f"{row.task_id}/{sample}" for row, sample in numbered]
         opening = Opening([prompts[row.task_id] for row in rows], names, places, self._inbox.put)
         self.engine = open_engine(opening)
+        for number, episode in self._episodes.items():
+            episode.count_by(partial(self._tokens, number), overlong)
 
     def run(self) -> Iterator[Rollout]:
         """Plays until all episodes are settled.
@@ -175,6 +185,9 @@ class EpisodePlay:
     @property
     def _is_live(self) -> bool:
         return len(self._outcomes) < len(self._numbered)
+
+    def _tokens(self, number: int) -> Tokens:
+        return tokens_of(self.engine.conversations[number])
 
     def _ended(self, number: int) -> Rollout:
         row, sample = self._numbered[number]

@@ -109,7 +109,7 @@ class Api:
     def __repr__(self) -> str:
         return f"Api({self.url!r}, {self.name!r})"
 
-    def ask(self, messages: list[dict[str, Any]], tools: list[Any], temperature: float) -> Answer:
+    def ask(self, messages: list[dict[str, Any]], tools: list[Any], temperature: float, top_p: float = 1.0) -> Answer:
         """Requests one assistant message.
 
         Raises:
@@ -125,6 +125,8 @@ class Api:
             "temperature": temperature,
             endpoint.limit_name: endpoint.max_tokens,
         }
+        if top_p < 1:  # some APIs refuse the parameter
+            body["top_p"] = top_p
         if tools:
             body["tools"] = tools
         if endpoint.seed is not None:

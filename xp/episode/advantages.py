@@ -29,6 +29,24 @@ class Valid:
     """Number of trained tokens, which the policy wrote."""
 
 
+EQUAL = 1e-6
+"""Largest difference of rewards that is no variance."""
+
+
+def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> list[bool]:
+    """Returns for each episode whether its group's valid episodes, two or more, all have the same reward.
+
+    Args:
+        rewards: of all episodes; None: void.
+        groups: name of each episode's group.
+    """
+    by_group: dict[str, list[float]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        by_group.setdefault(group, []).extend([] if reward is None else [reward])
+    flat = {group for group, own in by_group.items() if len(own) > 1 and max(own) - min(own) <= EQUAL}
+    return [group in flat for group in groups]
+
+
 AdvantageFn = Callable[[Sequence[Valid]], Sequence[float]]
 """Function from all valid episodes of a rollout step to one advantage each, which all its tokens get."""
 

@@ -13,9 +13,9 @@ from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Pr
 from xp.envs.judges import total_usage
 from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Turn
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
 from xp.episode.replay import Attempt, Call, call_name
-from xp.episode.rewards import check_bound, reduce_rewards
+from xp.episode.rewards import Overlong, check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, shaped
 from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
 from xp.lib.text import valid_text
@@ -66,6 +66,10 @@ class Episode:
         self._deadline: float | None = None
         self._turns: list[Turn] = []
         self._outcome: EpisodeResult | None = None
+        """The result before the penalty for length."""
+        self._count: Callable[[], Tokens | None] = lambda: None
+        self._overlong: Overlong | None = None
+        self._tokens: Tokens | None = None
         self._num_tool_calls = 0
         self._num_malformed = 0
         self.started_at = time.time()
@@ -88,6 +92,15 @@ class Episode:
     @property
     def is_over(self) -> bool:
         return self._status is not EpisodeStatus.ONGOING
+
+    def count_by(self, count: Callable[[], Tokens | None], overlong: Overlong | None = None) -> None:
+        """Sets what counts the tokens of the episode when it is settled, and the penalty for its length.
+
+        Args:
+            count: whoever plays it knows the tokens; None of it: there are no counts.
+            overlong: in a training; None: no penalty.
+        """
+        self._count, self._overlong = count, overlong
 
     def start(self) -> None:
         """Opens the session before the first step, from any thread; a fault is reported by `step` or `settle`."""
@@ -134,6 +147,7 @@ class Episode:
                     self._status = EpisodeStatus.TRUNCATED
                     self._leave()
                 self._attempt.close()
+                self._tokens = self._count()
                 self.elapsed_s = time.monotonic() - self._began
                 outcome = self._score()
                 if self._shapes:
@@ -142,14 +156,16 @@ class Episode:
                 if self._judge is not None:
                     episode = GroupEpisode(self._outcome, *self._dialogue())
                     (self._outcome,) = self._judge(self.task, [episode])
-            return self._outcome
+            return self._penalized(self._outcome)
 
     def in_group(self) -> GroupEpisode:
         """The settled episode, for the rewards of its group."""
-        return GroupEpisode(self.settle(), *self._dialogue())
+        self.settle()
+        assert self._outcome is not None
+        return GroupEpisode(self._outcome, *self._dialogue())
 
     def settle_in_group(self, outcome: EpisodeResult) -> None:
-        """Sets the result that the episode's group gives it, before the trainer reads it."""
+        """Sets the result that the episode's group gives it, before the trainer reads it and without the penalty."""
         with self._lock:
             self._outcome = outcome
 
@@ -270,9 +286,16 @@ class Episode:
             return replace(outcome, status=self._status, reward=None, void_reason=self._void_reason)
         return outcome
 
+    def _penalized(self, outcome: EpisodeResult) -> EpisodeResult:
+        """The result with the penalty for length, which comes last: the group's rewards may replace the others."""
+        if self._overlong is None or self._tokens is None or outcome.reward is None:
+            return outcome
+        penalty = self._overlong.penalty(self._tokens.response)
+        return replace(outcome, reward=outcome.reward + penalty, unpenalized=outcome.reward)
+
     def _about(self) -> dict[str, Any]:
         """Arguments that a reward function's parameters may name, in addition to the outcome."""
-        return arguments_of(self.task, self._metadata, *self._dialogue())
+        return arguments_of(self.task, self._metadata, *self._dialogue(), self._tokens)
 
     def _dialogue(self) -> tuple[list[Message], list[dict[str, Any]]]:
         """All messages, and the executed calls with their results."""

@@ -83,10 +83,13 @@ def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -
         metrics |= {
             "reward/avg_raw_reward": fmean(rewards),
             "reward/mean_positive_reward": _mean(positive),
-            pass_name(group_size, pass_threshold): _mean([float(max(group) >= pass_threshold) for group in groups]),
-            "reward/groups_without_variance": _mean([float(max(group) == min(group)) for group in groups]),
+            pass_name(group_size, pass_threshold): _mean(
+                [float(max(one.outcome.task_reward or 0.0 for one in group) >= pass_threshold) for group in groups]
+            ),
+            "reward/groups_without_variance": _mean([float(len(set(map(_reward, group))) == 1) for group in groups]),
         }
-    return metrics
+    penalties = [_reward(one) - one.outcome.unpenalized for one in scored if one.outcome.unpenalized is not None]
+    return metrics | ({"reward/overlong_penalty": fmean(penalties)} if penalties else {})
 
 
 def pass_name(group_size: int, pass_threshold: float) -> str:
@@ -109,16 +112,16 @@ def _of_judges(scored: Sequence[Played]) -> dict[str, float]:
     return {f"judges/{name}": value for name, value in total_usage([one.outcome.judges for one in scored]).items()}
 
 
-def _groups(played: Sequence[Played], group_size: int) -> list[list[float]]:
-    """Rewards of each group's scored episodes; a task that a step has twice has two groups."""
+def _groups(played: Sequence[Played], group_size: int) -> list[list[Played]]:
+    """Each group's scored episodes; a task that a step has twice has two groups."""
     of_task: dict[str, list[Played]] = {}
     for one in played:
         of_task.setdefault(one.task_id, []).append(one)
     groups = [
         episodes[at : at + group_size] for episodes in of_task.values() for at in range(0, len(episodes), group_size)
     ]
-    rewards = [[_reward(one) for one in group if one.outcome.reward is not None] for group in groups]
-    return [group for group in rewards if group]
+    scored = [[one for one in group if one.outcome.reward is not None] for group in groups]
+    return [group for group in scored if group]
 
 
 def _reward(one: Played) -> float:

@@ -51,6 +51,23 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """Token counts of an episode, from whoever plays it."""
+
+    prompt: int
+    """Tokens of the first messages."""
+    generated: int
+    """Tokens that the model wrote, over all turns."""
+    observed: int
+    """Tokens of the environment's later messages."""
+
+    @property
+    def response(self) -> int:
+        """Tokens after the prompt, which training.max_response_tokens bounds."""
+        return self.generated + self.observed
+
+
+@dataclass(frozen=True)
 class EpisodeResult:
     """Result of an episode. `reward is None` if and only if `status is EpisodeStatus.VOID`."""
 
@@ -73,6 +90,13 @@ class EpisodeResult:
     """Reward before the judge and the group's rewards; None: neither scored the episode."""
     group: Mapping[str, float] = field(default_factory=dict)
     """Scores of the judge and the group, by source and before their weights, and a group function's other numbers."""
+    unpenalized: float | None = None
+    """Reward before the penalty for length of a training; None: there is no penalty, or the episode is void."""
+
+    @property
+    def task_reward(self) -> float | None:
+        """The reward without the penalty for length."""
+        return self.reward if self.unpenalized is None else self.unpenalized
 
 
 @dataclass(frozen=True)

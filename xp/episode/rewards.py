@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from xp.envs.base import EnvFault
 from xp.envs.config import Reduction, RewardRule
@@ -19,6 +20,23 @@ REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
 
 class RewardOutOfBounds(EnvFault):
     """A reward that is infinite, not a number, or so large that its square exceeds float32."""
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """Soft punishment of long responses (DAPO, arXiv:2503.14476, eq. 13)."""
+
+    max_response_tokens: int
+    """L_max: response length with the whole penalty."""
+    buffer_tokens: int
+    """L_cache: tokens before L_max over which the penalty grows linearly from 0."""
+    factor: float
+    """Largest penalty; the paper's is 1."""
+
+    def penalty(self, num_response: int) -> float:
+        """What is added to the reward of a response with so many tokens: from 0 to -factor."""
+        excess = num_response - (self.max_response_tokens - self.buffer_tokens)
+        return -self.factor * min(max(excess / self.buffer_tokens, 0.0), 1.0)
 
 
 def check_bound(reward: float, what: str, rule: RewardRule) -> None:

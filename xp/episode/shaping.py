@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from xp.envs.base import Message, Task
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.errors import XpError
 from xp.lib.load import load_object
 from xp.lib.text import valid_text
@@ -73,12 +73,16 @@ def _under(function: str, reward: float, entries: Mapping[str, float]) -> dict[s
     return {function: reward} | {f"{function}/{name}": value for name, value in entries.items()}
 
 
-ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls")
+ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls", "tokens")
 """Names of parameters that a function may have."""
 
 
 def arguments_of(
-    task: Task, metadata: Mapping[str, Any], messages: Sequence[Message], tool_calls: Sequence[Mapping[str, Any]]
+    task: Task,
+    metadata: Mapping[str, Any],
+    messages: Sequence[Message],
+    tool_calls: Sequence[Mapping[str, Any]],
+    tokens: Tokens | None,
 ) -> dict[str, Any]:
     """Arguments that a reward function may have, in addition to the outcome.
 
@@ -87,10 +91,11 @@ def arguments_of(
         metadata: the environment's description of the task; empty if no function has a parameter `task`.
         messages: all messages, from the first one.
         tool_calls: name, arguments and ToolResult of each executed call.
+        tokens: counts of the episode; None: an API or a check that counts none.
     """
     named = {"env": task.env, "split": task.split, "index": task.index}
     whole = {"id": task.id, **named, "metadata": dict(metadata)}
-    return {**named, "task": whole, "messages": messages, "tool_calls": tool_calls}
+    return {**named, "task": whole, "messages": messages, "tool_calls": tool_calls, "tokens": tokens}
 
 
 def _parameters(name: str, function: Any) -> tuple[str, ...] | None:

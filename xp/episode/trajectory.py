@@ -14,31 +14,19 @@ from typing import Any, Final
 
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeResult, Turn
+from xp.episode.outcome import EpisodeResult, Tokens, Turn
 from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import text_digest
 from xp.lib.reading import lines_of
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 TOOLS: Final = "tools"
 """Name of the field with the digest of the tools, and of the tools' directory beside the trajectories."""
 PROMPT: Final = "prompt"
 PROMPTS: Final = "prompts"
 """Name of the prompts' directory beside the trajectories."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Token counts, from the trainer's adapter."""
-
-    prompt: int
-    """Tokens of the first messages."""
-    generated: int
-    """Tokens that the model wrote, over all turns."""
-    observed: int
-    """Tokens of the environment's later messages."""
 
 
 @dataclass(frozen=True)

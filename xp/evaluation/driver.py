@@ -185,6 +185,7 @@ class EndpointPlay:
         connect: makes the API's client from a function that pauses.
         tools: format of tool calls.
         temperature: sampling temperature.
+        top_p: nucleus of the sampling.
         spend: receives the usage of each episode.
     """
 
@@ -194,9 +195,10 @@ class EndpointPlay:
         connect: Callable[[Callable[[float], None]], Api],
         tools: ToolCalls,
         temperature: float,
+        top_p: float,
         spend: Spend,
     ) -> None:
-        self._stage, self._tools, self._temperature, self._spend = stage, tools, temperature, spend
+        self._stage, self._tools, self._sampling, self._spend = stage, tools, (temperature, top_p), spend
         self._halt = threading.Event()
         self._enough: str | None = None
         """Description of the reached limit of cost or of void episodes; None: no limit is reached."""
@@ -281,7 +283,7 @@ class EndpointPlay:
         """Sends a request; pauses between attempts keep the slot, so that a busy endpoint gets fewer requests."""
         with self._slots:
             self._pause(0)
-            return self._api.ask(dialogue.messages, dialogue.schemas, self._temperature)
+            return self._api.ask(dialogue.messages, dialogue.schemas, *self._sampling)
 
     def _pause(self, seconds: float) -> None:
         if self._halt.wait(seconds):

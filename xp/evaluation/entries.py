@@ -63,6 +63,10 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
             spec = compose(words, request.config_dirs)
             if spec.training.initial_checkpoint is not None:
                 raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
+            for name in ("top_k", "max_tokens_per_turn", "max_response_tokens"):
+                if getattr(spec.evaluation, name) is not None:
+                    way_out = "set null; model.max_tokens limits each answer of an endpoint"
+                    raise XpError(f"evaluation.{name}: the chat API has no such setting; {way_out}")
             url = request.settings.model.url
             for name in request.endpoint_names:
                 yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})

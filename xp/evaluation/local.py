@@ -27,7 +27,7 @@ from xp.launchers.files import inside
 from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of
-from xp.planning.rows import longest_episode
+from xp.planning.rows import longest_in_engine
 from xp.planning.stages import MANIFEST, model_place, model_stages
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
@@ -64,7 +64,7 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     with _loading(directory, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(directory)
     chat = ChatTokens(tokenizer, chat_of(entry.spec))
-    sampling = sampling_of(entry.spec, entry.spec.evaluation.temperature)
+    sampling = sampling_of(entry.spec, evaluates=True)
     with ENGINES[how.engine](directory, entry.spec, chat, sampling, how.python, place) as open_engine:
         yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)
 
@@ -242,7 +242,7 @@ def _check_no_link(outputs: Path, place: str) -> None:
 def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
     """Arguments of SGLang's server, without model, address and port."""
     engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
-    longest = longest_episode(spec)
+    longest = longest_in_engine(spec)
     num_accelerators = 0 if is_on_cpu else spec.hardware.accelerators_per_node
     return (
         *("--tp-size", str(engine.tensor_parallel)),

@@ -31,7 +31,7 @@ from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.planning.episode import chat_of, episode_config, episode_environ
 from xp.planning.extent import row_lines
-from xp.planning.stages import prepare_config, rounds
+from xp.planning.stages import prepare_config, rounds, sampling_fields
 from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.tasks.load import check_unchanged, within_limit
@@ -167,9 +167,8 @@ class EvaluationRun:
                 if self.entry.spec.env.scores_groups:
                     concurrency = max(1, concurrency // size) * size  # whole groups
                 return play_local(stage, model, todo, concurrency, self._spend)
-            play = EndpointPlay(
-                stage, self._connect, self._settings.model.tools, self.entry.spec.evaluation.temperature, self._spend
-            )
+            how, tools = self.entry.spec.evaluation, self._settings.model.tools
+            play = EndpointPlay(stage, self._connect, tools, how.temperature, how.top_p, self._spend)
             return play(todo, concurrency, mix.max_sessions())
 
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
@@ -188,7 +187,7 @@ class EvaluationRun:
 
     def _requested(self, task_set: str) -> Requested:
         spec, model = self.entry.spec, self._settings.model
-        training, evaluation = spec.training, spec.evaluation
+        evaluation = spec.evaluation
         playing: dict[str, Any] = {
             "tasks": self._settings.eval.tasks.value,
             "num_tasks": evaluation.num_tasks,
@@ -198,11 +197,11 @@ class EvaluationRun:
         }
         if self.entry.directory is None:
             playing |= {"tools": model.tools.value, "max_tokens": model.max_tokens, "seed": model.seed}
+            playing |= {"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}
         else:
-            limits = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop")
-            playing |= {name: getattr(training, name) for name in limits} | {"seed": spec.seed}
             chat = chat_of(spec)
-            playing |= {"stop": list(training.stop), "dtype": spec.model.dtype.value}
+            playing |= sampling_fields(spec, evaluates=True)
+            playing |= {"stop": list(spec.training.stop), "dtype": spec.model.dtype.value}
             playing |= {"chat_template": dict(chat.arguments), "tools_prompt": chat.tools_prompt.value}
             if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
                 playing["engine"] = engine.value

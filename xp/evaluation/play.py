@@ -13,10 +13,10 @@ from xp.envs.messages import with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
-from xp.episode.outcome import Reply
+from xp.episode.outcome import Reply, Tokens
 from xp.episode.prompt import as_user, with_tools
 from xp.episode.tool_calls import ParsedCall, parse_call, with_calls
-from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.episode.trajectory import Trajectory, trajectory
 from xp.evaluation.settings import ToolCalls
 from xp.lib.text import valid_text
 from xp.tasks.row import TaskRow
@@ -149,6 +149,7 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
             before the model was asked, makes it void.
     """
     usage = Usage()
+    episode.count_by(usage.tokens)
     episode.start()
     try:
         while not episode.is_over:

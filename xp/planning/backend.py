@@ -163,6 +163,9 @@ class Backend(Protocol):
     def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
         """The stages after `prepare`, in order; raises XpError(PLAN) if the spec cannot be rendered."""
 
+    def override_lines(self, spec: RunSpec) -> Sequence[str]:
+        """A warning for each key of `backend.overrides` that replaces one of xp's; a backend may leave it out."""
+
     def sft_stage(self, spec: RunSpec, places: RunPaths) -> Stage:
         """Stage that fine-tunes the model on episodes; a backend without the function has no fine-tuning."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as factory
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +44,10 @@ class Row:
     """Returns why this value cannot run and how to fix it; None if it can run."""
     native: tuple[str, ...] = ()
     """Native keys of the field that are written elsewhere, or not at all."""
+    opens: Native = factory(default_factory=dict)
+    """Native keys that `backend.overrides` may set in place of xp, each with the sentence of what no longer holds."""
+    reasons: Native = factory(default_factory=dict)
+    """Native keys with one value for every run, each with the reason."""
 
     def keys(self, spec: RunSpec) -> Native:
         """The native keys of a spec."""
@@ -51,9 +56,72 @@ class Row:
         return self.render(spec) if callable(self.render) else self.render or {}
 
 
+@dataclass(frozen=True)
+class Pin:
+    """A native key with one value for every run."""
+
+    value: Any
+    reason: str
+    """Why; follows a colon."""
+    loses: str = ""
+    """Sentence of what no longer holds if backend.overrides sets it; empty: it cannot."""
+
+
+def pinned(pins: Mapping[str, Pin], more: Callable[[RunSpec], Native] = lambda _: {}) -> Row:
+    """The row of the native keys that are the same for every run, and of `more` that only some runs have."""
+    values = {key: pin.value for key, pin in pins.items()}
+    opens = {key: pin.loses for key, pin in pins.items() if pin.loses}
+    return Row("", lambda s: {**values, **more(s)}, opens=opens, reasons={key: pin.reason for key, pin in pins.items()})
+
+
+def not_overridable(rows: Sequence[Row], owned: Mapping[str, str], key: str) -> str | None:
+    """Returns why `backend.overrides` cannot set a native key that xp renders; None: it can, or xp does not render it.
+
+    Args:
+        rows: rows of the backend.
+        owned: native key -> its field.
+        key: native key.
+    """
+    if key not in owned or any(key in row.opens for row in rows):
+        return None
+    if owned[key]:
+        return f"set {owned[key]}"
+    reason = next((row.reasons[key] for row in rows if key in row.reasons), "")
+    return f"it is the same for every run{reason and f': {reason}'}"
+
+
+def override_lines(rows: Sequence[Row], overrides: Native) -> list[str]:
+    """Warnings about native keys that the user sets in place of xp.
+
+    Args:
+        rows: rows of the backend.
+        overrides: native keys of `backend.overrides`, by their names in the rows.
+    """
+    return [
+        f"backend.overrides.{key.removeprefix('--')} replaces xp's own: {loses}"
+        for row in rows
+        for key, loses in row.opens.items()
+        if key in overrides
+    ]
+
+
 def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpec], str | None]:
     """A Row's `refuse` with one condition and one reason, which says how to fix it."""
     return lambda spec: reason if is_refused(spec) else None
+
+
+def temperature_rows(prefix: str) -> tuple[Row, ...]:
+    """Rows of `algorithm.sapo`, with the native names `prefix` and `pos` or `neg`."""
+
+    def of(sign: str) -> Row:
+        name, key = f"temperature_{sign}", f"{prefix}{sign[:3]}"
+        return Row(
+            f"algorithm.sapo.{name}",
+            lambda s: {} if s.algorithm.sapo is None else {key: getattr(s.algorithm.sapo, name)},
+            native=(key,),
+        )
+
+    return Row("algorithm.sapo", receives="nothing: the loss is another"), of("positive"), of("negative")
 
 
 def render(rows: Sequence[Row], spec: RunSpec) -> dict[str, Any]:
@@ -73,7 +141,11 @@ def refusals(rows: Sequence[Row], spec: RunSpec) -> list[Refusal]:
 
 
 def meanings(
-    rows: Sequence[Row], spec: RunSpec, refused: Sequence[Refusal], written: Callable[[Native], str]
+    rows: Sequence[Row],
+    spec: RunSpec,
+    refused: Sequence[Refusal],
+    written: Callable[[Native], str],
+    overrides: Native,
 ) -> dict[str, Meaning]:
     """Leaf field of the sections `MEANT` -> its support.
 
@@ -82,6 +154,7 @@ def meanings(
         spec: the spec.
         refused: all refusals of the spec by the backend.
         written: formats native keys in the trainer's own syntax.
+        overrides: native keys of `backend.overrides`, by their names in the rows.
     """
     by_field = {row.field: row for row in rows}
     reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}
@@ -89,7 +162,7 @@ def meanings(
     for path in meant_fields(spec):
         of_path = [by_field[above] for above in _upwards(path) if above in by_field]
         reason = next((reasons[row.field] for row in of_path if row.field in reasons), reasons.get(path, ""))
-        result[path] = _meaning(of_path[0], spec, reason, written)
+        result[path] = _meaning(of_path[0], spec, reason, written, overrides)
     return result
 
 
@@ -100,13 +173,15 @@ def _upwards(path: str) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str]) -> Meaning:
+def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str], overrides: Native) -> Meaning:
     note, support = _text(row.note, spec), row.support(spec) if callable(row.support) else row.support
     if support is Support.UNSUPPORTED:
         return Meaning(support, REFUSED, note or reason)
     if reason:
         return Meaning(Support.UNSUPPORTED, "refused", reason)
-    parts = (written(row.keys(spec)), _text(row.carried_by, spec))
+    replaced = {key: overrides[key] for key in row.opens if key in overrides}
+    note = " ".join(filter(None, (note, *(f"Overridden: {row.opens[key]}." for key in replaced))))
+    parts = (written({**row.keys(spec), **replaced}), _text(row.carried_by, spec))
     receives = _text(row.receives, spec) or "; ".join(part for part in parts if part) or LEFT_OUT
     return Meaning(support or (Support.EMULATED if note else Support.EXACT), receives, note)
 
@@ -115,11 +190,23 @@ def _text(text: Text, spec: RunSpec) -> str:
     return text(spec) if callable(text) else text
 
 
+def _too_long_buffer(spec: RunSpec) -> str | None:
+    rule, most = spec.algorithm.overlong, spec.training.max_response_tokens
+    if rule is None or rule.buffer_tokens <= most:
+        return None
+    return f"buffer_tokens={rule.buffer_tokens} is more than training.max_response_tokens={most}; lower it"
+
+
 COMMON = (
     Row("model.name", carried_by="the run's record"),
     Row("model.dialect", carried_by="xp.episode"),
     Row("model.tools_prompt", carried_by="xp.episode.tokens"),
     Row("algorithm.name", carried_by="the run's record"),
+    Row(
+        "algorithm.overlong",
+        carried_by="xp.episode, on the training's episodes, before the baseline and after the group's rewards",
+        refuse=_too_long_buffer,
+    ),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
 """Fields that xp itself implements on every backend."""
@@ -259,6 +346,12 @@ def no_best(spec: RunSpec) -> str | None:
     return _without_evaluation(spec) if spec.evaluation.keep_best else None
 
 
+def no_reference(spec: RunSpec) -> str | None:
+    """Refuses copies into a reference that does not exist."""
+    is_off = spec.training.reference_every is None or spec.training.kl_coef > 0
+    return None if is_off else "training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef"
+
+
 def no_price(spec: RunSpec) -> str | None:
     """Refuses training.budget_usd without the machines' price."""
     is_priced = spec.training.budget_usd is None or spec.hardware.usd_per_hour is not None
@@ -280,12 +373,26 @@ def longest_episode(spec: RunSpec) -> int:
     return spec.training.max_prompt_tokens + spec.training.max_response_tokens
 
 
+def longest_in_engine(spec: RunSpec) -> int:
+    """The same for the engine, which also plays the evaluations."""
+    return max(longest_episode(spec), spec.training.max_prompt_tokens + (spec.evaluation.max_response_tokens or 0))
+
+
 def too_long(spec: RunSpec) -> str | None:
     """Returns why the longest episode does not fit the model's context; None if it fits."""
-    if longest_episode(spec) <= spec.model.max_context_tokens:
+    return _beyond_context(spec, longest_episode(spec))
+
+
+def too_long_evaluation(spec: RunSpec) -> str | None:
+    """The same for the longest episode of an evaluation with a limit of its own."""
+    return None if spec.evaluation.max_response_tokens is None else _beyond_context(spec, longest_in_engine(spec))
+
+
+def _beyond_context(spec: RunSpec, longest: int) -> str | None:
+    if longest <= spec.model.max_context_tokens:
         return None
     return (
-        f"max_prompt_tokens + max_response_tokens = {longest_episode(spec)} is more than the"
+        f"max_prompt_tokens + max_response_tokens = {longest} is more than the"
         f" {spec.model.max_context_tokens} tokens of the context of model={spec.model.name}; lower one of them"
     )
 

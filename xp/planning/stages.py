@@ -12,6 +12,7 @@ from typing import Any
 from xp.builtin.model.scripted_play import Player
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
+from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.digest import bytes_digest, text_digest
@@ -349,6 +350,12 @@ def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
     return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
 
 
+def overlong(spec: RunSpec) -> Overlong | None:
+    """The penalty for length of the training's episodes; None: there is none."""
+    rule = spec.algorithm.overlong
+    return None if rule is None else Overlong(spec.training.max_response_tokens, rule.buffer_tokens, rule.factor)
+
+
 def live_rules(spec: RunSpec) -> LiveRules:
     """Rules that a training applies to its own metrics."""
     return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
@@ -387,11 +394,22 @@ def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
     }
 
 
-def sampling_fields(spec: RunSpec, temperature: float) -> dict[str, Any]:
-    """Fields of an xp.worker.stage.Sampling."""
-    training = spec.training
-    names = ("top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens")
-    return {"temperature": temperature, **{name: getattr(training, name) for name in names}, "seed": spec.seed}
+def budget_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
+    """Fields of an xp.worker.token_budget.TokenBudget, of the training or of evaluations."""
+    training, evaluation = spec.training, spec.evaluation
+    own = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
+    return {
+        "max_prompt_tokens": training.max_prompt_tokens,
+        "max_tokens_per_turn": own[0] or training.max_tokens_per_turn,
+        "max_response_tokens": own[1] or training.max_response_tokens,
+    }
+
+
+def sampling_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.Sampling, of the training or of evaluations."""
+    section = spec.evaluation if evaluates else spec.training
+    own = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
+    return {**own, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
 
 
 def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
@@ -408,6 +426,8 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "max_staleness": training.max_staleness,
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
+        "zero_variance_filter": spec.algorithm.zero_variance_filter,
+        "overlong": overlong(spec),
         "symptoms": live_rules(spec),
         "time_limit": time_limit(spec),
         "refresh": _refresh(spec),

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from xp.episode.auto_dialect import resolved
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus
+from xp.episode.outcome import EpisodeStatus, Tokens
 from xp.episode.trajectory import trajectory
 from xp.errors import ExitCode, XpError
 from xp.evaluation.results import compare_named, of_run
@@ -177,6 +177,9 @@ def check_episodes(recorded: Recorded, tasks: TaskSet, most: int) -> Level:
 
 def _played(mix: EnvironmentMixture, row: TaskRow, record: Mapping[str, Any]) -> dict[str, Any]:
     episode = mix.episode(row)
+    if record["tokens"] is not None:
+        tokens = Tokens(**record["tokens"])
+        episode.count_by(lambda: tokens)
     texts = [message["content"] for message in record["messages"] if message["role"] == "assistant"]
     for text in texts[len(texts) - record["outcome"]["num_turns"] :]:
         episode.step(text)
@@ -190,6 +193,8 @@ def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     fields = {f"message {number}": message for number, message in enumerate(record["messages"])}
     fields |= {f"result {number}": call.get("result") for number, call in enumerate(record["tool_calls"])}
     outcome = record["outcome"]
+    if outcome.get("unpenalized") is not None:
+        outcome = {**outcome, "reward": outcome["unpenalized"]}
     return fields | {key: outcome[key] for key in ("void_reason", "reward", "step_rewards", "metrics")}
 
 

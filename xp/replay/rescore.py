@@ -24,7 +24,7 @@ from xp.episode.group import GroupSource, group_rules
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.mixture import description
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, load_shape, shaped
 from xp.errors import ExitCode, XpError, nearest
@@ -291,7 +291,8 @@ def outcome_by(
         outcome = replace(outcome, reward=reduce_rewards(recorded.step_rewards, is_finished, config.reward))
         if shapes:
             task = Task(record["env"], record["split"], record["index"])
-            about = arguments_of(task, metadata or {}, record["messages"], _executed(record))
+            tokens = None if record["tokens"] is None else Tokens(**record["tokens"])
+            about = arguments_of(task, metadata or {}, record["messages"], _executed(record), tokens)
             outcome = shaped(outcome, shapes, about)
         if outcome.reward is not None:
             check_bound(outcome.reward, "the episode", config.reward)
@@ -311,5 +312,7 @@ def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:
+    """The recorded result, without the penalty for length, which is the training's and not a rule's."""
     values = {**outcome, "status": EpisodeStatus(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
-    return EpisodeResult(**values)
+    result = EpisodeResult(**values)
+    return replace(result, reward=result.task_reward, unpenalized=None)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import LARGEST, Fraction, ModulePath, Name, NotNegative, Positive, Section
+from xp.spec.section import LARGEST, Count, Fraction, ModulePath, Name, NotNegative, Positive, Section
 
 
 class Estimator(StrEnum):
@@ -19,6 +19,8 @@ class Estimator(StrEnum):
     """The mean of its group without itself (arXiv:2402.14740)."""
     REINFORCE_PP = "reinforce_pp"
     """The mean over all trained tokens of a rollout step (arXiv:2501.03262)."""
+    MAXRL = "maxrl"
+    """The mean of its group, by which the centred reward is divided too (arXiv:2602.02710)."""
     GAE = "gae"
     """Generalized advantage estimation with a critic, token by token (arXiv:1506.02438)."""
     CUSTOM = "custom"
@@ -41,6 +43,9 @@ class PolicyLoss(StrEnum):
     CISPO = "cispo"
     """The clipped ratio as a constant weight of the log-probability; clipped tokens keep a gradient
     (arXiv:2506.13585)."""
+
+    SAPO = "sapo"
+    """A sigmoid of the ratio with a temperature by the advantage's sign, in place of the clip (arXiv:2511.20347)."""
 
 
 class RatioLevel(StrEnum):
@@ -107,6 +112,24 @@ class Critic(Section):
     """Largest move of a value in an update, as in PPO's own code (github.com/openai/baselines, ppo2)."""
 
 
+class Sapo(Section):
+    """Soft gates of SAPO: 4/t sigmoid(t (ratio - 1)) (arXiv:2511.20347)."""
+
+    temperature_positive: Positive
+    """t of tokens with an advantage above 0."""
+    temperature_negative: Positive
+    """t of the others."""
+
+
+class OverlongSpec(Section):
+    """Soft punishment of long responses (DAPO, arXiv:2503.14476, eq. 13)."""
+
+    buffer_tokens: Count
+    """Last tokens before training.max_response_tokens, over which the penalty grows linearly from 0."""
+    factor: Positive
+    """Penalty at training.max_response_tokens; the paper's is 1."""
+
+
 class Algorithm(Section):
     """The mathematics; sizes and rates are in `training`."""
 
@@ -118,6 +141,8 @@ class Algorithm(Section):
     """Value network; only with `estimator: gae`."""
     advantage_scale: AdvantageScale
     policy_loss: PolicyLoss
+    sapo: Sapo | None
+    """Temperatures; only with `policy_loss: sapo`, which has no clip."""
     ratio_level: RatioLevel
     clip_low: Annotated[float, Field(ge=0, le=1)]
     """The probability ratio is clipped to [1 - clip_low, 1 + clip_high]; 1: no lower bound."""
@@ -128,6 +153,9 @@ class Algorithm(Section):
     loss_aggregation: LossAggregation
     kl_estimator: KlEstimator
     """Form of the penalty whose size is training.kl_coef."""
+    use_kl_in_reward: bool
+    """Subtracts the penalty from the rewards of the trained tokens, before the baseline, instead of adding it to the
+    loss."""
     importance_correction: ImportanceCorrection
     importance_lower: Fraction
     """Lower bound of the correction's ratio, inclusive; 0: none."""
@@ -137,8 +165,13 @@ class Algorithm(Section):
     mask_truncated: bool
     """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,
     `training.max_tokens_per_turn` included."""
+    overlong: OverlongSpec | None
+    """Penalty that is added to the reward of the training's episodes, never of evaluations; None: none. Their length
+    includes tools' results, like training.max_response_tokens."""
     dynamic_sampling: bool
     """Replaces groups without variance by new ones (DAPO, arXiv:2503.14476)."""
+    zero_variance_filter: bool
+    """Leaves groups without variance out of the loss, of its divisor too."""
 
     @model_validator(mode="after")
     def _scale_is_the_estimators(self) -> Algorithm:
@@ -157,6 +190,16 @@ class Algorithm(Section):
                 raise ValueError(f"estimator={estimator} needs {field}: set it, or use another estimator")
             if is_given and not is_needed:
                 raise ValueError(f"{field} is for estimator={estimator}, not {self.estimator}: set {field}=null")
+        return self
+
+    @model_validator(mode="after")
+    def _sapo_has_gates(self) -> Algorithm:
+        is_sapo = self.policy_loss is PolicyLoss.SAPO
+        if is_sapo is not (self.sapo is not None):
+            way_out = "set algorithm=sapo, which has both" if is_sapo else "set sapo=null, or algorithm=sapo"
+            raise ValueError(f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {way_out}")
+        if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
+            raise ValueError("policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens")
         return self
 
     @model_validator(mode="after")
@@ -195,12 +238,14 @@ class Algorithm(Section):
 
 SCALES = {
     Estimator.RLOO: AdvantageScale.NONE,
+    Estimator.MAXRL: AdvantageScale.NONE,
     Estimator.REINFORCE_PP: AdvantageScale.BATCH_STD,
     Estimator.GAE: AdvantageScale.BATCH_STD,
     Estimator.CUSTOM: AdvantageScale.NONE,
 }
 SCALE_REASONS = {
     Estimator.RLOO: "divides by nothing",
+    Estimator.MAXRL: "divides by the mean of the group",
     Estimator.REINFORCE_PP: "divides by the deviation over the trained tokens of a step",
     Estimator.GAE: "divides by the deviation over the trained tokens of a step",
     Estimator.CUSTOM: "is scaled by your own function",

@@ -67,6 +67,9 @@ class Training(Section):
     max_grad_norm: Positive
     kl_coef: NotNegative
     """Weight of the KL penalty to the model (not to initial_checkpoint); 0: no reference model is loaded."""
+    reference_every: Count | None
+    """Rollout steps between copies of the policy into the reference of the KL penalty; None: it stays the model. A
+    resumed run has the model again until the next copy."""
     entropy_coef: NotNegative
     """Weight of the entropy bonus; 0: off."""
     temperature: Positive
@@ -123,6 +126,13 @@ class Evaluation(Section):
     """Episodes of each of these tasks."""
     temperature: NotNegative
     """0: greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Count | None
+    """Number of the likeliest tokens to sample from; None: off."""
+    max_tokens_per_turn: Count | None
+    """None: training's."""
+    max_response_tokens: Count | None
+    """Tokens of all turns of an episode together; may be more than training's. None: training's."""
     before_training: bool
     every: Count | None
     """Rollout steps between evaluations during training; None: only before and after it."""

@@ -17,6 +17,7 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
     for estimator, scale, function, critic in (
         ("grpo", "group_std", None, None),
         ("rloo", "none", None, None),
+        ("maxrl", "none", None, None),
         ("reinforce_pp", "batch_std", None, None),
         ("gae", "batch_std", None, {"discount": 0.9, "gae_lambda": 0.8, "value_clip": 0.3}),
         ("custom", "none", "my_pkg.algorithms:another", None),
@@ -25,6 +26,11 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
 """Fields of an estimator, which are legal together only."""
 LENGTHS = ("training.num_steps", "training.epochs")
 """Fields of which exactly one is null."""
+SECTIONS = {
+    "model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None},
+    "algorithm.overlong": {"buffer_tokens": 64, "factor": 0.5},
+}
+"""Field that may be null -> a legal value."""
 CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
 """Names that the run's record has, and that do not change the training."""
 
@@ -57,6 +63,9 @@ def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
         variants = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
         return [*variants, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
+    if path in ("algorithm.policy_loss", "algorithm.sapo"):
+        sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
+        return [Together(one) for one in ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]
@@ -72,9 +81,7 @@ def others(now: Any, path: str) -> list[Any]:
         return ["other"]
     if isinstance(now, dict):
         return [{"enable_thinking": False}]
-    if path == "model.lora":
-        return [{"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None}]
-    return [2, 8, 20_000]
+    return [SECTIONS[path]] if path in SECTIONS else [2, 8, 20_000]
 
 
 def rendered(spec: RunSpec) -> str:
@@ -85,6 +92,7 @@ LIVE = {
     "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
     "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
     "algorithm.kl_estimator": "training.kl_coef=0.01",
+    "algorithm.use_kl_in_reward": "training.kl_coef=0.01",
 }
 """Field -> overrides without which it has no effect on any backend."""
 

@@ -95,9 +95,9 @@ class Curriculum:
         """Adds the episodes of a rollout step, of all ranks together."""
         by_task: dict[str, list[int]] = {}
         for one in episodes:
-            if one.env in self._rules and one.outcome.reward is not None:
+            if one.env in self._rules and (reward := one.outcome.task_reward) is not None:
                 counts = by_task.setdefault(one.task_id, [0, 0])
-                counts[0] += one.outcome.reward >= self._threshold
+                counts[0] += reward >= self._threshold
                 counts[1] += 1
         self._steps[step] = by_task
         if self._writes:

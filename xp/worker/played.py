@@ -8,8 +8,9 @@ from typing import Protocol
 
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
+from xp.episode.outcome import Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
-from xp.episode.trajectory import Tokens, Trajectory, trajectory
+from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
+from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
@@ -75,6 +76,10 @@ class TrainConfig(JsonFile):
     shuffle: bool
     """True draws tasks in a random order; xp computes the order for every trainer."""
     mask_truncated: bool
+    zero_variance_filter: bool
+    """True leaves groups without variance out of the loss."""
+    overlong: Overlong | None
+    """Penalty for length; None: none."""
     symptoms: LiveRules
     time_limit: TimeLimit | None
     refresh: Mapping[str, Refresh]

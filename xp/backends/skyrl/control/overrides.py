@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from xp.errors import nearest
 from xp.planning.backend import Refusal
+from xp.planning.rows import Row, not_overridable
 from xp.spec import RunSpec
 
 VERSION = "0.4.0"
@@ -46,25 +47,32 @@ def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return keys
 
 
-def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> list[Refusal]:
+def override_refusals(spec: RunSpec, rows: Sequence[Row], owned: Mapping[str, str]) -> list[Refusal]:
     """Refuses keys that xp renders itself, that this SkyRL lacks, or whose value has a wrong type.
 
     Args:
         spec: the spec, with `backend.overrides`.
+        rows: SkyRL's.
         owned: native key -> its field.
     """
     overrides = flat(spec.backend.overrides)
     return [
-        Refusal(f"backend.overrides.{key}", why) for key in overrides for why in _faults(key, overrides[key], owned)
+        Refusal(f"backend.overrides.{key}", why)
+        for key in overrides
+        for why in _faults(key, overrides[key], rows, owned)
     ]
 
 
-def _faults(key: str, value: Any, owners: Mapping[str, str]) -> Iterator[str]:
+def _faults(key: str, value: Any, rows: Sequence[Row], owners: Mapping[str, str]) -> Iterator[str]:
     fields = catalog()["fields"]
-    rendered = next((native for native in owners if _overlap(native, key)), None)
+    # A key above an open one would replace its neighbours too.
+    taken = (
+        one for one in owners if _overlap(one, key) and not (one == key and not_overridable(rows, owners, key) is None)
+    )
+    rendered = next(taken, None)
     if rendered is not None:
-        field = owners[rendered]
-        yield f"xp renders {rendered} itself; {f'set {field}' if field else 'it is the same for every run'}"
+        way_out = not_overridable(rows, owners, rendered) or f"write {rendered} itself"
+        yield f"xp renders {rendered} itself; {way_out}"
     elif key in fields:
         if not is_of_kind(value, fields[key]["type"]):
             yield f"SkyRL expects a {fields[key]['type']} but silently accepts {value!r}; write a value of this type"

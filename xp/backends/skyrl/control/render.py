@@ -28,6 +28,7 @@ from xp.planning.rows import Native
 from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
+    budget_fields,
     cpu_engine,
     cpu_environment,
     model_stages,
@@ -42,6 +43,7 @@ from xp.planning.stages import (
 )
 from xp.spec import Attention, RunSpec, Strategy
 from xp.worker.stage import AFTER, BEFORE, Sampling
+from xp.worker.token_budget import TokenBudget
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -129,9 +131,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         "trainer.export_path": f"{here}/exports",
         "trainer.log_path": f"{here}/skyrl",
     }
-    config = SkyRLSftConfig(
-        common=_common(spec, places, "sft", spec.training.temperature, keys, paths), **sft_fields(spec, places)
-    )
+    config = SkyRLSftConfig(common=_common(spec, places, "sft", keys, paths), **sft_fields(spec, places))
     job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
     needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
     return Stage("sft", job, needs=needs)
@@ -146,7 +146,7 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
     config = SkyRLEvaluateConfig(
-        common=_common(spec, places, "evaluate", spec.evaluation.temperature, keys, paths),
+        common=_common(spec, places, "evaluate", keys, paths),
         models=models,
         held_out_data=data,
         rounds=rounds(spec),
@@ -171,7 +171,7 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
-    training, here = spec.training, places.stage("train")
+    here = places.stage("train")
     train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
     paths = {
         "data.train_data": train_data,
@@ -181,7 +181,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         "trainer.log_path": f"{here}/skyrl",
     } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
     config = SkyRLTrainStageConfig(
-        common=_common(spec, places, "train", training.temperature, native(spec), paths),
+        common=_common(spec, places, "train", native(spec), paths),
         **train_fields(spec, places),
         train_data=train_data,
         held_out_data=held_out_data,
@@ -203,7 +203,7 @@ def _exports(places: RunPaths) -> str:
 
 
 def _common(
-    spec: RunSpec, places: RunPaths, stage: str, temperature: float, keys: Mapping[str, Any], paths: Mapping[str, str]
+    spec: RunSpec, places: RunPaths, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]
 ) -> SkyRLStageConfig:
     model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
@@ -211,7 +211,8 @@ def _common(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
         num_workers=ranks(spec) if stage == "sft" else geometry(spec).num_workers,
-        sampling=Sampling(**sampling_fields(spec, temperature)),
+        sampling=Sampling(**sampling_fields(spec, evaluates=stage == "evaluate")),
+        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
         rehearsal=is_rehearsal(spec),
         stand_in=has_stand_in(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
@@ -249,7 +250,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
     row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -259,7 +260,12 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written)
+    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, flat(spec.backend.overrides))
+
+
+def override_lines(spec: RunSpec) -> list[str]:
+    """See xp.planning.backend.Backend."""
+    return rows.override_lines(ROWS, flat(spec.backend.overrides))
 
 
 def _written(keys: Native) -> str:

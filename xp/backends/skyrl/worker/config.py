@@ -12,6 +12,7 @@ from xp.worker.best import BestRule
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
+from xp.worker.token_budget import TokenBudget
 
 ENV_CLASS = "xp"
 """Name of xp's environment in SkyRL-Gym."""
@@ -31,6 +32,8 @@ class SkyRLStageConfig(StageConfig):
     num_workers: int
     """Number of training processes."""
     sampling: Sampling
+    evaluation_limits: TokenBudget
+    """Token budget of held-out episodes."""
     rehearsal: bool
     """True if SkyRL's training loop runs on the CPU."""
     stand_in: bool

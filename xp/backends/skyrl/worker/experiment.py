@@ -24,6 +24,7 @@ from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
 from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
+from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
@@ -81,10 +82,18 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         common: xp's.
         mix: the environments.
         mask_truncated: whether truncated episodes are left out of the loss.
+        overlong: penalty for length of the training's episodes; None: none.
     """
 
-    def __init__(self, cfg: Any, common: SkyRLStageConfig, mix: EnvironmentMixture, mask_truncated: bool) -> None:
-        self._common, self._mix, self._mask_truncated = common, mix, mask_truncated
+    def __init__(
+        self,
+        cfg: Any,
+        common: SkyRLStageConfig,
+        mix: EnvironmentMixture,
+        mask_truncated: bool = False,
+        overlong: Overlong | None = None,
+    ) -> None:
+        self._common, self._mix, self._mask_truncated, self._overlong = common, mix, mask_truncated, overlong
         super().__init__(cfg)
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
@@ -96,7 +105,8 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
             "policy_model_name": resolve_policy_model_name(cfg),
         }
         chat = ChatTokens(tokenizer, self._common.chat)
-        return XpGenerator(parts, chat, self._mix, self._common.sampling, self._mask_truncated)
+        limits = self._common.sampling, self._common.evaluation_limits
+        return XpGenerator(parts, chat, self._mix, *limits, self._mask_truncated, self._overlong)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
@@ -148,8 +158,8 @@ class XpTraining(XpExperiment):
     ) -> None:
         self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
         self._keeper = None if config.best is None else BestKeeper(config.best, Path())
-        self._engine_gap = config.importance, config.ratio_from
-        super().__init__(cfg, config.common, mix, config.mask_truncated)
+        self._rules = config.importance, config.ratio_from, config.overlong
+        super().__init__(cfg, config.common, mix, config.mask_truncated, config.overlong)
 
     def get_train_dataset(self) -> PromptDataset:
         return self.dataset(self.cfg.data.train_data)
@@ -159,10 +169,10 @@ class XpTraining(XpExperiment):
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
         if not self.cfg.trainer.fully_async.enabled:
-            return XpTrainer(self._rule, self._keeper, self._evaluation, *self._engine_gap, **parts)
+            return XpTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AsyncTrainer(self._rule, self._keeper, self._evaluation, *self._engine_gap, **parts)
+        return AsyncTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
 
 
 def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
@@ -193,7 +203,7 @@ def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Pa
         Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, environ) as recorder,
         engine_faults(),
     ):
-        evaluation = XpEvaluation(cfg, config.common, mix, mask_truncated=False)
+        evaluation = XpEvaluation(cfg, config.common, mix)
         # SkyRL's client must be made outside an event loop, since it runs one itself.
         client = evaluation.get_inference_client()
         return asyncio.run(_play(evaluation, client, config, name, recorder))

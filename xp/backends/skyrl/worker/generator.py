@@ -20,10 +20,11 @@ from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, Vi
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.worker.played import live_prompt
 from xp.worker.stage import Sampling
-from xp.worker.token_budget import is_cut
+from xp.worker.token_budget import TokenBudget, is_cut
 
 STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
 """SkyRL's phase and step of the batch whose episodes are played."""
@@ -50,7 +51,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         chat: the policy's tokenizer.
         mix: the environments.
         sampling: limits of an episode.
+        evaluation_limits: limits of a held-out episode.
         mask_truncated: whether truncated episodes are left out of the loss.
+        overlong: penalty for length of the training's episodes; None: none.
     """
 
     def __init__(
@@ -59,12 +62,15 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         chat: ChatTokens,
         mix: EnvironmentMixture,
         sampling: Sampling,
+        evaluation_limits: TokenBudget,
         mask_truncated: bool,
+        overlong: Overlong | None,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
         wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         super().__init__(**parts | wrapped)
         self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
+        self._evaluation_limits, self._overlong = evaluation_limits, overlong
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
         self._groups: dict[int, _Group] = {}
@@ -171,7 +177,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
     def _with_result(self, output: Any, outcome: EpisodeResult) -> Any:
         output.reward = [0.0] * len(output.response_ids)
-        output.reward[-1] = outcome.reward or 0.0
+        # XpTrainer adds the penalty for length, which is no variance for dynamic sampling.
+        output.reward[-1] = outcome.task_reward or 0.0
         if outcome.status is EpisodeStatus.VOID:
             output.stop_reason = VOID
         if outcome.status is EpisodeStatus.VOID or (self._mask_truncated and outcome.status is EpisodeStatus.TRUNCATED):
@@ -190,7 +197,10 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
         seed, prompt = self._seed_of(row.task_id, sample), self._chat.prompt_text(ids)
-        running = RunningEpisode(row, sample, self._mix.episode(row), ids, self._sampling, seed, prompt)
+        is_held_out = STEP.get()[0] == "eval"
+        limits = self._evaluation_limits if is_held_out else self._sampling
+        running = RunningEpisode(row, sample, self._mix.episode(row), ids, limits, seed, prompt)
+        running.episode.count_by(running.tokens, None if is_held_out else self._overlong)
         self._running[id(trajectory_id)] = running
         return running
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from xp.envs.base import Message
 from xp.episode.episode import Episode
-from xp.episode.outcome import Reply
+from xp.episode.outcome import Reply, Tokens
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Tokens
 from xp.worker.played import PlayedEpisode
 from xp.worker.token_budget import TokenBudget, reply_ids
 
@@ -93,8 +92,10 @@ class RunningEpisode:
     @property
     def record(self) -> PlayedEpisode:
         """The finished episode, in the form of metrics and trajectories."""
-        tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+        return PlayedEpisode(self.row, self.sample, self.episode, self.tokens(), self.prompt)
+
+    def tokens(self) -> Tokens:
+        return Tokens(len(self.prompt_ids), self.generated, self.observed)
 
 
 CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)

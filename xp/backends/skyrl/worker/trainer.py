@@ -17,7 +17,8 @@ from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
-from xp.episode.advantages import AdvantageFn
+from xp.episode.advantages import AdvantageFn, without_variance
+from xp.episode.rewards import Overlong
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
 from xp.worker.importance import Importance, metrics
@@ -38,6 +39,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         evaluation: records the evaluations before and after the training; None: nothing is held out.
         importance: importance correction; None: none.
         ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
+        overlong: penalty for length; None: none.
         parts: SkyRL's own arguments.
     """
 
@@ -51,10 +53,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         evaluation: ModelEvaluation | None = None,
         importance: Importance | None = None,
         ratio_from: str = "trainer",
+        overlong: Overlong | None = None,
         **parts: Any,
     ) -> None:
         self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
-        self._importance, self._ratio_from = importance, ratio_from
+        self._importance, self._ratio_from, self._overlong = importance, ratio_from, overlong
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
@@ -170,6 +173,21 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         keeper.finish(self.global_step, reward)
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
+        """SkyRL's method, with the penalty for length, which its dynamic sampling has not seen, and without groups
+        that have no variance, if so configured."""
+        if self._overlong is not None:
+            for rewards, reason in zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True):
+                rewards[-1] += 0.0 if reason == VOID else self._overlong.penalty(len(rewards))
+        if self.cfg.trainer.algorithm.zero_variance_filter:
+            reasons = generator_output["stop_reasons"]
+            totals = [
+                None if reason == VOID else sum(rewards)
+                for rewards, reason in zip(generator_output["rewards"], reasons, strict=True)
+            ]
+            generator_output["loss_masks"] = [
+                [0] * len(mask) if is_flat else mask
+                for mask, is_flat in zip(generator_output["loss_masks"], without_variance(totals, uids), strict=True)
+            ]
         data = super().convert_to_training_input(generator_output, uids)
         data.metadata[IS_VOID] = [reason == VOID for reason in generator_output["stop_reasons"]]
         return data

@@ -125,7 +125,7 @@ def update_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator
             "token_mean": num_tokens,
             "sequence_mean": num_episodes,
             "seq_mean_token_sum_norm": num_episodes * (settings.max_seq_len or 1),
-        }[settings.loss_reduction]
+        }.get(settings.loss_reduction, num_tokens)
         return (values * mask).sum(dim) * scale / divisor
 
     theirs, worker.masked_mean = worker.masked_mean, masked_mean

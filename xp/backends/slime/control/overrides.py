@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from xp.backends.slime.control.flags import catalog, fault, override_flags
 from xp.planning.backend import Refusal
+from xp.planning.rows import Row, not_overridable
 from xp.spec import Estimator, RunSpec
 
 TAKEN: Mapping[str, str] = {
@@ -37,11 +38,12 @@ TAKEN: Mapping[str, str] = {
 """Flag that xp does not write, but that would conflict with xp -> what to do instead."""
 
 
-def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refusal]:
+def override_refusals(spec: RunSpec, rows: Sequence[Row], owned: Mapping[str, str]) -> Iterator[Refusal]:
     """Faults of `backend.overrides`; must be called only if the rest of the spec can be rendered.
 
     Args:
         spec: the spec, with its overrides.
+        rows: Slime's.
         owned: flag -> its field.
     """
     by_dest = {catalog().flags[name].dest: name for name in owned}
@@ -52,8 +54,7 @@ def override_refusals(spec: RunSpec, owned: Mapping[str, str]) -> Iterator[Refus
         mine = name if name in owned else by_dest.get(known.dest) if known else None
         if name in TAKEN:
             yield Refusal(field, f"not beside xp: {TAKEN[name]}")
-        elif mine is not None:
-            way_out = f"set {owned[mine]}" if owned[mine] else "it has the same value for every run"
+        elif mine is not None and (way_out := not_overridable(rows, owned, mine)) is not None:
             as_what = "" if mine == name else f" as {mine}"
             yield Refusal(field, f"xp renders this flag itself{as_what}; {way_out}")
         elif name in (beside := _unheard(spec)):

@@ -34,6 +34,7 @@ from xp.planning.rows import Native
 from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
+    budget_fields,
     model_place,
     model_stages,
     policy_start,
@@ -305,14 +306,10 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
 
 
 def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
-    training = spec.training
     return SlimeStageConfig(
         **stage_fields(spec, places, stage),
-        limits=TokenBudget(
-            max_prompt_tokens=training.max_prompt_tokens,
-            max_tokens_per_turn=training.max_tokens_per_turn,
-            max_response_tokens=training.max_response_tokens,
-        ),
+        limits=TokenBudget(**budget_fields(spec, evaluates=False)),
+        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
         seed=spec.seed,
     )
 
@@ -351,7 +348,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         return [family]
     layout_refusals = [*architecture_refusals(spec), *rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
-    return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -363,7 +360,16 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written)
+    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, _overridden(spec))
+
+
+def override_lines(spec: RunSpec) -> list[str]:
+    """See xp.planning.backend.Backend."""
+    return rows.override_lines(ROWS, _overridden(spec))
+
+
+def _overridden(spec: RunSpec) -> dict[str, Any]:
+    return {f"--{name}": content for name, content in spec.backend.overrides.items()}
 
 
 def _written(flags: Native) -> str:

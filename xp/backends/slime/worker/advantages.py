@@ -11,8 +11,8 @@ from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from xp.backends.slime.worker.config import WorkerConfig
-from xp.backends.slime.worker.rollout_process import is_void, worker_of
-from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp
+from xp.backends.slime.worker.rollout_process import is_void, read_played, worker_of
+from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp, without_variance
 from xp.errors import ExitCode, XpError
 
 EPSILON = 1e-6
@@ -40,6 +40,11 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
         XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
     """
     config = worker_of(args).config
+    if config.zero_variance_filter:
+        rewards = [None if is_void(sample) else float(sample.reward) for sample in samples]
+        flat = without_variance(rewards, [str(sample.group_index) for sample in samples])
+        for sample, is_flat in zip(samples, flat, strict=True):
+            sample.remove_sample |= is_flat
     return advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
 
 
@@ -93,6 +98,13 @@ def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
     return [factor * reward for reward in centred(rewards, by_std=False)]
 
 
+def over_mean(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+    """MaxRL (arXiv:2602.02710): rewards minus their mean, divided by it; never scaled."""
+    assert not by_std  # refused by the spec
+    scale = fmean(rewards) + EPSILON
+    return [reward / scale for reward in centred(rewards, by_std=False)]
+
+
 def plain(episodes: Sequence[Valid]) -> list[float]:
     """The rewards, for a critic; Slime whitens over trained tokens, and crashes if a step has none."""
     if not any(episode.num_tokens for episode in episodes):
@@ -104,7 +116,7 @@ def plain(episodes: Sequence[Valid]) -> list[float]:
     return [episode.reward for episode in episodes]
 
 
-BASELINES: Mapping[str, Baseline] = {"grpo": centred, "rloo": left_out}
+BASELINES: Mapping[str, Baseline] = {"grpo": centred, "rloo": left_out, "maxrl": over_mean}
 ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": plain}
 """Estimators that need the whole step."""
 
@@ -127,7 +139,8 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     worker = worker_of(args)
     worker.judge(group)
     worker.check_so_far()
-    rewards = [sample.reward for sample in group if not is_void(sample)]
+    # The penalty for length is no variance: the paper's filter is on the answers' correctness.
+    rewards = [float(read_played(one.metadata).outcome.task_reward or 0.0) for one in group if not is_void(one)]
     if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
         return DynamicFilterOutput(keep=True)
     return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

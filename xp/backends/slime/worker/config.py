@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.diagnosis.live import LiveRules
+from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
@@ -46,6 +47,8 @@ class SlimeStageConfig(StageConfig):
 
     limits: TokenBudget
     """Token budget that the rollout applies; Slime's sampling parameters have the other limits."""
+    evaluation_limits: TokenBudget
+    """The same for held-out episodes."""
     seed: int
     """Seed of the order of tasks."""
 
@@ -179,6 +182,8 @@ class WorkerConfig(JsonFile):
     updates_per_step: int = 1
     max_staleness: int = 0
     mask_truncated: bool = False
+    zero_variance_filter: bool = False
+    overlong: Overlong | None = None
     checkpoints: str | None = None
     """Directory of checkpoints, of which older ones are removed; None: all are kept."""
     critic_checkpoints: str | None = None

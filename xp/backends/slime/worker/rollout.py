@@ -14,12 +14,12 @@ from xp.backends.slime.worker.engine import EngineTurn, write_turn
 from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
 from xp.envs.base import Message
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Tokens, Trajectory
+from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.worker.played import PlayedEpisode, live_prompt
-from xp.worker.token_budget import is_cut, reply_ids
+from xp.worker.token_budget import TokenBudget, is_cut, reply_ids
 
 T = TypeVar("T")
 
@@ -85,19 +85,19 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
     task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
     episode = worker.mix.episode(task)
+    episode.count_by(partial(_tokens, sample), None if evaluation else worker.config.overlong)
     try:
-        is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools)
+        limits = worker.config.common.evaluation_limits if evaluation else worker.config.common.limits
+        is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools, limits)
     finally:
         # Also when anything else fails: the session is closed on the server.
         outcome = await _threaded(worker, episode.settle)
     if not is_whole:
         sample.status = sample.Status.ABORTED
         return sample
-    num_prompt = len(sample.tokens) - sample.response_length
-    num_generated = sum(sample.loss_mask or ())
-    tokens = Tokens(num_prompt, num_generated, sample.response_length - num_generated)
+    tokens = _tokens(sample)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
-    ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[:num_prompt]))
+    ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[: tokens.prompt]))
     if not evaluation and worker.mix.scores_groups(task.env):
         worker.ungrouped[sample.index] = ended
     else:
@@ -106,6 +106,12 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     return sample
+
+
+def _tokens(sample: Any) -> Tokens:
+    num_generated = sum(sample.loss_mask or ())
+    num_prompt = len(sample.tokens) - sample.response_length
+    return Tokens(num_prompt, num_generated, sample.response_length - num_generated)
 
 
 async def score_group(args: Any, samples: Sequence[Any]) -> list[float]:
@@ -127,10 +133,16 @@ async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluati
 
 
 async def _converse(
-    worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, chat: ChatTokens, tools: str
+    worker: Worker,
+    args: Any,
+    sample: Any,
+    sampling: Mapping[str, Any],
+    episode: Episode,
+    chat: ChatTokens,
+    tools: str,
+    limits: TokenBudget,
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
-    limits = worker.config.common.limits
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)

@@ -8,7 +8,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import world_size
 from xp.engines.config import VLLMServer
 from xp.engines.probe import PATIENCE_S
-from xp.planning.rows import longest_episode
+from xp.planning.rows import longest_in_engine
 from xp.spec import DType, RunSpec, Strategy
 
 GLOO = "xp.worker.gloo_transfer.Extension"
@@ -67,7 +67,7 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
         *("--gpu-memory-utilization", str(engine.memory_fraction)),
         *("--max-num-seqs", str(engine.max_sequences)),
         *(("--max-num-batched-tokens", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
-        *("--max-model-len", str(longest_episode(spec))),
+        *("--max-model-len", str(longest_in_engine(spec))),
         *("--dtype", spec.model.dtype.value),
         *("--seed", str(spec.seed)),
         # Without the model's own sampling defaults: every request has all parameters.

@@ -76,7 +76,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes (xp.planning.sft)."""
     lora, here = spec.model.lora, places.stage("sft")
     config = TRLSftConfig(
-        common=_common(spec, places, "sft", spec.training.temperature, None),
+        common=_common(spec, places, "sft", None),
         **sft_fields(spec, places),
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         arguments=sft_arguments(spec, places),
@@ -117,7 +117,7 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     """Stage that plays the held-out tasks with each of these models, on the backend's engine."""
     here = places.stage("evaluate")
     config = TRLEvaluateConfig(
-        common=_common(spec, places, "evaluate", spec.evaluation.temperature, _evaluation_server(spec)),
+        common=_common(spec, places, "evaluate", _evaluation_server(spec)),
         models=models,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
@@ -142,14 +142,13 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
-    training, lora, here = spec.training, spec.model.lora, places.stage("train")
+    lora, here = spec.model.lora, places.stage("train")
     engines = spec.backend.engine.accelerators
     config = TRLTrainConfig(
         common=_common(
             spec,
             places,
             "train",
-            training.temperature,
             None if engines is None else server(spec, engines, takes_weights=True),
         ),
         **train_fields(spec, places),
@@ -177,21 +176,19 @@ def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
     return evaluation_server(spec)
 
 
-def _common(
-    spec: RunSpec, places: RunPaths, stage: str, temperature: float, server: VLLMServer | None
-) -> TRLStageConfig:
+def _common(spec: RunSpec, places: RunPaths, stage: str, server: VLLMServer | None) -> TRLStageConfig:
     processes = node_size(spec) if stage == "train" else 1
     return TRLStageConfig(
         **stage_fields(spec, places, stage),
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
-        sampling=sampling_of(spec, temperature),
+        sampling=sampling_of(spec, evaluates=stage == "evaluate"),
         server=server,
     )
 
 
-def sampling_of(spec: RunSpec, temperature: float) -> EngineSampling:
-    return EngineSampling(**sampling_fields(spec, temperature), stop=spec.training.stop)
+def sampling_of(spec: RunSpec, *, evaluates: bool) -> EngineSampling:
+    return EngineSampling(**sampling_fields(spec, evaluates=evaluates), stop=spec.training.stop)
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:
@@ -207,7 +204,7 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
     row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, owners(spec))]
+    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -217,7 +214,12 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written)
+    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, spec.backend.overrides)
+
+
+def override_lines(spec: RunSpec) -> list[str]:
+    """See xp.planning.backend.Backend."""
+    return rows.override_lines(ROWS, spec.backend.overrides)
 
 
 def _written(keys: Native) -> str:

@@ -11,6 +11,7 @@ from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import TrainingProcess
 from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
+from xp.episode.advantages import without_variance
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeStatus
 from xp.tasks.row import TaskRow
@@ -113,7 +114,17 @@ class Rollouts:
         process, sampling = self._process, self._config.common.sampling
         opened = engine(sampling, f"{sampling.seed}/{step}")
         size = self._config.group_size
-        rollouts = list(play_each(opened, process.chat, numbered, process.mix, self._begun, group_size=size))
+        rollouts = list(
+            play_each(
+                opened,
+                process.chat,
+                numbered,
+                process.mix,
+                self._begun,
+                group_size=size,
+                overlong=self._config.overlong,
+            )
+        )
         for rollout in rollouts:
             self._fill(rollout)
         episodes = (rollout.record for rollout in rollouts)
@@ -125,7 +136,10 @@ class Rollouts:
             prompt_ids=[rollout.conversation.prompt_ids for rollout in rollouts],
             completion_ids=[rollout.conversation.completion_ids for rollout in rollouts],
             logprobs=[rollout.conversation.logprobs for rollout in rollouts],
-            env_mask=[self._mask(rollout) for rollout in rollouts],
+            env_mask=[
+                [0] * len(rollout.conversation.mask) if is_flat else self._mask(rollout)
+                for rollout, is_flat in zip(rollouts, self._are_flat(rollouts), strict=True)
+            ],
             played=played,
         )
 
@@ -160,6 +174,13 @@ class Rollouts:
         before = sum(len(share) for share in shares[: self._ranks.number])
         numbers = sample_numbers([task_id for share in shares for task_id in share])
         return numbers[before : before + len(task_ids)]
+
+    def _are_flat(self, rollouts: Sequence[Rollout]) -> list[bool]:
+        """Returns for each episode whether the filter leaves it out with its group; a process has whole groups."""
+        if not self._config.zero_variance_filter:
+            return [False] * len(rollouts)
+        groups = [str(number // self._config.group_size) for number in range(len(rollouts))]
+        return without_variance([rollout.outcome.reward for rollout in rollouts], groups)
 
     def _mask(self, rollout: Rollout) -> list[int]:
         is_left_out = self._config.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED

@@ -8,7 +8,7 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
-from xp.planning.rows import Row, is_corrected, is_to_engine, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, temperature_rows, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
@@ -36,8 +36,8 @@ MAX_SAMPLE_BATCHES = 30
 
 
 def _policy_loss(spec: RunSpec) -> str:
-    if spec.algorithm.policy_loss is PolicyLoss.CISPO:
-        return "cispo"
+    if spec.algorithm.policy_loss is not PolicyLoss.CLIP:
+        return spec.algorithm.policy_loss.value
     if spec.algorithm.ratio_level is RatioLevel.SEQUENCE:
         return "gspo"
     return "regular" if spec.algorithm.dual_clip is None else "dual_clip"
@@ -47,6 +47,22 @@ def _clip(spec: RunSpec) -> str:
     """Note on the bounds, which both losses write as 1 - low and 1 + high."""
     name = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
     return f"{PLACE}.{name}"
+
+
+def _clip_row(end: str) -> Row:
+    def receives(spec: RunSpec) -> str:
+        return "nothing: the gates of sapo are soft" if spec.algorithm.policy_loss is PolicyLoss.SAPO else ""
+
+    name = f"clip_{end}"
+    return Row(f"algorithm.{name}", lambda s: {f"{_clip(s)}_{end}": getattr(s.algorithm, name)}, receives=receives)
+
+
+def _no_kl_in_reward(spec: RunSpec) -> str | None:
+    """Returns why the penalty cannot be in the reward, for estimators of xp's that read one reward of an episode."""
+    algorithm = spec.algorithm
+    if not algorithm.use_kl_in_reward or algorithm.critic is not None or not has_xp_estimator(spec):
+        return None
+    return f"estimator={algorithm.estimator} reads one reward of an episode, not one of each token; set false"
 
 
 def _advantages(spec: RunSpec) -> str:
@@ -127,10 +143,18 @@ ALGORITHM = (
             "SkyRL scales by the group's deviation or not at all; set group_std or none",
         ),
     ),
-    Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
+    Row(
+        "algorithm.policy_loss",
+        lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)},
+        opens={
+            f"{PLACE}.policy_loss_type": "the loss is SkyRL's of that name, with SkyRL's own settings, on no other"
+            " trainer; clip_cov and kl_cov choose tokens within a micro-batch, so that training.micro_batch_size is a"
+            " part of them, and they take no importance correction; dppo's ratio is to the engine"
+        },
+    ),
+    *temperature_rows(f"{PLACE}.sapo.tau_"),
     Row("algorithm.ratio_level", carried_by="trainer.algorithm.policy_loss_type, with policy_loss"),
-    Row("algorithm.clip_low", lambda s: {f"{_clip(s)}_low": s.algorithm.clip_low}),
-    Row("algorithm.clip_high", lambda s: {f"{_clip(s)}_high": s.algorithm.clip_high}),
+    *(_clip_row(end) for end in ("low", "high")),
     Row(
         "algorithm.dual_clip",
         lambda s: {} if s.algorithm.dual_clip is None else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip},
@@ -141,11 +165,26 @@ ALGORITHM = (
         ),
         native=(f"{PLACE}.clip_ratio_c",),
     ),
-    Row("algorithm.loss_aggregation", _loss_aggregation),
+    Row(
+        "algorithm.loss_aggregation",
+        _loss_aggregation,
+        opens={
+            f"{PLACE}.loss_reduction": "the mean is SkyRL's of that name; token_mean_legacy is one of micro-batches'"
+            " means, so that training.micro_batch_size is a part of it; a KL penalty stays a token mean"
+        },
+    ),
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
         note=lambda s: "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else "",
+    ),
+    Row(
+        "algorithm.use_kl_in_reward",
+        lambda s: {
+            f"{PLACE}.use_kl_in_reward": s.algorithm.use_kl_in_reward and s.training.kl_coef > 0,
+            f"{PLACE}.kl_ctrl.type": "fixed",
+        },
+        refuse=_no_kl_in_reward,
     ),
     Row(
         "algorithm.importance_correction",
@@ -164,6 +203,12 @@ ALGORITHM = (
         note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
     ),
     Row("algorithm.mask_truncated", carried_by="loss masks from xp.backends.skyrl.worker.generator"),
+    # SkyRL's own filter reads one reward of a response, and xp gives it one of each token.
+    Row(
+        "algorithm.zero_variance_filter",
+        f"{PLACE}.zero_variance_filter",
+        carried_by="loss masks from xp.backends.skyrl.worker.trainer",
+    ),
     Row(
         "algorithm.dynamic_sampling",
         lambda s: {
@@ -172,6 +217,7 @@ ALGORITHM = (
             # The view of the tasks is one epoch, as long as the training; resampled batches need more epochs.
             "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
         },
+        opens={f"{PLACE}.dynamic_sampling.max_sample_batches": "a step that draws so many batches stops the run"},
         note=lambda s: (
             "A step that draws 30 batches without filling stops the run; void counts as 0 there."
             if s.algorithm.dynamic_sampling

@@ -7,7 +7,7 @@ from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_cri
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
 from xp.planning.episode import chat_of
-from xp.planning.rows import Row
+from xp.planning.rows import Pin, Row, pinned
 from xp.planning.stages import FETCHED
 from xp.spec import DType, LoraSpec, RunSpec
 
@@ -163,59 +163,83 @@ MODEL = (
 )
 
 
-KEYS: Keys = {
-    "environment.env_class": ENV_CLASS,
-    # xp writes the metrics (metrics.jsonl): its tracker replaces SkyRL's.
-    "trainer.logger": "console",
-    "trainer.enable_ray_gpu_monitor": False,
-    "generator.inference_engine.enable_ray_prometheus_stats": False,
-    "trainer.num_logger_eval_samples": -1,
-    "trainer.num_logger_train_samples": -1,
-    # xp records the trajectories; SkyRL must not print or dump them again.
-    "trainer.print_example_interval": -1,
-    "trainer.dump_data_batch": False,
-    "trainer.dump_eval_results": False,
-    # The view repeats each held-out task for each of its samples.
-    "generator.eval_n_samples_per_prompt": 1,
-    "trainer.resume_mode": "latest",
-    "data.dataloader.num_workers": 0,
-    "trainer.algorithm.use_kl_in_reward": False,
-    "trainer.algorithm.advantage_batch_normalize": False,
-    "trainer.algorithm.zero_variance_filter": False,
-    "trainer.update_ref_every_epoch": False,
-    # Old log-probabilities come from the same micro-batches as the update's, so that the first ratio is exactly 1.
-    "trainer.recompute_old_logprobs_per_minibatch": True,
-    "trainer.placement.colocate_policy_ref": True,
-    # The Episode determines truncation, not a missing end of turn; xp's generator masks such episodes itself.
-    "generator.apply_overlong_filtering": False,
-    "generator.zero_reward_on_non_stop": False,
-    # A turn ends at the end-of-turn token; each turn is a separate message.
-    "generator.batched": False,
-    "generator.use_conversation_multi_turn": True,
+METRICS = "xp writes the metrics and the trajectories"
+PER_ENGINE = "the planner counts backend.engine.tensor_parallel accelerators for an engine"
+TRUNCATION = "the Episode determines truncation; set algorithm.mask_truncated or env.reward.nonterminal"
+TURNS = "a turn is one message, which ends at the model's own end of turn"
+PINS = {
+    "environment.env_class": Pin(ENV_CLASS, "the environments are xp's"),
+    "trainer.logger": Pin("console", f"{METRICS}; set tracking"),
+    **dict.fromkeys(
+        (
+            *("trainer.enable_ray_gpu_monitor", "generator.inference_engine.enable_ray_prometheus_stats"),
+            *("trainer.dump_data_batch", "trainer.dump_eval_results"),
+        ),
+        Pin(False, METRICS, "SkyRL's own metrics and dumps are not part of the run's record"),
+    ),
+    **dict.fromkeys(
+        (
+            *("trainer.num_logger_eval_samples", "trainer.num_logger_train_samples"),
+            "trainer.print_example_interval",
+        ),
+        Pin(-1, METRICS),
+    ),
+    "generator.eval_n_samples_per_prompt": Pin(1, "evaluation.samples_per_task repeats the held-out tasks"),
+    "trainer.resume_mode": Pin("latest", "resume=RUN continues a run"),
+    "data.dataloader.num_workers": Pin(0, "a view of tasks is read in the trainer's process"),
+    "trainer.algorithm.advantage_batch_normalize": Pin(
+        False,
+        "set algorithm.advantage_scale",
+        "advantages are normalised over the batch after algorithm.advantage_scale",
+    ),
+    "trainer.update_ref_every_epoch": Pin(False, "xp's view of the tasks is one epoch, so that it would never happen"),
+    "trainer.recompute_old_logprobs_per_minibatch": Pin(
+        True, "old log-probabilities come from the micro-batches of the update, so that the first ratio is 1"
+    ),
+    "trainer.placement.colocate_policy_ref": Pin(True, "the planner places both on the same accelerators"),
+    "generator.apply_overlong_filtering": Pin(False, TRUNCATION),
+    "generator.zero_reward_on_non_stop": Pin(False, TRUNCATION),
+    "generator.batched": Pin(False, "xp plays episodes one by one"),
+    "generator.use_conversation_multi_turn": Pin(True, TURNS),
     # The template's own end of turn is part of the environment's reply, as after a truncated turn.
-    "generator.append_eos_token_after_stop_str_in_multi_turn": False,
-    "generator.step_wise_trajectories": False,
+    "generator.append_eos_token_after_stop_str_in_multi_turn": Pin(False, TURNS),
+    "generator.step_wise_trajectories": Pin(False, "an episode is one sample, with one settled reward"),
     # A custom template keeps only the last step's reward.
-    "generator.chat_template.name_or_path": None,
+    "generator.chat_template.name_or_path": Pin(None, "xp renders the chat template; set model.chat_template"),
     **{
-        f"generator.{sampling}.{key}": value
+        f"generator.{sampling}.{key}": pin
         for sampling in ("sampling_params", "eval_sampling_params")
-        for key, value in {
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "logprobs": 1,
-            "additional_kwargs": None,
+        for key, pin in {
+            "min_p": Pin(
+                0.0,
+                "the trainer's log-probabilities are of all tokens",
+                "the engine's log-probabilities are those after"
+                " min_p, the trainer's those before it, and only SkyRL has it",
+            ),
+            "repetition_penalty": Pin(1.0, "SkyRL does not send it to the engine; use additional_kwargs"),
+            "logprobs": Pin(1, "xp compares the engine's log-probabilities with the trainer's"),
+            "additional_kwargs": Pin(
+                None,
+                "tokens are drawn in the same way on every trainer",
+                "the engine draws by parameters that xp's"
+                " other trainers do not have, and its log-probabilities may be those of another distribution",
+            ),
         }.items()
     },
     # SkyRL's only engine, also in the rehearsal, where xp's stand-in implements its interface.
-    "generator.inference_engine.backend": "vllm",
-    "generator.inference_engine.run_engines_locally": True,
-    # vLLM's default is without the temperature, but the trainer's log-probabilities are with it.
-    "generator.inference_engine.engine_init_kwargs.logprobs_mode": "processed_logprobs",
-    "generator.inference_engine.weight_sync_backend": "nccl",
-    "generator.inference_engine.pipeline_parallel_size": 1,
-    "generator.inference_engine.data_parallel_size": 1,
-    "generator.inference_engine.expert_parallel_size": 1,
+    "generator.inference_engine.backend": Pin("vllm", "it is SkyRL's only engine"),
+    "generator.inference_engine.run_engines_locally": Pin(True, "the engines run in the job"),
+    # vLLM's default is without the temperature.
+    "generator.inference_engine.engine_init_kwargs.logprobs_mode": Pin(
+        "processed_logprobs", "the trainer's log-probabilities are with the temperature"
+    ),
+    "generator.inference_engine.weight_sync_backend": Pin(
+        "nccl", "xp's engine key and time limits are for this transfer"
+    ),
+    **dict.fromkeys(
+        (f"generator.inference_engine.{kind}_parallel_size" for kind in ("pipeline", "data", "expert")),
+        Pin(1, PER_ENGINE, f"{PER_ENGINE}, so that the numbers of engines and of their memory may be wrong"),
+    ),
 }
 
 
@@ -225,4 +249,4 @@ def _no_dropout(spec: RunSpec) -> Keys:
     return megatron(spec, f"{key}.attention_dropout", 0.0) | megatron(spec, f"{key}.hidden_dropout", 0.0)
 
 
-FIXED = Row("", lambda s: KEYS | _no_dropout(s))
+FIXED = pinned(PINS, _no_dropout)

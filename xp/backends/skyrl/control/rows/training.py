@@ -6,6 +6,7 @@ from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_meg
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
+from xp.planning.backend import Support
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
     OLDER,
@@ -13,11 +14,13 @@ from xp.planning.rows import (
     cut_gap,
     length_rows,
     longest_episode,
+    longest_in_engine,
     no_best,
     no_patience,
     no_price,
     not_ahead,
     too_long,
+    too_long_evaluation,
     when,
 )
 from xp.spec import LrSchedule, RunSpec
@@ -205,10 +208,19 @@ RATES = (
     Row(
         "training.kl_coef",
         lambda s: {
-            f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0,
+            f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0 and not s.algorithm.use_kl_in_reward,
             f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
         },
         note=_kl_note,
+    ),
+    Row(
+        "training.reference_every",
+        support=Support.UNSUPPORTED,
+        note="SkyRL copies it once an epoch, and xp's view of the tasks is one epoch.",
+        refuse=when(
+            lambda s: s.training.reference_every is not None,
+            "SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
+        ),
     ),
     Row(
         "training.entropy_coef",
@@ -230,16 +242,16 @@ SAMPLING = (
     ),
     Row(
         "training.top_p",
-        lambda s: sampled("top_p", s.training.top_p),
+        "generator.sampling_params.top_p",
         note=lambda s: CUT if s.training.top_p < 1 else "",
     ),
     Row(
         "training.top_k",
-        lambda s: sampled("top_k", s.training.top_k or -1),
+        lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
         note=lambda s: "" if s.training.top_k is None else CUT,
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
-    Row("training.max_tokens_per_turn", lambda s: sampled("max_generate_length", s.training.max_tokens_per_turn)),
+    Row("training.max_tokens_per_turn", "generator.sampling_params.max_generate_length"),
     # xp excludes long prompts itself, by the model's tokens; SkyRL's own filter is disabled by a large limit.
     Row(
         "training.max_prompt_tokens",
@@ -250,8 +262,8 @@ SAMPLING = (
     Row(
         "training.max_response_tokens",
         lambda s: {
-            "generator.max_input_length": longest_episode(s),
-            f"{ENGINE}.engine_init_kwargs.max_model_len": longest_episode(s),
+            "generator.max_input_length": longest_in_engine(s),
+            f"{ENGINE}.engine_init_kwargs.max_model_len": longest_in_engine(s),
         },
         carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
         refuse=too_long,
@@ -298,10 +310,25 @@ PROGRESS = (
 TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
 
 
+EVALUATED = "generator.eval_sampling_params"
+
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
-    Row("evaluation.temperature", "generator.eval_sampling_params.temperature"),
+    Row("evaluation.temperature", f"{EVALUATED}.temperature"),
+    Row("evaluation.top_p", f"{EVALUATED}.top_p"),
+    Row("evaluation.top_k", lambda s: {f"{EVALUATED}.top_k": s.evaluation.top_k or -1}),
+    Row(
+        "evaluation.max_tokens_per_turn",
+        lambda s: {
+            f"{EVALUATED}.max_generate_length": s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn
+        },
+    ),
+    Row(
+        "evaluation.max_response_tokens",
+        carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
+        refuse=too_long_evaluation,
+    ),
     Row(
         "evaluation.before_training",
         lambda s: {"trainer.eval_before_train": s.evaluation.before_training and s.env.is_held_out},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.worker.config import HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.planning.backend import Support
 from xp.planning.rows import Row, is_corrected, is_to_engine, when
 from xp.spec import (
     AdvantageScale,
@@ -99,6 +100,15 @@ ALGORITHM = (
     ),
     *CRITIC,
     _of_loss("policy_loss", PolicyLoss.CLIP),
+    Row(
+        "algorithm.sapo",
+        support=Support.UNSUPPORTED,
+        note="Slime has no SAPO loss.",
+        refuse=when(
+            lambda s: s.algorithm.sapo is not None,
+            "Slime has no such policy loss; use algorithm=gspo or cispo, or backend=trl or skyrl",
+        ),
+    ),
     _of_loss("ratio_level", RatioLevel.TOKEN),
     Row("algorithm.clip_low", "--eps-clip"),
     Row("algorithm.clip_high", "--eps-clip-high"),
@@ -113,7 +123,21 @@ ALGORITHM = (
         ),
     ),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
-    Row("algorithm.kl_estimator", "--kl-loss-type"),
+    Row(
+        "algorithm.kl_estimator",
+        "--kl-loss-type",
+        opens={"--kl-loss-type": "low_var_kl is k3 cut at 10; algorithm.kl_estimator no longer says the form"},
+    ),
+    Row(
+        "algorithm.use_kl_in_reward",
+        support=Support.UNSUPPORTED,
+        note="Slime's penalty in the reward is a part of its own estimators, which xp's replace.",
+        refuse=when(
+            lambda s: s.algorithm.use_kl_in_reward,
+            "xp computes the advantages where Slime has no log-probabilities; set false, which puts the penalty into"
+            " the loss, or use backend=skyrl",
+        ),
+    ),
     Row(
         "algorithm.importance_correction",
         # Slime's own functions have token weights only, and report no effective sample size.
@@ -126,6 +150,7 @@ ALGORITHM = (
         "algorithm.mask_truncated",
         carried_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",
     ),
+    Row("algorithm.zero_variance_filter", carried_by=f"Sample.remove_sample, by {ADVANTAGES}"),
     Row(
         "algorithm.dynamic_sampling",
         lambda s: {

@@ -15,7 +15,7 @@ from xp.backends.slime.worker.config import (
     TOOL_KEY,
 )
 from xp.planning.backend import Support
-from xp.planning.rows import Native, Row, when
+from xp.planning.rows import Native, Pin, Row, pinned, when
 from xp.planning.stages import FETCHED, start_place
 from xp.spec import DType, RunSpec
 
@@ -74,30 +74,37 @@ MODEL = (
 )
 
 
-FIXED = Row(
-    "",
+HOOK = "it is a function of xp's"
+DROPOUT = Pin(
+    0.0,
+    "the ratio is between two passes of the same network",
+    "dropout differs between the log-probabilities before an update and those of the update",
+)
+FIXED = pinned(
     {
-        "--train-backend": "megatron",
-        "--loss-type": "policy_loss",
-        "--optimizer": "adam",
+        "--train-backend": Pin("megatron", "it is Slime's only trainer"),
+        "--loss-type": Pin("policy_loss", "xp fine-tunes with TRL (sft.data)"),
+        "--optimizer": Pin("adam", "the spec has the settings of Adam", "training.adam_* have no effect"),
         # Megatron's own defaults are 0.1.
-        "--attention-dropout": 0.0,
-        "--hidden-dropout": 0.0,
-        "--attention-softmax-in-fp32": True,
-        "--accumulate-allreduce-grads-in-fp32": True,
-        # A resumed run may have more steps than its checkpoint knew of: the spec's schedule holds.
-        "--override-opt-param-scheduler": True,
-        "--update-weights-interval": 1,
-        "--input-key": INPUT_KEY,
-        "--metadata-key": METADATA_KEY,
-        "--tool-key": TOOL_KEY,
-        "--custom-generate-function-path": GENERATE,
-        "--custom-reward-post-process-path": ADVANTAGES,
+        "--attention-dropout": DROPOUT,
+        "--hidden-dropout": DROPOUT,
+        "--attention-softmax-in-fp32": Pin(True, "softmax is computed in float32"),
+        "--accumulate-allreduce-grads-in-fp32": Pin(True, "gradients are summed in float32"),
+        # A resumed run may have more steps than its checkpoint knew of.
+        "--override-opt-param-scheduler": Pin(True, "the schedule is that of the spec, also after a resume"),
+        "--update-weights-interval": Pin(
+            1, "set training.max_staleness", "episodes are older than training.max_staleness says, without a correction"
+        ),
+        "--input-key": Pin(INPUT_KEY, "the view of tasks is xp's"),
+        "--metadata-key": Pin(METADATA_KEY, "the view of tasks is xp's"),
+        "--tool-key": Pin(TOOL_KEY, "the view of tasks is xp's"),
+        "--custom-generate-function-path": Pin(GENERATE, HOOK),
+        "--custom-reward-post-process-path": Pin(ADVANTAGES, f"{HOOK}; set algorithm.advantage_fn"),
         # Metrics are xp's: the rollout's by the first function, the update's by the second.
-        "--custom-rollout-log-function-path": LOG_ROLLOUT,
-        "--custom-megatron-init-path": ENTER_TRAINING,
+        "--custom-rollout-log-function-path": Pin(LOG_ROLLOUT, HOOK),
+        "--custom-megatron-init-path": Pin(ENTER_TRAINING, HOOK),
         # An episode that is left out is none of an update's mean.
-        "--rollout-data-postprocess-path": COUNT_TRAINED,
-        "--custom-megatron-before-train-step-hook-path": SCALE_UPDATE,
-    },
+        "--rollout-data-postprocess-path": Pin(COUNT_TRAINED, HOOK),
+        "--custom-megatron-before-train-step-hook-path": Pin(SCALE_UPDATE, HOOK),
+    }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xp.backends.slime.control.constraints import geometry, is_colocated
@@ -24,8 +25,10 @@ from xp.planning.rows import (
     no_best,
     no_patience,
     no_price,
+    no_reference,
     not_ahead,
     too_long,
+    too_long_evaluation,
     when,
 )
 from xp.spec import LossAggregation, RunSpec, Sft, Training
@@ -202,6 +205,7 @@ RATES = (
             "--kl-coef": 0.0,
         },
     ),
+    Row("training.reference_every", "--ref-update-interval", refuse=no_reference),
     Row(
         "training.entropy_coef",
         "--entropy-coef",
@@ -285,17 +289,18 @@ def evaluation_flags(spec: RunSpec, every: int | None = None) -> dict[str, Any]:
         spec: the run.
         every: interval; None: that of a training, whose program makes it a divisor of the number of steps.
     """
-    training = spec.training
     flags = {
         "--eval-interval": every or spec.evaluation.every or num_steps(spec) or 1,
         "--eval-function-path": EVALUATE,
         "--n-samples-per-eval-prompt": 1,
-        "--eval-top-p": training.top_p,
-        "--eval-top-k": training.top_k or -1,
-        "--eval-max-response-len": training.max_tokens_per_turn,
         "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
     }
     return flags if spec.env.is_held_out else dict.fromkeys(flags)
+
+
+def _evaluated(name: str, flag: str, value: Callable[[RunSpec], Any]) -> Row:
+    """Row of the sampling of held-out episodes."""
+    return Row(f"evaluation.{name}", lambda s: {flag: value(s) if s.env.is_held_out else None})
 
 
 def _is_late(spec: RunSpec) -> bool:
@@ -317,10 +322,15 @@ def _without_export(spec: RunSpec) -> str | None:
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
-    Row(
-        "evaluation.temperature",
-        lambda s: {"--eval-temperature": s.evaluation.temperature if s.env.is_held_out else None},
+    _evaluated("temperature", "--eval-temperature", lambda s: s.evaluation.temperature),
+    _evaluated("top_p", "--eval-top-p", lambda s: s.evaluation.top_p),
+    _evaluated("top_k", "--eval-top-k", lambda s: s.evaluation.top_k or -1),
+    _evaluated(
+        "max_tokens_per_turn",
+        "--eval-max-response-len",
+        lambda s: s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn,
     ),
+    Row("evaluation.max_response_tokens", carried_by=ROLLOUT, refuse=too_long_evaluation),
     Row(
         "evaluation.before_training",
         lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},

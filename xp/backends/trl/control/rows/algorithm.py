@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xp.planning.backend import Support
-from xp.planning.rows import Row, is_corrected, is_to_engine, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, temperature_rows, when
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -27,16 +27,24 @@ LOSS_TYPE = {
 OTHER_ESTIMATORS = {
     Estimator.RLOO: "includes every episode in the mean of its group",
     Estimator.REINFORCE_PP: "centres on the mean of a group, not of the whole step",
+    Estimator.MAXRL: "divides by the deviation of a group, not by its mean",
     Estimator.GAE: "has no critic",
     Estimator.CUSTOM: "computes the advantages itself and takes none from a function",
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
+NO_CLIP = "nothing: the gates of sapo are soft"
+MEANS = "xp.backends.trl.worker.means"
 NO_CRITIC = "GRPOTrainer has no critic."
 
 
 def _is_cispo(spec: RunSpec) -> bool:
     """Returns whether the loss is CISPO's, which TRL always averages over tokens."""
     return spec.algorithm.policy_loss is PolicyLoss.CISPO
+
+
+def _is_sapo(spec: RunSpec) -> bool:
+    """Returns whether the loss is SAPO's, which TRL always averages over episodes."""
+    return spec.algorithm.policy_loss is PolicyLoss.SAPO
 
 
 def _other(spec: RunSpec) -> str | None:
@@ -50,12 +58,11 @@ def _other_estimator(spec: RunSpec) -> str | None:
 
 
 def _other_aggregation(spec: RunSpec) -> str | None:
-    aggregation = spec.algorithm.loss_aggregation
-    if not _is_cispo(spec) or aggregation is LossAggregation.TOKEN_MEAN:
+    aggregation, loss = spec.algorithm.loss_aggregation, spec.algorithm.policy_loss
+    own = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}.get(loss)
+    if own in (None, aggregation):
         return None
-    return (
-        f"TRL's cispo averages over tokens, not by {aggregation.value}; set token_mean, or use backend=skyrl or slime"
-    )
+    return f"TRL's {loss} averages by {own}, not by {aggregation}; set {own}, or use backend=skyrl"
 
 
 def has_native_correction(spec: RunSpec) -> bool:
@@ -107,32 +114,52 @@ ALGORITHM = (
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
-        carried_by="xp.backends.trl.worker.means",
+        carried_by=MEANS,
     ),
     Row(
         "algorithm.policy_loss",
-        lambda s: {"loss_type": "cispo"} if _is_cispo(s) else {},
-        receives=lambda s: "" if _is_cispo(s) else "loss_type, with algorithm.loss_aggregation",
+        lambda s: {"loss_type": s.algorithm.policy_loss.value} if _is_cispo(s) or _is_sapo(s) else {},
+        receives=lambda s: "" if _is_cispo(s) or _is_sapo(s) else "loss_type, with algorithm.loss_aggregation",
     ),
+    *temperature_rows("sapo_temperature_"),
     Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
     Row(
         "algorithm.clip_low",
         "epsilon",
+        receives=lambda s: NO_CLIP if _is_sapo(s) else "",
         refuse=when(
             lambda s: _is_cispo(s) and s.algorithm.clip_low != 1,
             "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
         ),
     ),
     # For cispo the largest weight itself, for others its distance from 1.
-    Row("algorithm.clip_high", lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if _is_cispo(s) else 0)}),
+    Row(
+        "algorithm.clip_high",
+        lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if _is_cispo(s) else 0)},
+        receives=lambda s: NO_CLIP if _is_sapo(s) else "",
+    ),
     # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
     Row("algorithm.dual_clip", "delta"),
     Row(
         "algorithm.loss_aggregation",
-        lambda s: {} if _is_cispo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
-        receives=lambda s: "loss_type=cispo; xp.backends.trl.worker.means" if _is_cispo(s) else "",
-        carried_by="xp.backends.trl.worker.means",
+        lambda s: {} if _is_cispo(s) or _is_sapo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
+        receives=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _is_cispo(s) or _is_sapo(s) else "",
+        carried_by=MEANS,
         refuse=_other_aggregation,
+        opens={
+            "loss_type": "the loss and its mean are TRL's of that name, on no other trainer; bnpo is a mean of"
+            " micro-batches' means, so that training.micro_batch_size is a part of it"
+        },
+    ),
+    Row(
+        "algorithm.use_kl_in_reward",
+        support=Support.UNSUPPORTED,
+        note="GRPOTrainer's penalty is a part of the loss.",
+        refuse=when(
+            lambda s: s.algorithm.use_kl_in_reward,
+            "TRL has the rewards before the log-probabilities; set false, which puts the penalty into the loss, or use"
+            " backend=skyrl",
+        ),
     ),
     # TRL has only k3, and by default weights it by the ratio.
     Row(
@@ -162,6 +189,7 @@ ALGORITHM = (
         carried_by="env_mask from xp.backends.trl.worker.rollout",
         native=("mask_truncated_completions",),
     ),
+    Row("algorithm.zero_variance_filter", carried_by="env_mask from xp.backends.trl.worker.rollout"),
     Row(
         "algorithm.dynamic_sampling",
         support=Support.UNSUPPORTED,

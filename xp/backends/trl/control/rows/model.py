@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.rows import Row, when
+from xp.planning.rows import Pin, Row, pinned, when
 from xp.planning.stages import FETCHED
 from xp.spec import DType
 
@@ -61,28 +61,32 @@ MODEL = (
 )
 
 
-FIXED = Row(
-    "",
+LOGS = "xp writes the metrics, one line per rollout step, and the progress bar"
+FIXED = pinned(
     {
-        # xp writes the metrics (metrics.jsonl), one line per rollout step, and the progress bar.
-        "report_to": "none",
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "logging_nan_inf_filter": False,
-        "disable_tqdm": True,
-        # Evaluation is a separate stage.
-        "eval_strategy": "no",
-        # The Episode determines truncation, not a missing EOS; the rollout masks such episodes itself.
-        "mask_truncated_completions": False,
-        # xp determines the order of tasks (xp.tasks.schedule), the same on every backend.
-        "shuffle_dataset": False,
-        "remove_unused_columns": False,
-        "dataloader_num_workers": 0,
+        "report_to": Pin("none", f"{LOGS}; set tracking"),
+        "logging_strategy": Pin("steps", LOGS),
+        "logging_steps": Pin(1, LOGS),
+        "logging_nan_inf_filter": Pin(False, LOGS),
+        "disable_tqdm": Pin(True, LOGS),
+        "eval_strategy": Pin("no", "xp plays the evaluations; set evaluation.every"),
+        "mask_truncated_completions": Pin(False, "the Episode determines truncation; set algorithm.mask_truncated"),
+        "shuffle_dataset": Pin(False, "the order of tasks is xp's; set training.shuffle"),
+        "remove_unused_columns": Pin(False, "a prompt names its task"),
+        "dataloader_num_workers": Pin(0, "prompts are read in the trainer's process", "more processes of each rank"),
         # The base model's dropout; xp.backends.trl.worker.lora sets the adapters' own afterwards.
-        "disable_dropout": True,
-        # No loss on the balance of a mixture's experts, as on SkyRL and Slime; TRL's default is the model's own factor.
-        "router_aux_loss_coef": 0.0,
+        "disable_dropout": Pin(
+            True,
+            "the ratio is between two passes of the same network",
+            "dropout differs between the log-probabilities before an update and those of the update",
+        ),
+        # TRL's default is the model's own factor.
+        "router_aux_loss_coef": Pin(
+            0.0,
+            "the loss is the same on every trainer",
+            "a loss on the balance of experts is added, which SkyRL and Slime do not have",
+        ),
         # Every trained parameter is used in every forward pass.
-        "ddp_find_unused_parameters": False,
-    },
+        "ddp_find_unused_parameters": Pin(False, "every parameter is used", "slower updates, with the same result"),
+    }
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xp.backends.trl.control.constraints import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
@@ -10,12 +12,14 @@ from xp.planning.rows import (
     Row,
     cut_gap,
     length_rows,
-    longest_episode,
+    longest_in_engine,
     no_best,
     no_patience,
     no_price,
+    no_reference,
     not_ahead,
     too_long,
+    too_long_evaluation,
     when,
 )
 from xp.spec import EngineName, Reference, RunSpec
@@ -47,6 +51,19 @@ def _wrong_reference(spec: RunSpec) -> str | None:
     )
 
 
+def _synced(spec: RunSpec) -> dict[str, Any]:
+    """The policy itself is the new reference: TRL's default is a mixture of both."""
+    every = spec.training.reference_every
+    steps = {} if every is None else {"ref_model_sync_steps": every * geometry(spec).updates_per_rollout}
+    return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
+
+
+def _no_synced(spec: RunSpec) -> str | None:
+    if spec.training.reference_every is None or spec.model.lora is None:
+        return no_reference(spec)
+    return "TRL's reference of adapters is the model without them; set null, or model.lora=null"
+
+
 def _not_ahead(spec: RunSpec) -> str | None:
     """Returns why sampling during updates is impossible."""
     is_selected = any(member.train.refresh_every is not None for member in spec.env.members.values())
@@ -60,11 +77,12 @@ def _not_ahead(spec: RunSpec) -> str | None:
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be scored: each process scores whole groups of its own episodes."""
     size, own = spec.training.group_size, geometry(spec).episodes_per_process
-    if own % size == 0 or not spec.env.scores_groups:
+    if own % size == 0 or not (spec.env.scores_groups or spec.algorithm.zero_variance_filter):
         return None
+    why = "a group's reward" if spec.env.scores_groups else "algorithm.zero_variance_filter"
     return (
-        f"a process has {own} episodes of a step, which are not whole groups of {size}, and a group's reward needs them"
-        " all; make training.prompts_per_step divisible by the number of processes"
+        f"a process has {own} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
+        " training.prompts_per_step divisible by the number of processes"
     )
 
 
@@ -103,6 +121,7 @@ TRAINING = (
     Row("training.adam_eps", "adam_epsilon"),
     Row("training.max_grad_norm", "max_grad_norm"),
     Row("training.kl_coef", "beta"),
+    Row("training.reference_every", _synced, refuse=_no_synced),
     Row("training.entropy_coef", "entropy_coef", carried_by="xp.backends.trl.worker.means"),
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
@@ -115,7 +134,7 @@ TRAINING = (
     Row("training.stop", carried_by=f"where a turn ends, by {ENGINE}"),
     Row(
         "training.max_prompt_tokens",
-        lambda s: {"vllm_max_model_length": longest_episode(s)} if s.backend.engine.name is EngineName.VLLM else {},
+        lambda s: {"vllm_max_model_length": longest_in_engine(s)} if s.backend.engine.name is EngineName.VLLM else {},
         carried_by="xp.tasks.load leaves longer prompts out",
     ),
     Row("training.max_tokens_per_turn", carried_by=f"max_tokens of each turn, by {ENGINE}"),
@@ -165,7 +184,8 @@ PLAYS = "xp.backends.trl.worker.held_out"
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated"),
-    Row("evaluation.temperature", carried_by=PLAYS),
+    *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
+    Row("evaluation.max_response_tokens", carried_by=PLAYS, refuse=too_long_evaluation),
     Row("evaluation.before_training", carried_by=PLAYS),
     Row("evaluation.batch_size", carried_by=PLAYS),
     Row("evaluation.every", carried_by=PLAYS, native=("eval_strategy",)),

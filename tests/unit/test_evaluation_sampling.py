@@ -1,0 +1,86 @@
+"""Held-out episodes have a sampling and limits of their own, the same on every trainer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from xp.backends.skyrl.control.render import native
+from xp.cli.parity import REFERENCE
+from xp.composition import compose
+from xp.errors import XpError
+from xp.evaluation.entries import entries
+from xp.evaluation.words import read
+from xp.planning.backend import RunPaths, backend_of
+from xp.spec import BackendName, RunSpec
+
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+OWN = (
+    *("evaluation.temperature=0.6", "evaluation.top_p=0.7", "evaluation.top_k=20"),
+    *("evaluation.max_tokens_per_turn=3000", "evaluation.max_response_tokens=12000"),
+)
+
+
+def configs(spec: RunSpec) -> dict[str, dict[str, Any]]:
+    """Stage -> its program's configuration."""
+    stages = backend_of(spec).stages(spec, PLACES)
+    return {
+        stage.name: json.loads(stage.job.files[f"{PLACES.stage(stage.name)}/config.json"])
+        for stage in stages
+        if stage.name in ("train", "evaluate")
+    }
+
+
+def limits(where: dict[str, Any]) -> tuple[int, int]:
+    return where["max_tokens_per_turn"], where["max_response_tokens"]
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend: BackendName) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}", *OWN])
+    assert backend_of(spec).refusals(spec) == []
+    both, training = configs(spec), (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
+    train, evaluate = both["train"]["common"], both["evaluate"]["common"]
+    if backend is BackendName.TRL:
+        own = evaluate["sampling"]
+        assert (own["temperature"], own["top_p"], own["top_k"]) == (0.6, 0.7, 20)
+        assert limits(own) == (3000, 12000)
+        assert limits(train["sampling"]) == training
+    else:
+        assert limits(train["evaluation_limits"]) == limits(evaluate["evaluation_limits"]) == (3000, 12000)
+        assert limits(train["sampling" if backend is BackendName.SKYRL else "limits"]) == training
+
+
+def test_null_is_the_trainings_limit_and_the_cut_is_not_the_trainings() -> None:
+    spec = compose(
+        [*REFERENCE, "backend=trl", "training.top_p=0.5", "training.top_k=9", "training.max_logprob_gap=null"]
+    )
+    own = configs(spec)["evaluate"]["common"]["sampling"]
+    assert limits(own) == (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
+    assert (own["top_p"], own["top_k"]) == (1.0, None)
+
+
+def test_the_engine_has_room_for_the_longer_of_both() -> None:
+    spec = compose([*REFERENCE, "backend=skyrl", *OWN])
+    longest = spec.training.max_prompt_tokens + 12000
+    keys = native(spec)
+    assert keys["generator.inference_engine.engine_init_kwargs.max_model_len"] == longest
+    assert keys["generator.max_input_length"] == longest
+    assert keys["generator.eval_sampling_params.max_generate_length"] == 3000
+    assert keys["generator.sampling_params.top_p"] == 1.0
+    assert keys["generator.eval_sampling_params.top_p"] == 0.7
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_an_evaluation_longer_than_the_context_is_refused(backend: BackendName) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}", "evaluation.max_response_tokens=40000"])
+    (refusal,) = [one for one in backend_of(spec).refusals(spec) if one.field == "evaluation.max_response_tokens"]
+    assert "lower one of them" in refusal.reason
+
+
+@pytest.mark.parametrize("word", OWN[2:])
+def test_an_endpoint_refuses_what_its_api_has_not(word: str) -> None:
+    with pytest.raises(XpError, match=word.partition("=")[0]):
+        entries(read(["model=endpoint", "model.name=m", "model.url=http://127.0.0.1:1/v1", "env=gsm8k_mini", word], []))

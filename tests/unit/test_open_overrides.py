@@ -1,0 +1,85 @@
+"""Native keys of xp's own: a pinned one names its reason, an open one its loss, and every pin has a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from xp.backends.skyrl.control import rows as skyrl
+from xp.backends.skyrl.control.render import native
+from xp.backends.slime.control import rows as slime
+from xp.backends.trl.control import rows as trl
+from xp.backends.trl.control.render import grpo_config
+from xp.cli.display import notice_lines
+from xp.cli.parity import REFERENCE
+from xp.composition import compose
+from xp.planning.backend import RunPaths, Support, backend_of
+from xp.planning.plan import build_plan
+from xp.spec import RunSpec
+
+ROWS = {"trl": trl.ROWS, "skyrl": skyrl.ROWS, "slime": slime.ROWS}
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+OPEN = {
+    "trl": [("loss_type", "bnpo", "algorithm.loss_aggregation"), ("router_aux_loss_coef", 0.01, "")],
+    "skyrl": [
+        ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
+        ("trainer.algorithm.loss_reduction", "token_mean_legacy", "algorithm.loss_aggregation"),
+        ("generator.inference_engine.expert_parallel_size", 4, ""),
+        ("generator.sampling_params.min_p", 0.05, ""),
+    ],
+    "slime": [("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"), ("update-weights-interval", 2, "")],
+}
+PINNED = {
+    "trl": [("shuffle_dataset", True), ("learning_rate", 1.0), ("min_p", 0.1)],
+    "skyrl": [("generator.batched", True), ("trainer.logger", "wandb")],
+    "slime": [("loss-type", "sft_loss"), ("lr", 1.0)],
+}
+
+
+def spec_of(backend: str, key: str, value: object) -> RunSpec:
+    return compose([*REFERENCE, f"backend={backend}", f"backend.overrides={{{key}: {value}}}".replace("'", "")])
+
+
+@pytest.mark.parametrize(("backend", "key", "value", "field"), [(b, *one) for b, all_ in OPEN.items() for one in all_])
+def test_an_open_key_replaces_xps_with_a_warning(backend: str, key: str, value: object, field: str) -> None:
+    spec = spec_of(backend, key, value)
+    assert backend_of(spec).refusals(spec) == []
+    (line,) = [line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line]
+    assert "replaces xp's own: " in line
+    if backend != "slime":
+        assert (native(spec) if backend == "skyrl" else grpo_config(spec, PLACES))[key] == value
+    if field:
+        meaning = backend_of(spec).meanings(spec)[field]
+        assert (meaning.support, "Overridden: " in meaning.note) == (Support.EMULATED, True)
+        assert str(value) in meaning.receives
+
+
+@pytest.mark.parametrize(("backend", "key", "value"), [(b, *one) for b, all_ in PINNED.items() for one in all_])
+def test_a_pinned_key_is_refused_with_its_reason(backend: str, key: str, value: object) -> None:
+    spec = spec_of(backend, key, value)
+    (refusal,) = backend_of(spec).refusals(spec)
+    assert refusal.field == f"backend.overrides.{key}"
+    assert any(
+        part in refusal.reason for part in ("for every run: ", "set training.", "set tracking", "no effect: ", "write ")
+    )
+
+
+@pytest.mark.parametrize("backend", ROWS)
+def test_every_key_that_is_the_same_for_every_run_has_its_reason(backend: str) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}"])
+    (fixed,) = [row for row in ROWS[backend] if not row.field]
+    assert set(fixed.keys(spec)) == set(fixed.reasons)
+    assert all(fixed.reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("backend", "words", "reason"),
+    [
+        ("skyrl", ("training.reference_every=5",), "only between epochs"),
+        ("slime", ("training.reference_every=5", "training.kl_coef=0"), "no reference to copy into"),
+        ("trl", ("training.reference_every=5", "training.kl_coef=0"), "no reference to copy into"),
+    ],
+)
+def test_a_reference_that_cannot_follow_is_refused(backend: str, words: tuple[str, ...], reason: str) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}", *words])
+    (refusal,) = [one for one in backend_of(spec).refusals(spec) if one.field == "training.reference_every"]
+    assert reason in refusal.reason

@@ -1,0 +1,101 @@
+"""The penalty for length, and token counts for reward functions: settled once, for the training's episodes alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.fake_session import RULES, TASK, FakeSession, call
+from xp.cli.parity import REFERENCE
+from xp.composition import compose
+from xp.envs.base import Message, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.metrics import Played, episode_metrics
+from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
+from xp.episode.rewards import Overlong
+from xp.episode.shaping import Shape, load_shape
+from xp.episode.trajectory import trajectory
+from xp.planning.backend import RunPaths, backend_of
+from xp.replay.rescore import _recorded
+from xp.spec import BackendName
+
+DAPO = Overlong(max_response_tokens=20_480, buffer_tokens=4_096, factor=1.0)
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+OPENING = (Message(role="user", content="play"),)
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"),
+    [(1, 0.0), (16_384, 0.0), (16_385, -1 / 4_096), (18_432, -0.5), (20_480, -1.0), (30_000, -1.0)],
+)
+def test_it_is_the_papers_formula(length: int, penalty: float) -> None:
+    assert DAPO.penalty(length) == penalty
+    assert replace(DAPO, factor=0.5).penalty(length) == penalty / 2
+
+
+def by_tokens(tokens: Tokens | None) -> float:
+    return 0.0 if tokens is None else float(tokens.generated)
+
+
+def played(overlong: Overlong | None, tokens: Tokens | None, *shapes: Shape) -> Episode:
+    won = ToolResult("won", 1.0, finished=True)
+    episode = Episode(TASK, lambda: FakeSession(lambda _name, _done: won), RULES, shapes, OPENING)
+    episode.count_by(lambda: tokens, overlong)
+    episode.step(call("win"))
+    return episode
+
+
+def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
+    tokens = Tokens(100, 10_432, 8_000)
+    train, held_out = played(DAPO, tokens).settle(), played(None, tokens).settle()
+    assert (train.reward, train.unpenalized, train.task_reward) == (0.5, 1.0, 1.0)
+    assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
+    line = json.loads(trajectory(played(DAPO, tokens), run="", phase="train", step=0, sample=0, tools="[]").to_line())
+    assert (line["outcome"]["reward"], line["outcome"]["unpenalized"]) == (0.5, 1.0)
+    assert _recorded(line["outcome"]).reward == 1.0, "a rule scores the task"
+
+
+def test_the_groups_reward_comes_before_the_penalty() -> None:
+    episode = played(DAPO, Tokens(100, 20_480, 0))
+    assert episode.in_group().outcome.reward == 1.0
+    episode.settle_in_group(replace(episode.in_group().outcome, reward=3.0))
+    assert (episode.settle().reward, episode.settle().unpenalized) == (2.0, 3.0)
+
+
+def test_a_void_episode_has_no_penalty() -> None:
+    episode = Episode(TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, (), OPENING)
+    episode.count_by(lambda: Tokens(1, 20_480, 0), DAPO)
+    episode.give_up("down")
+    assert episode.settle().reward is None
+    assert episode.settle().unpenalized is None
+
+
+def test_a_reward_function_gets_the_counts() -> None:
+    shape = load_shape("tests.unit.test_overlong:by_tokens")
+    assert played(None, Tokens(100, 7, 3), shape).settle().reward == 7.0
+    assert played(None, None, shape).settle().reward == 0.0
+
+
+def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
+    outcomes = [EpisodeResult(EpisodeStatus.FINISHED, 0.25, (1.0,), 1, 1, 0, unpenalized=1.0)]
+    outcomes += [EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0,), 1, 1, 0, unpenalized=0.0)]
+    metrics = episode_metrics([Played("e", "t", one, 3) for one in outcomes], 2, 1.0)
+    assert metrics["reward/avg_pass_at_2"] == 1.0
+    assert metrics["reward/avg_raw_reward"] == 0.125
+    assert metrics["reward/overlong_penalty"] == -0.375
+    assert metrics["reward/groups_without_variance"] == 0.0
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_the_training_has_the_rule_and_the_evaluation_not(backend: BackendName) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}", "algorithm.overlong={buffer_tokens: 512, factor: 0.5}"])
+    files = {path: text for one in backend_of(spec).stages(spec, PLACES) for path, text in one.job.files.items()}
+    rule = json.loads(files[f"{PLACES.stage('train')}/config.json"])["overlong"]
+    expected = {"max_response_tokens": spec.training.max_response_tokens, "buffer_tokens": 512, "factor": 0.5}
+    assert rule == expected
+    assert "overlong" not in json.loads(files[f"{PLACES.stage('evaluate')}/config.json"])
+    longer = compose([*REFERENCE, f"backend={backend}", "algorithm.overlong={buffer_tokens: 512000, factor: 0.5}"])
+    (refusal,) = backend_of(longer).refusals(longer)
+    assert refusal.field == "algorithm.overlong"
