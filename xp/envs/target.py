@@ -36,6 +36,8 @@ class Target:
     """Headers of every request."""
     secrets: Mapping[str, str] = field(repr=False)
     """Secrets that are sent when a session is created."""
+    overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the catalog sets in the environment's container, for a session that is created."""
 
     @property
     def is_loopback(self) -> bool:
@@ -72,7 +74,8 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
         raise XpError(f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}", ExitCode.SECRET)
     if is_url:
         return Target(url, None, headers, _secrets_header(secrets))
-    return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url))
+    overrides = override_values(config, environ)
+    return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url), overrides)
 
 
 def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
@@ -169,6 +172,15 @@ def _catalog_urls(environ: Mapping[str, str]) -> tuple[str, str]:
     api = environ.get("OPENREWARD_API_URL") or api
     session = environ.get("OPENREWARD_SESSION_URL") or session
     return api.rstrip("/"), session.rstrip("/")
+
+
+def override_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `env.overrides`; raises XpError(SECRET) for a secret without a value."""
+    for name, variable in config.secret_overrides.items():
+        if not environ.get(variable):
+            what = f"environment {config.name}: overrides.{name} needs {variable}, which is not set"
+            raise XpError(what, ExitCode.SECRET)
+    return {**config.overrides, **{name: environ[one] for name, one in config.secret_overrides.items()}}
 
 
 def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:
