@@ -318,6 +318,12 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     profile = _action(actions, "profile", "pass rate of each training task over several tries of a model")
     add_spec(profile)
     profile.add_argument("--tries", type=count, default=8, metavar="N", help="episodes of each task (8)")
+    profile.add_argument(
+        "--logged",
+        action="store_true",
+        help="play nothing: mean rewards of rollouts that OpenReward has logged",
+    )
+    profile.add_argument("--logged-model", metavar="NAME", help="the same, for the rollouts of this model")
     profile.add_argument("--json", action="store_true", help="the rates as JSON")
     verify = _action(actions, "verify", "check every hash; exit code 6 if one is wrong")
     verify.add_argument(

@@ -100,13 +100,16 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     return Target(url, None, headers, {})
 
 
-def api_target(environ: Mapping[str, str], allowed_origins: Iterable[str] = ()) -> Target:
-    """The target of the OpenReward API, for uploads.
+def api_target(
+    environ: Mapping[str, str], allowed_origins: Iterable[str] = (), what: str = "upload_rollouts"
+) -> Target:
+    """The target of the OpenReward API.
 
     Args:
         environ: variables with the API key and the API's URL.
         allowed_origins: `allowed_origins` of the run's environments. A loopback port may belong to any user of the
             machine, so its origin must be listed.
+        what: name of the use in messages.
 
     Raises:
         XpError: there is no API key, or the API's URL is neither https nor a listed loopback port.
@@ -114,14 +117,14 @@ def api_target(environ: Mapping[str, str], allowed_origins: Iterable[str] = ()) 
     url, _ = _catalog_urls(environ)
     key = environ.get(API_KEY)
     if not key:
-        raise XpError(f"uploading rollouts needs {API_KEY}", ExitCode.SECRET)
+        raise XpError(f"{what} needs {API_KEY}", ExitCode.SECRET)
     if not url.startswith("https://"):
         place = origin(url)
         if not is_loopback(url):
-            raise XpError(f"upload_rollouts: rollouts and {API_KEY} would go to {place} in the clear; use https")
+            raise XpError(f"{what}: {API_KEY} would go to {place} in the clear; use https")
         if place not in {origin(allowed) for allowed in allowed_origins}:
             raise XpError(
-                f"upload_rollouts: rollouts and {API_KEY} would go to {place}, which is not allowed: a port of this"
+                f"{what}: {API_KEY} would go to {place}, which is not allowed: a port of this"
                 " machine may belong to any of its users.\n"
                 "Add it to allowed_origins of the environment if you trust that server."
             )
