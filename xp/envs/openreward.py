@@ -147,6 +147,9 @@ class OpenRewardSession(ServerSession["OpenRewardCore"]):
 
 PING_EVERY_S: Final = 10.0
 CLOSE_S: Final = 10.0
+MOST_MISSES: Final = 3
+"""Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
+restored knows its sessions again after a while. The SDK's client waits for five."""
 END_AGAIN_S: Final = 60.0
 """Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 Terminal = tuple[str, str | None]
@@ -163,6 +166,8 @@ class Live:
     """Time of the session's last request, on the loop's clock."""
     prompt: list[Message] = field(default_factory=list)
     tools: tuple[tuple[ToolSpec, ...], Terminal | None] | None = None
+    num_misses: int = 0
+    """Pings in a row that the server answered with 404."""
     lost: str | None = None
     in_flight: asyncio.Task[Any] | None = None
 
@@ -355,7 +360,12 @@ class OpenRewardCore(ServerCore):
         deadline = asyncio.get_running_loop().time() + PING_EVERY_S
         try:
             await self.transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE)
+            live.num_misses = 0
         except SessionLost as fault:
+            live.num_misses += 1
+            if live.num_misses < MOST_MISSES:
+                live.touched -= 0.75 * PING_EVERY_S  # the next one is soon: a loss is noticed within 15 s
+                return
             live.lost = live.lost or str(fault)
             if live.in_flight is not None:
                 live.in_flight.cancel()
