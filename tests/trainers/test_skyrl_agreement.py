@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,3 +61,11 @@ def test_a_groups_rewards_reach_skyrls_samples(function: str) -> None:
     else:
         grouped.check_void_group(outcomes)
         assert rewards == [0.0] * len(outcomes)
+
+
+def test_other_groups_are_played_while_one_is_scored() -> None:
+    grouped.ALL_OPEN.clear()
+    rows = [ROW, replace(ROW, task_id="e/train/1", index=1)]
+    with grouped.mixture("overtaken") as mix:
+        batch = play(ScriptedClient(grouped.WINS), mix, rows, ROOMY[()], group_size=len(grouped.OWN))
+    assert sum(one.episode.settle().reward is None for one in batch.plays) == 2, "the two outages'"
