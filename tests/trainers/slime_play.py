@@ -52,7 +52,7 @@ def args(arguments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     return own
 
 
-def play_group(args: Any, group: list[Any]) -> list[Any]:
+def play_group(args: Any, group: list[Any], *, evaluation: bool = False) -> list[Any]:
     """Slime's own function for a group, on its own event loop and with its own sampling parameters."""
     from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
     from slime.utils.async_utils import run as run_on_slimes_loop
@@ -60,7 +60,7 @@ def play_group(args: Any, group: list[Any]) -> list[Any]:
     async def run() -> Any:
         # The state is made once for all tests, and reads the stop texts from the arguments of the first.
         sampling = {**GenerateState(args).sampling_params, "stop": args.rollout_stop}
-        return await generate_and_rm_group(args, group, sampling)
+        return await generate_and_rm_group(args, group, sampling, evaluation=evaluation)
 
     return list(run_on_slimes_loop(run()))
 
