@@ -382,7 +382,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)
 
 
-@pytest.mark.parametrize("function", ["ranked", "broken"])
+@pytest.mark.parametrize("function", ["ranked", "broken", "overtaken"])
 @pytest.mark.parametrize("places", [4, 1])
 def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
     from xp.engines.config import EngineSampling
@@ -398,8 +398,12 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
     def engine(opening: Any) -> TransformersEngine:
         return TransformersEngine(model, opening, chat.end_ids, sampling, "1")
 
+    grouped.ALL_OPEN.clear()
     with grouped.mixture(function) as mix:
         rollouts = list(play_each(engine, chat, numbered, mix, places=places, group_size=len(grouped.OWN)))
+    if function == "overtaken":
+        assert {rollout.outcome.reward for rollout in rollouts} == {None, 3.0}
+        return
     for group in (rollouts[:4], rollouts[4:]):
         outcomes = [rollout.outcome for rollout in group]
         assert outcomes == [rollout.record.trajectory("r", "train", 0).outcome for rollout in group]

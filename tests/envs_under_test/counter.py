@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openreward.chat_backends import ChatBackend, ChatCompletion
-from openreward.environments import Environment, GroupCandidate, TextBlock, ToolOutput, terminal, tool
+from openreward.environments import Environment, GroupCandidate, TextBlock, ToolOutput, Toolset, terminal, tool
 from openreward.environments.utils import run_user_callable
 from openreward.judging import PairwiseJudge, rank_group
 from pydantic import BaseModel
@@ -192,6 +192,49 @@ class Quiz(Environment):
     def grade(self, args: Guess) -> ToolOutput:
         """Compare."""
         return said("graded", float(args.value == self.task_spec["answer"]), True)
+
+
+class Box:
+    """A sandbox that answers each command with itself."""
+
+    async def run(self, command: str) -> tuple[str, int]:
+        return f"ran {command}", 0
+
+
+class Words(Toolset):
+    """A toolset of the class, with the terminal tool; takes no argument and grades what the session has done."""
+
+    @tool
+    def spell(self, args: Guess) -> ToolOutput:
+        """Note a word."""
+        self.env.spelled = args.value
+        return said(" ".join(args.value), 0.25)
+
+    @terminal
+    @tool
+    def hand_in(self) -> ToolOutput:
+        """Grade the word."""
+        return said("graded", float(self.env.spelled == "cat"), True)
+
+
+class Boxed(Counter):
+    """Has a sandbox for the server's toolsets, a `bash` of its own, and a toolset with the terminal tool."""
+
+    toolsets = (Words,)
+
+    def __init__(self, task_spec: Any = {}, secrets: dict[str, str] = {}) -> None:  # noqa: B006
+        super().__init__(task_spec, secrets)
+        self.sandbox, self.spelled = Box(), ""
+
+    @tool
+    def bash(self) -> ToolOutput:
+        """The environment's own."""
+        return said("own bash")
+
+    @tool
+    def variable(self, args: Guess) -> ToolOutput:
+        """Read a variable of the server."""
+        return said(os.environ.get(args.value, "none"))
 
 
 class Deployed(Environment):

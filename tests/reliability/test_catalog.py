@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import PATIENT, World
 from tests.reliability.test_sessions import wait_for
-from xp.envs.base import ProtocolError
+from xp.envs.base import NotOffered, ProtocolError, Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.envs.target import remote_target
 from xp.errors import ExitCode, XpError
 
 
-def catalog(world: World, target: str = "Org/Counter", variant: str | None = None) -> OpenRewardProvider:
+def catalog(
+    world: World, target: str = "Org/Counter", variant: str | None = None, **changes: Any
+) -> OpenRewardProvider:
     environ = {
         "OPENREWARD_SESSION_URL": world.proxy.url,
         "OPENREWARD_API_URL": world.proxy.url,
         "OPENREWARD_API_KEY": "k",
+        "MY_KEY": "v",
     }
-    config = replace(world.config(**PATIENT), target=target, variant=variant)
+    config = replace(world.config(**PATIENT), target=target, variant=variant, **changes)
     provider = OpenRewardProvider(config, environ)
     world.providers.append(provider)
     return provider
@@ -54,6 +59,37 @@ def test_the_environment_gets_the_key_as_the_sdk_hands_it_over(world: World) -> 
     secrets = json.loads(base64.b64decode(created.headers["x-secrets"]))
     assert secrets["OPENREWARD_API_KEY"]["value"] == "k"
     assert secrets["api_key"]["allowed_domains"]
+
+
+def test_a_session_is_asked_for_as_the_sdk_asks_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With variables of the environment's container, and with a toolset."""
+    from openreward import OpenReward
+
+    variables = {"OPENAI_BASE_URL": "http://h/v1", "OPENAI_API_KEY": "v"}
+    monkeypatch.setenv("OPENREWARD_SESSION_URL", world.proxy.url)
+    monkeypatch.setenv("OPENREWARD_API_URL", world.proxy.url)
+    environment = OpenReward(api_key="k").environments.get("Org/Counter", variant="counter")
+    session = environment.session(split="train", index=2, toolset="codex", env_overrides=variables)
+    with suppress(Exception), session:  # the environment has no sandbox for the toolset
+        pass
+    sent_by_sdk = sent(world)
+    provider = catalog(
+        world,
+        variant="counter",
+        toolset="codex",
+        overrides={"OPENAI_BASE_URL": "http://h/v1"},
+        secret_overrides={"OPENAI_API_KEY": "MY_KEY"},
+    )
+    with pytest.raises(NotOffered):
+        provider.open(Task("fake", "train", 2))
+    assert sent(world) == sent_by_sdk
+    assert sent_by_sdk[0] == {"env": variables}
+    assert sent_by_sdk[1]["toolset_name"] == "codex"
+
+
+def sent(world: World) -> list[dict[str, Any]]:
+    """Bodies of the newest requests for a session and for its creation."""
+    return [json.loads(world.proxy.requests(path)[-1].body) for path in ("/create_session", "/create")]
 
 
 @pytest.mark.parametrize(("target", "variant"), [("Org/Other", None), ("Org/Two", None), ("Org/Any", "Two")])

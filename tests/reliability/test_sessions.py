@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,12 +14,12 @@ from dataclasses import replace
 import pytest
 
 from tests.fake_session import call
-from tests.ors_server import COUNTER, rules
+from tests.ors_server import COUNTER, Effects, rules, running
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import PATIENT, TASK, World
-from tests.reliability.proxy import Fault
+from tests.reliability.proxy import Fault, FaultProxy
 from xp.envs import local_server, openreward
-from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost
+from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
@@ -158,6 +159,50 @@ def test_17_a_lost_session_is_noticed_within_fifteen_seconds(world: World, monke
     with pytest.raises(SessionLost):
         session.call("inc", {})
     assert time.monotonic() - began < FAR_BEYOND_S
+
+
+def test_a_session_that_the_server_resumes_continues_with_its_state(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is moved answers 404 for a while; the SDK's client goes on as well."""
+    monkeypatch.setattr(openreward, "PING_EVERY_S", 0.2)
+    session = world.session()
+    session.call("inc", {})
+    world.proxy.inject("/ping", faults.status(404), times=openreward.MOST_MISSES - 1)
+    assert wait_for(lambda: len(world.proxy.requests("/ping")) > openreward.MOST_MISSES)
+    assert session.call("inc", {}).text == "2"
+    assert world.effects.most("inc") == 2
+
+
+def test_a_call_over_a_restored_connection_stays_one_call(world: World) -> None:
+    """The server restarts its gateway in the middle of a call: its stream is resumed by the call's id."""
+    session = world.session()
+    world.proxy.inject("/call", faults.reset_after_task_id, times=1)
+    timer = threading.Timer(0.1, world.proxy.refuse_for, [0.5])
+    timer.start()
+    assert session.call("sleep", {"amount": 1.0}).text == "slept"
+    timer.join()
+    assert session.call("inc", {}).text == "1"
+    assert (world.effects.count("sleep"), world.effects.count("init")) == (1, 1)
+
+
+def test_a_comparison_of_a_group_is_resumed_and_paid_once(world: World) -> None:
+    del world
+    server = running("tests.envs_under_test.counter:Debate")
+    effects = Effects(server.effects)
+    with FaultProxy(server.server) as proxy:
+        proxy.inject("/score_group", faults.reset_after_task_id, times=1)
+        config = rules(target=proxy.url, allowed_origins=(proxy.url,), **PATIENT)
+        provider = OpenRewardProvider(config, os.environ)
+        dialogues = [
+            [{"role": "user", "content": "Argue."}, {"role": "assistant", "content": text}] for text in ("a", "abc")
+        ]
+        assert provider.score_group(Task("fake", "train", 0), dialogues) == [0.0, 1.0]  # type: ignore[arg-type]
+        provider.close()
+        first, second = proxy.requests("/score_group")
+    assert b'"task_id"' not in first.body
+    assert b'"task_id"' in second.body
+    assert effects.count("compared") == 2, "both orders, each once"
 
 
 def test_an_idle_session_is_kept_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

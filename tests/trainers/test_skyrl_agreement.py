@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,3 +62,24 @@ def test_a_groups_rewards_reach_skyrls_samples(function: str) -> None:
     else:
         grouped.check_void_group(outcomes)
         assert rewards == [0.0] * len(outcomes)
+
+
+def test_the_episodes_of_a_held_out_task_are_a_group() -> None:
+    from xp.backends.skyrl.worker.steps import ModelEvaluation
+
+    whole: Any = SimpleNamespace(samples_per_task=len(grouped.OWN))
+    with grouped.mixture("ranked") as mix:
+        batch = play(ScriptedClient(grouped.WINS), mix, [ROW] * len(grouped.OWN), ROOMY[()])
+        assert {one.episode.settle().ungrouped for one in batch.plays} == {None}
+        evaluation: Any = SimpleNamespace(_mix=mix, _whole=whole)
+        ModelEvaluation.score_groups(evaluation, batch.plays)
+    outcomes = [one.episode.settle() for one in batch.plays]
+    grouped.check_group(outcomes, [one.reward for one in outcomes])
+
+
+def test_other_groups_are_played_while_one_is_scored() -> None:
+    grouped.ALL_OPEN.clear()
+    rows = [ROW, replace(ROW, task_id="e/train/1", index=1)]
+    with grouped.mixture("overtaken") as mix:
+        batch = play(ScriptedClient(grouped.WINS), mix, rows, ROOMY[()], group_size=len(grouped.OWN))
+    assert sum(one.episode.settle().reward is None for one in batch.plays) == 2, "the two outages'"

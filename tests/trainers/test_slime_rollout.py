@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,6 +97,20 @@ def test_a_groups_rewards_reach_slimes_samples(args: Any, function: str) -> None
     else:
         grouped.check_void_group(outcomes)
         assert {sample.status for sample in samples} == {samples[0].Status.FAILED}
+
+
+def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
+    kept = Kept()
+    args.group_rm = False  # as xp's evaluation function sets it
+    with grouped.mixture("ranked") as mix, engine(args, says_script(Script("wins", grouped.WINS))):
+        worker = put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), mix, kept)
+        worker.__dict__["evaluation"] = SimpleNamespace(samples_per_task=len(grouped.OWN))
+        worker.evaluated = "during"
+        samples = play_group(args, group_of(ROW, len(grouped.OWN)), evaluation=True)
+    outcomes = [read_played(sample.metadata).outcome for sample in samples]
+    assert len(kept.records) == len(outcomes)
+    grouped.check_group(outcomes, [None if math.isnan(sample.reward) else sample.reward for sample in samples])
+    assert not worker.held_out_groups
 
 
 def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:

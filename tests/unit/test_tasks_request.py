@@ -62,6 +62,7 @@ MATTERS: dict[str, Any] = {
     "options": {"largest": 9},
     "dialect": Dialect.ACTION,
     "system_prompt": None,
+    "toolset": "codex",
 }
 DOES_NOT_MATTER: dict[str, Any] = {
     "max_turns": 99,
@@ -77,6 +78,8 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "python": "/opt/env/bin/python",
     "sandbox": SandboxKind.NONE,
     "prompt": PromptSource.LIVE,
+    "overrides": {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
+    "secret_overrides": {"OPENAI_API_KEY": "MY_KEY"},
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 

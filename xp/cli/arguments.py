@@ -132,9 +132,15 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
 
 
+SLOTS: Final = (
+    "sessions to open at the same time, on a remote server too (default: up to 64, on a server that xp starts)"
+)
+
+
 def _doctor(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="every finding as JSON")
+    parser.add_argument("--slots", type=count, metavar="N", help=SLOTS)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -277,6 +283,7 @@ def add_env(parser: argparse.ArgumentParser) -> None:
         help="env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides",
     )
     check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
+    check.add_argument("--slots", type=count, metavar="N", help=SLOTS)
     check.add_argument("--json", action="store_true", help="the report as JSON")
     new = _action(actions, "new", "write a working environment and its test, for you to edit")
     new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
@@ -318,6 +325,12 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     profile = _action(actions, "profile", "pass rate of each training task over several tries of a model")
     add_spec(profile)
     profile.add_argument("--tries", type=count, default=8, metavar="N", help="episodes of each task (8)")
+    profile.add_argument(
+        "--logged",
+        action="store_true",
+        help="play nothing: mean rewards of rollouts that OpenReward has logged",
+    )
+    profile.add_argument("--logged-model", metavar="NAME", help="the same, for the rollouts of this model")
     profile.add_argument("--json", action="store_true", help="the rates as JSON")
     verify = _action(actions, "verify", "check every hash; exit code 6 if one is wrong")
     verify.add_argument(

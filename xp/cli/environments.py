@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from xp.cli.information import first_sentence, show_options
 from xp.composition import compose, options
@@ -24,6 +24,7 @@ from xp.env_check.watch import CLOSE_S, Watch, close_within
 from xp.envs.base import EnvFault, Message, Provider
 from xp.envs.config import Chat, SandboxKind
 from xp.envs.load import load_provider
+from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
 from xp.lib.text import counted
@@ -35,12 +36,13 @@ from xp.spec import EnvMember, RunSpec
 NUM_TASKS: Final = 4
 
 
-def check_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
+def check_command(words: Sequence[str], seconds: int, num_slots: int | None, *, as_json: bool) -> int:
     """Checks environments; the exit code is ENVIRONMENT if one cannot be trained on or the time was too short.
 
     Args:
         words: the environment, then `tasks=N`, `tokenizer=DIR` and overrides.
         seconds: time limit.
+        num_slots: sessions to open at the same time; None: some on a server that is started here, none on another.
         as_json: whether the reports are printed as JSON.
     """
     named, rest = split_off(("tasks", "tokenizer"), words)
@@ -50,7 +52,7 @@ def check_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
     if not tasks.isdigit() or int(tasks) < 1:
         raise XpError(f"tasks={tasks}: the number of tasks to play must be a whole number from 1 on")
     spec = compose(_as_overrides(rest))
-    reports = check(spec, int(tasks), named.get("tokenizer"), seconds)
+    reports = check(spec, int(tasks), named.get("tokenizer"), seconds, num_slots)
     if as_json:
         print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
     else:
@@ -59,15 +61,22 @@ def check_command(words: Sequence[str], seconds: int, *, as_json: bool) -> int:
     return ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
 
 
-def check(spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float) -> list[EnvReport]:
+def check(
+    spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float, num_slots: int | None = None
+) -> list[EnvReport]:
     """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
     count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
     ends = time.monotonic() + seconds
-    return [_check_member(spec, name, num_tasks, count, Watch(name, ends)) for name in spec.env.members]
+    return [_check_member(spec, name, num_tasks, num_slots, count, Watch(name, ends)) for name in spec.env.members]
 
 
 def _check_member(
-    spec: RunSpec, name: str, num_tasks: int, count: Callable[[Sequence[Message], str], int] | None, watch: Watch
+    spec: RunSpec,
+    name: str,
+    num_tasks: int,
+    num_slots: int | None,
+    count: Callable[[Sequence[Message], str], int] | None,
+    watch: Watch,
 ) -> EnvReport:
     member, group_size = spec.env.members[name], spec.training.group_size
     rules = env_config(name, member, spec)
@@ -81,7 +90,8 @@ def _check_member(
             watch.doing("connecting")
             providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
             split = _split(member, provider.splits())
-            how = {"num_tasks": num_tasks, "group_size": group_size}
+            how: dict[str, Any] = {"num_tasks": num_tasks, "group_size": group_size}
+            how["num_slots"] = num_slots_of(rules, num_slots)
             measure(provider, rules, split, **how, environ=environ, measured=measured, watch=watch)
         except BaseException as error:  # raised below, on the command's own thread
             raised.append(error)
@@ -329,4 +339,4 @@ def env_command(args: Namespace) -> int:
         return new_command(args.name, args.kind)
     if args.action == "list":
         return list_command(args.config_dir, is_opened=args.open, as_json=args.json)
-    return check_command(args.words, args.seconds, as_json=args.json)
+    return check_command(args.words, args.seconds, args.slots, as_json=args.json)

@@ -16,10 +16,12 @@ from xp.cli.display import console
 from xp.cli.parser import outputs_of
 from xp.cli.progress import bar
 from xp.cli.table import wrapped
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.evaluation import records, tables
 from xp.evaluation.driver import Allowance
 from xp.evaluation.entries import entries
+from xp.evaluation.logged import logged_rates
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.paired import Paired, p_text
 from xp.evaluation.results import compare_all
@@ -196,6 +198,8 @@ def profile_command(args: Namespace) -> int:
     Raises:
         XpError: the evaluation failed, or there is more than one model or environment.
     """
+    if args.logged or args.logged_model is not None:
+        return _logged_command(args)
     fixed = ("eval.tasks=train", f"evaluation.samples_per_task={args.tries}", f"outputs={args.outputs}")
     if taken := [word for word in args.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:
         raise XpError(f"{taken[0]}: a profile plays the training tasks; --tries N says how often")
@@ -211,6 +215,23 @@ def profile_command(args: Namespace) -> int:
     else:
         _show_rates(result, rates)
     return ExitCode.OK if result["status"] == "finished" else ExitCode.UNHEALTHY
+
+
+def _logged_command(args: Namespace) -> int:
+    """Fetches the mean rewards of the training tasks from OpenReward, and writes them as a profile."""
+    spec = compose([*args.overrides, f"outputs={args.outputs}"], args.config_dir)
+    name, logged = logged_rates(spec, args.logged_model)
+    profile = logged.profile()
+    if args.json:
+        print(json.dumps({"id": name, "model": profile.model, "rates": logged.rates}, indent=2))
+        return ExitCode.OK
+    print(shown(f"{counted(len(profile.rates), 'task')} of {logged.environment}, {logged.split}; {profile.model}"))
+    for label, number in _histogram(list(profile.rates.values())):
+        print(f"  {label:<22}{number:>6}  {bar(number / len(profile.rates))}")
+    print(
+        f"train on what is neither always nor never passed:\n  env.train.profile={name} env.train.pass_rate=[0.1,0.9]"
+    )
+    return ExitCode.OK
 
 
 def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:

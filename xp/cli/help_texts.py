@@ -45,4 +45,5 @@ for example:
 
 Environments and models are given as in `python -m xp eval`. A profile is an
 evaluation of the training tasks. The same command continues one that was
-stopped; `python -m xp eval list` shows it."""
+stopped; `python -m xp eval list` shows it. With --logged nothing is played:
+the mean rewards are those of the rollouts that OpenReward has logged."""

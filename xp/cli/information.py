@@ -109,7 +109,7 @@ def doctor(args: Namespace) -> int:
     from xp.doctor import examine, exit_code
 
     findings = []
-    for finding in examine(compose(args.overrides, args.config_dir)):
+    for finding in examine(compose(args.overrides, args.config_dir), args.slots):
         if not args.json:
             print(wrapped(str(finding)), flush=True)
         findings.append(finding)

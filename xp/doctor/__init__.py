@@ -18,8 +18,12 @@ from xp.spec import LauncherName, RunSpec
 __all__ = ["Finding", "Verdict", "examine", "exit_code"]
 
 
-def examine(spec: RunSpec) -> Iterator[Finding]:
-    """Runs all checks in order; slow ones (an interpreter, a server) come last."""
+def examine(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
+    """Runs all checks in order; slow ones (an interpreter, a server) come last.
+
+    Args:
+        num_slots: see xp.envs.slots.num_slots_of.
+    """
     outputs = Path(spec.outputs)
     stages: tuple[Stage, ...] = ()
     try:
@@ -39,7 +43,7 @@ def examine(spec: RunSpec) -> Iterator[Finding]:
     yield from launcher(spec, stages, outputs)
     yield from functions(spec)
     yield from chat_template(spec, outputs)
-    yield from environments(spec)
+    yield from environments(spec, num_slots)
 
 
 def exit_code(findings: list[Finding]) -> ExitCode:

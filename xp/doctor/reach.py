@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xp.doctor.finding import Finding, fault, fault_of, ok
+from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
+from xp.envs.slots import PATIENCE_S, measure_slots, num_slots_of, slot_limits
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Telling
@@ -20,9 +21,6 @@ from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.tasks.held_out import HELD_OUT_SPLITS
 from xp.tracking.base import check_trackers, node_tracking
-
-PATIENCE_S = 20.0
-"""Seconds that an environment may take to answer each request."""
 
 
 def secrets(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
@@ -68,11 +66,12 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
         yield fault_of("launcher", error)
 
 
-def environments(spec: RunSpec) -> Iterator[Finding]:
-    """Checks that each environment answers and has the splits that the spec names."""
+def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
+    """Checks that each environment answers and has the splits that the spec names, and measures its server's slots."""
     for name, member in spec.env.members.items():
         config = env_config(name, member, spec)
-        limits = replace(config.limits, create_timeout_s=PATIENCE_S, call_timeout_s=PATIENCE_S, max_attempts=1)
+        num_tried = num_slots_of(config, num_slots)
+        limits = slot_limits(replace(config.limits, call_timeout_s=PATIENCE_S), num_tried or 1)
         try:
             provider = load_provider(replace(config, limits=limits), os.environ)
         except XpError as error:
@@ -81,7 +80,12 @@ def environments(spec: RunSpec) -> Iterator[Finding]:
         try:
             splits = provider.splits()
             run_splits = [split for split in _splits_of_run(member, splits) or splits if split in splits]
-            yield _verdict(name, member, splits, {split: provider.num_tasks(split) for split in run_splits})
+            sizes = {split: provider.num_tasks(split) for split in run_splits}
+            yield _verdict(name, member, splits, sizes)
+            split = next((split for split, size in sizes.items() if size), None)
+            if num_tried is not None and split is not None:
+                slots = measure_slots(provider, provider.tasks(split, [0])[0], num_tried)
+                yield (ok if slots.num_idle else unknown)("environment", f"{name} holds {slots}")
         except XpError as error:
             yield fault_of("environment", error)
         except EnvFault as error:

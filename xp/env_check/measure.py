@@ -17,6 +17,8 @@ from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import Dialect, EnvConfig, PromptSource
 from xp.envs.hosted import PROGRAM, HostedSession
+from xp.envs.load import load_provider
+from xp.envs.slots import Slots, measure_slots, slot_limits
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
@@ -85,6 +87,8 @@ class Measured:
     """True if two episodes of the scripted policy on a task get the same answers; None: it could not be played."""
     random: Plays = Plays((), 0)
     scripted: Plays = Plays((), 0)
+    slots: Slots | None = None
+    """Sessions that its server holds and opens at once; None: not measured."""
     stopped: str | None = None
     """The measurement that was running when the time limit was reached; None: all measurements are complete."""
 
@@ -109,6 +113,7 @@ def measure(
     environ: Mapping[str, str],
     measured: Measured,
     watch: Watch,
+    num_slots: int | None = None,
 ) -> None:
     """Measures an environment; faults of sessions are counted, faults of the catalog are raised.
 
@@ -121,6 +126,7 @@ def measure(
         environ: variables of a second process with the environment.
         measured: receives the measurements; another thread may read it at any time.
         watch: receives the current phase; nothing new begins after its time.
+        num_slots: number of sessions that are opened on one task, to measure the server; None: not measured.
 
     Raises:
         EnvFault, XpError: the environment does not list its tasks.
@@ -152,6 +158,20 @@ def measure(
     play("scripted", [[(task, scripted_policy(measured.tools, rules.dialect)) for _ in "12"] for task in tasks])
     if not watch.is_over:
         measured.is_repeatable = _are_alike(measured.scripted)
+    if num_slots is not None and not watch.is_over:
+        watch.doing(f"opening up to {num_slots} sessions")
+        _measure_slots(rules, tasks[0], environ, num_slots, measured, watch)
+
+
+def _measure_slots(
+    rules: EnvConfig, task: Task, environ: Mapping[str, str], num_slots: int, measured: Measured, watch: Watch
+) -> None:
+    """Measures with a provider and a server of its own, which may be overloaded."""
+    provider = load_provider(replace(rules, limits=slot_limits(rules.limits, num_slots)), environ)
+    try:
+        measured.slots = measure_slots(provider, task, num_slots, lambda: watch.is_over)
+    finally:
+        provider.close()
 
 
 class _Player:

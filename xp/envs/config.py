@@ -266,6 +266,12 @@ class EnvConfig:
     system_prompt: str | None = None
     """System message before the environment's own prompt, with `{tools}` and `{tool_names}`; None: no message."""
     prompt: PromptSource = PromptSource.PREPARED
+    toolset: str | None = None
+    """Name of a toolset that the server adds to each session."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the environment's server."""
+    secret_overrides: Mapping[str, str] = field(default_factory=dict)
+    """The same for secrets: name -> variable of this process with the value."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the provider's own schema."""
 

@@ -43,6 +43,7 @@ class LocalServer:
         python: the server's interpreter, with uvicorn and the environment's packages; None: this one, or, if it lacks
             a package, the one that `xp.envs.pythons` names.
         memory_gb: memory limit of the child and of each process that it starts; None: no limit.
+        overrides: further variables of the child.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class LocalServer:
         kind: str = "openreward",
         python: str | None = None,
         memory_gb: float | None = None,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.serve = serve
+        self._overrides = dict(overrides or {})
         self._kind, self._memory_gb = kind, memory_gb
         self._environ = os.environ if environ is None else environ
         self._pythons = candidates(python, self._environ)
@@ -191,7 +194,7 @@ class LocalServer:
                         *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
                         *(str(writing), str(port), str(self._memory_gb or "")),
                     ],
-                    env=_child_environ(self._environ, self.key, python),
+                    env=_child_environ(self._environ, self._overrides, self.key, python),
                     stdout=log,
                     stderr=log,
                     pass_fds=(writing,),
@@ -221,12 +224,12 @@ def _first_line(fd: int) -> dict[str, Any]:
     return report
 
 
-def _child_environ(environ: Mapping[str, str], key: str, python: str) -> dict[str, str]:
+def _child_environ(environ: Mapping[str, str], overrides: Mapping[str, str], key: str, python: str) -> dict[str, str]:
     """Variables of the child; another interpreter gets the paths of xp and the user's modules, and has its own
     libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    return {**plain, **hidden, **quiet, "PYTHONPATH": path_for(python), KEY_VARIABLE: key}
+    return {**plain, **hidden, **quiet, **overrides, "PYTHONPATH": path_for(python), KEY_VARIABLE: key}
 
 
 def source_version(serve: str) -> str:

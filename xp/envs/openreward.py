@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from xp.envs import wire
@@ -21,6 +22,7 @@ from xp.envs.base import (
     ToolResult,
     ToolSpec,
 )
+from xp.envs.catalog import Catalog
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer, source_version
 from xp.envs.loop import run
@@ -143,145 +145,11 @@ class OpenRewardSession(ServerSession["OpenRewardCore"]):
             self._core.slots.release()
 
 
-PAGE: Final = 512
-"""Number of tasks in one request."""
-PARALLEL: Final = 16
-MAX_SPREAD: Final = 4
-"""Largest ratio of a range's length to the tasks needed from it at which the whole range is fetched."""
-
-
-class Catalog:
-    """Requests about one environment; every coroutine runs on the process's loop and raises EnvFault only."""
-
-    def __init__(self, core: OpenRewardCore, target: Target, config: EnvConfig) -> None:
-        self._core, self._target, self._config = core, target, config
-        self._env: str | None = None
-
-    async def env(self) -> str:
-        """The environment's path segment, requested once."""
-        if self._env is None:
-            self._env = self._config.variant.lower() if self._config.variant else await self._find_env()
-        return self._env
-
-    async def version(self) -> str:
-        reply = await self._json("GET", "/version")
-        if not isinstance(reply, dict):
-            raise ProtocolError("GET /version: not an object")
-        return f"openreward {reply.get('version')} {reply.get('build_sha') or ''}".strip()
-
-    async def splits(self) -> tuple[str, ...]:
-        path = f"/{await self.env()}/splits"
-        reply = await self._json("GET", path)
-        if not isinstance(reply, list):
-            raise ProtocolError(f"GET {path}: not a list")
-        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in reply)
-
-    async def num_tasks(self, split: str) -> int:
-        path = f"/{await self.env()}/num_tasks"
-        reply = await self._json("POST", path, {"split": split})
-        return wire.count(reply.get("num_tasks") if isinstance(reply, dict) else reply, path)
-
-    async def specs(self, split: str, indices: Sequence[int]) -> list[Mapping[str, Any]]:
-        """The tasks' specs, in the order of `indices`.
-
-        Raises:
-            ValueError: an index is outside the split.
-        """
-        if not indices:
-            return []
-        total = await self.num_tasks(split)
-        outside = [index for index in indices if not 0 <= index < total]
-        if outside:
-            raise ValueError(f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them")
-        unique = sorted(set(indices))
-        if unique[-1] - unique[0] < MAX_SPREAD * len(unique):
-            by_index = await self._range(split, unique[0], unique[-1] + 1)
-        else:
-            by_index = await self._each(split, unique)
-        return [by_index[index] for index in indices]
-
-    async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
-        """The specs of all tasks of a split; None if the environment only counts them."""
-        path = f"/{await self.env()}/tasks"
-        try:
-            reply = await self._json("POST", path, {"split": split})
-        except (NotOffered, SessionLost):
-            return None
-        specs = reply.get("tasks") if isinstance(reply, dict) else None
-        if not isinstance(specs, list):
-            raise ProtocolError(f"POST {path}: not a list of tasks")
-        return [wire.task_spec(spec, path) for spec in specs]
-
-    async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
-        path = f"/{await self.env()}/task_range"
-        by_index: dict[int, Mapping[str, Any]] = {}
-        for first in range(start, stop, PAGE):
-            last = min(first + PAGE, stop)
-            reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
-            specs = reply.get("tasks") if isinstance(reply, dict) else None
-            if not isinstance(specs, list) or len(specs) != last - first:
-                raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
-            by_index.update({first + offset: wire.task_spec(spec, path) for offset, spec in enumerate(specs)})
-        return by_index
-
-    async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        path = f"/{await self.env()}/task"
-        slots = asyncio.Semaphore(PARALLEL)
-
-        async def one(index: int) -> Mapping[str, Any]:
-            async with slots:
-                reply = await self._json("POST", path, {"split": split, "index": index})
-            return wire.task_spec(reply.get("task") if isinstance(reply, dict) else None, path)
-
-        return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
-
-    async def _find_env(self) -> str:
-        """Name of the server's only environment, or of the one with the name of the target's last part."""
-        try:
-            reply = await self._json("GET", "/list_environments")
-        except NotOffered as fault:
-            raise NotOffered(f"{fault}: the server does not list its environments; name one by env.variant") from None
-        if not isinstance(reply, list) or not reply:
-            raise ProtocolError("GET /list_environments: not a list of names")
-        names = [wire.string(name, "GET /list_environments") for name in reply]
-        last = (self._config.target or self._config.name).rstrip("/").rpartition("/")[2].lower()
-        if len(names) == 1 or last not in names:
-            if len(names) == 1:
-                return names[0]
-            raise ProtocolError(f"the server has {', '.join(names)}: say which by `variant`")
-        return last
-
-    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        deadline = self._deadline()
-        async with self._borrowed(deadline) as sid:
-            text = await self._core.transport.request(
-                method,
-                path,
-                deadline=deadline,
-                body=body,
-                sid=sid,
-                repeat=Repeat.QUESTION,
-            )
-        return wire.parse_json(text, f"{method} {path}")
-
-    @asynccontextmanager
-    async def _borrowed(self, deadline: float) -> AsyncIterator[str | None]:
-        """Yields a session's id for requests to the catalog, which routes by it; None for other servers."""
-        if self._target.deployment is None:
-            yield None
-            return
-        sid = await self._core.mint(deadline, [], Repeat.QUESTION)
-        try:
-            yield sid
-        finally:
-            self._core.end(sid)
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
-
-
 PING_EVERY_S: Final = 10.0
 CLOSE_S: Final = 10.0
+MOST_MISSES: Final = 3
+"""Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
+restored knows its sessions again after a while. The SDK's client waits for five."""
 END_AGAIN_S: Final = 60.0
 """Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 Terminal = tuple[str, str | None]
@@ -298,6 +166,8 @@ class Live:
     """Time of the session's last request, on the loop's clock."""
     prompt: list[Message] = field(default_factory=list)
     tools: tuple[tuple[ToolSpec, ...], Terminal | None] | None = None
+    num_misses: int = 0
+    """Pings in a row that the server answered with 404."""
     lost: str | None = None
     in_flight: asyncio.Task[Any] | None = None
 
@@ -308,7 +178,8 @@ class OpenRewardCore(ServerCore):
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
         super().__init__(target, config)
-        self.catalog = Catalog(self, target, config)
+        self._toolset = config.toolset
+        self.catalog = Catalog(self.transport, self._borrowed, config)
         self._open: set[Live] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
@@ -347,9 +218,10 @@ class OpenRewardCore(ServerCore):
         progress: list[str] = []
         sid: str | None = None
         try:
-            sid = await self.mint(deadline, progress)
+            sid = await self.mint(deadline, progress, overrides=self.transport.target.overrides)
             source = {"task_spec": dict(task.spec)} if task.spec else {"split": task.split, "index": task.index}
-            body = {"env_name": env, **source}
+            toolset = {} if self._toolset is None else {"toolset_name": self._toolset}
+            body = {"env_name": env, **source, **toolset}
             await self.transport.request(
                 "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, repeat=Repeat.CREATION
             )
@@ -362,10 +234,17 @@ class OpenRewardCore(ServerCore):
             raise
         return live
 
-    async def mint(self, deadline: float, progress: list[str], repeat: Repeat = Repeat.OPENING) -> str:
+    async def mint(
+        self,
+        deadline: float,
+        progress: list[str],
+        repeat: Repeat = Repeat.OPENING,
+        overrides: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
         """Requests the id of a new, empty session."""
+        body = {"env": dict(overrides)} if overrides else {}
         text = await self.transport.stream(
-            "/create_session", deadline=deadline, body={}, with_secrets=True, progress=progress, repeat=repeat
+            "/create_session", deadline=deadline, body=body, with_secrets=True, progress=progress, repeat=repeat
         )
         reply = wire.parse_json(text, "POST /create_session") if text else None
         sid = reply.get("sid") if isinstance(reply, dict) else None
@@ -412,10 +291,6 @@ class OpenRewardCore(ServerCore):
         live.lost = live.lost or "it is closed"
         return self._later(self._tear_down(live.sid))
 
-    def end(self, sid: str) -> None:
-        """Ends a session that has an id but was not created."""
-        self._later(self._tear_down(sid))
-
     async def close(self) -> None:
         """Closes all sessions, waits for the server's answers, and closes the connection."""
         for live in list(self._open):
@@ -427,6 +302,18 @@ class OpenRewardCore(ServerCore):
         if self._closing:
             await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
         await self.transport.close()
+
+    @asynccontextmanager
+    async def _borrowed(self, deadline: float) -> AsyncIterator[str | None]:
+        """Yields a session's id for requests to the catalog, which routes by it; None for other servers."""
+        if self.transport.target.deployment is None:
+            yield None
+            return
+        sid = await self.mint(deadline, [], Repeat.QUESTION)
+        try:
+            yield sid
+        finally:
+            self._later(self._tear_down(sid))
 
     async def _prompt(self, live: Live, deadline: float) -> list[Message]:
         if self._has_messages:
@@ -473,7 +360,12 @@ class OpenRewardCore(ServerCore):
         deadline = asyncio.get_running_loop().time() + PING_EVERY_S
         try:
             await self.transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE)
+            live.num_misses = 0
         except SessionLost as fault:
+            live.num_misses += 1
+            if live.num_misses < MOST_MISSES:
+                live.touched -= 0.75 * PING_EVERY_S  # the next one is soon: a loss is noticed within 15 s
+                return
             live.lost = live.lost or str(fault)
             if live.in_flight is not None:
                 live.in_flight.cancel()

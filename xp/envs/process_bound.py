@@ -16,7 +16,7 @@ from xp.envs.base import DeadlineExceeded, EnvUnavailable, SessionLost
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.loop import current_loop, run
-from xp.envs.target import Target
+from xp.envs.target import Target, override_values
 from xp.envs.transport import Transport
 
 LOG_VARIABLE: Final = "XP_SERVE_LOG"
@@ -155,6 +155,7 @@ class ProcessBoundProvider(ABC, Generic[C]):
             kind=self.kind,
             python=config.python,
             memory_gb=config.limits.memory_gb,
+            overrides=override_values(config, self._environ),
         )
         server.start()
         atexit.unregister(server.stop)

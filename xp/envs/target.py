@@ -36,6 +36,8 @@ class Target:
     """Headers of every request."""
     secrets: Mapping[str, str] = field(repr=False)
     """Secrets that are sent when a session is created."""
+    overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the catalog sets in the environment's container, for a session that is created."""
 
     @property
     def is_loopback(self) -> bool:
@@ -72,7 +74,8 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
         raise XpError(f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}", ExitCode.SECRET)
     if is_url:
         return Target(url, None, headers, _secrets_header(secrets))
-    return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url))
+    overrides = override_values(config, environ)
+    return Target(url, name, headers, _catalog_secrets(secrets, key or "", url, api_url), overrides)
 
 
 def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
@@ -97,13 +100,16 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     return Target(url, None, headers, {})
 
 
-def api_target(environ: Mapping[str, str], allowed_origins: Iterable[str] = ()) -> Target:
-    """The target of the OpenReward API, for uploads.
+def api_target(
+    environ: Mapping[str, str], allowed_origins: Iterable[str] = (), what: str = "upload_rollouts"
+) -> Target:
+    """The target of the OpenReward API.
 
     Args:
         environ: variables with the API key and the API's URL.
         allowed_origins: `allowed_origins` of the run's environments. A loopback port may belong to any user of the
             machine, so its origin must be listed.
+        what: name of the use in messages.
 
     Raises:
         XpError: there is no API key, or the API's URL is neither https nor a listed loopback port.
@@ -111,14 +117,14 @@ def api_target(environ: Mapping[str, str], allowed_origins: Iterable[str] = ()) 
     url, _ = _catalog_urls(environ)
     key = environ.get(API_KEY)
     if not key:
-        raise XpError(f"uploading rollouts needs {API_KEY}", ExitCode.SECRET)
+        raise XpError(f"{what} needs {API_KEY}", ExitCode.SECRET)
     if not url.startswith("https://"):
         place = origin(url)
         if not is_loopback(url):
-            raise XpError(f"upload_rollouts: rollouts and {API_KEY} would go to {place} in the clear; use https")
+            raise XpError(f"{what}: {API_KEY} would go to {place} in the clear; use https")
         if place not in {origin(allowed) for allowed in allowed_origins}:
             raise XpError(
-                f"upload_rollouts: rollouts and {API_KEY} would go to {place}, which is not allowed: a port of this"
+                f"{what}: {API_KEY} would go to {place}, which is not allowed: a port of this"
                 " machine may belong to any of its users.\n"
                 "Add it to allowed_origins of the environment if you trust that server."
             )
@@ -169,6 +175,15 @@ def _catalog_urls(environ: Mapping[str, str]) -> tuple[str, str]:
     api = environ.get("OPENREWARD_API_URL") or api
     session = environ.get("OPENREWARD_SESSION_URL") or session
     return api.rstrip("/"), session.rstrip("/")
+
+
+def override_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `env.overrides`; raises XpError(SECRET) for a secret without a value."""
+    for name, variable in config.secret_overrides.items():
+        if not environ.get(variable):
+            what = f"environment {config.name}: overrides.{name} needs {variable}, which is not set"
+            raise XpError(what, ExitCode.SECRET)
+    return {**config.overrides, **{name: environ[one] for name, one in config.secret_overrides.items()}}
 
 
 def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:

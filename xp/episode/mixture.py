@@ -142,7 +142,7 @@ class EnvironmentMixture:
 def without_judge_key(member: EnvConfig, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The variables without the judge's key, unless the environment has it as a secret of its own."""
     key = None if member.judge is None else member.judge.model.key
-    if key is None or key in member.secrets:
+    if key is None or key in (*member.secrets, *member.secret_overrides.values()):
         return environ
     return {name: value for name, value in environ.items() if name != key}
 

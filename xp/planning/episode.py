@@ -39,8 +39,16 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         "grader": READY.get(member.grader or "", member.grader),
         "reward_fn": member.reward_fn and [one.model_dump() for one in member.reward_fn],
         "secrets": list(member.secrets),
+        "overrides": {key: value for key, value in member.overrides.items() if isinstance(value, str)},
+        "secret_overrides": _secret_overrides(member),
     }
     return from_value(EnvConfig, values)
+
+
+def _secret_overrides(member: EnvMember) -> dict[str, str]:
+    """Variable of the environment's server -> variable at launch."""
+    secret = {name: value for name, value in member.overrides.items() if not isinstance(value, str)}
+    return {name: source.from_env if source else name for name, source in secret.items()}
 
 
 def chat_of(spec: RunSpec) -> Chat:
@@ -57,6 +65,7 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
         of_member = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
         if member.judge is not None and member.judge.model.key is not None:
             of_member.setdefault(member.judge.model.key, member.judge.model.key)
+        of_member |= {one: one for one in _secret_overrides(member).values() if one not in of_member}
         if needs_catalog_key(member):
             of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
         for name, variable in of_member.items():
@@ -134,6 +143,7 @@ def named_code(spec: RunSpec) -> list[str]:
         *([f"would import modules: {', '.join(modules)}"] if modules else []),
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
+        *(f"would set in an environment's server: {', '.join(one.overrides)}" for one in members if one.overrides),
         *(f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}" for one in judges),
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(

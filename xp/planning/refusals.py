@@ -28,7 +28,6 @@ def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     refusals += card_refusals(spec)
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
-        refusals += group_refusals(spec)
         # Last: its remedy is searched among legal specs.
         refusals = refusals or [*memory_refusals(spec)]
     if refusals:
@@ -60,13 +59,6 @@ def machine_line(spec: RunSpec) -> str:
         f" ({hardware.accelerator_memory_gb:g} GB each), {hardware.num_cpus} cores, {hardware.memory_gb:g} GB"
         + (f"; the card has no {' and no '.join(lacks)}" if lacks else "")
     )
-
-
-def group_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses rewards of a group where a stage has no whole group to score."""
-    if spec.env.scores_groups and spec.env.is_held_out and spec.evaluation.samples_per_task > 1:
-        way_out = "set 1, and compare the trained model by `xp eval RUN evaluation.samples_per_task=N`"
-        yield Refusal("evaluation.samples_per_task", f"a run's own evaluations score no groups; {way_out}")
 
 
 def image_refusals(spec: RunSpec) -> Iterator[Refusal]:

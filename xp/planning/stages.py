@@ -329,7 +329,8 @@ def _by_profile(selection: Selection, train: SelectionSpec, profile: Profile) ->
     # With refresh_every, a task outside the bounds may be within them later.
     bounds = None if train.refresh_every is not None else train.pass_rate
     indices = profile.within(bounds, easy_first=train.easy_first)
-    return replace(selection, num_tasks=None, indices=indices[: train.num_tasks])
+    source = f"{train.profile}: {profile.model}"
+    return replace(selection, num_tasks=None, indices=indices[: train.num_tasks], profile=source)
 
 
 def _held_out(held_out: HeldOutSpec) -> HeldOut:

@@ -20,6 +20,7 @@ from xp.envs.config import (
 )
 from xp.errors import nearest
 from xp.plugins import Kind
+from xp.secrets.shapes import is_telling_name
 from xp.spec.judge import JudgeSpec, with_defaults
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
@@ -53,8 +54,8 @@ READY = {
 } | {"math": "xp.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
-    "openreward": ("target", "serve", "python", "variant", "group_score_weight"),
-    "openenv": ("target", "serve", "image", "python", "rows", "columns"),
+    "openreward": ("target", "serve", "python", "variant", "toolset", "overrides", "group_score_weight"),
+    "openenv": ("target", "serve", "image", "python", "overrides", "rows", "columns"),
     "local": ("grader", "grader_args", "env_class", "rows", "columns"),
     "reasoning_gym": ("python",),
     "verifiers": ("target", "python"),
@@ -173,6 +174,12 @@ class EnvMember(Section):
     """provider openenv: reset seeds for each row; a task is a row with one of them."""
     variant: str | None
     """Name of the environment within the server; None: its first."""
+    toolset: Name | None
+    """provider openreward: a toolset of the server's SDK (codex, claude-code, hermes, ...) that each session has. Its
+    tools replace the environment's tools of the same names."""
+    overrides: dict[EnvVarName, str | SecretSource | None]
+    """Variables of the environment's server (`serve`) or of its container in the catalog, such as OPENAI_BASE_URL of an
+    environment's own model. A secret is `{from_env: VARIABLE}`; null: the variable of the same name."""
     train: SelectionSpec
     held_out: HeldOutSpec | None
     """None: nothing is held out, and nothing is evaluated here."""
@@ -216,7 +223,7 @@ class EnvMember(Section):
     def _is_there(cls, provider: str) -> str:
         return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
 
-    @field_validator("options", "secrets", "grader_args", "rows", "columns", mode="before")
+    @field_validator("options", "secrets", "grader_args", "rows", "columns", "overrides", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
         return check_numbers_below(check_no_secret_below(options))
@@ -226,6 +233,15 @@ class EnvMember(Section):
     def _options_of_the_provider(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         provider = info.data.get("provider", ":")
         return options if ":" in provider else checked_options(Kind.PROVIDER, provider, options)
+
+    @model_validator(mode="after")
+    def _overrides_of_a_server(self) -> EnvMember:
+        for name, value in self.overrides.items():
+            if isinstance(value, str) and is_telling_name(name):
+                raise ValueError(f"overrides.{name} is a secret: name the variable that holds it, {{from_env: {name}}}")
+        if self.overrides and self.serve is None and not CATALOG_NAME.fullmatch(self.target or ""):
+            raise ValueError("overrides needs serve, or a target in the catalog; set them where that server is started")
+        return self
 
     @model_validator(mode="after")
     def _plain_urls(self) -> EnvMember:

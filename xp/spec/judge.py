@@ -72,6 +72,16 @@ class JudgeModel(Endpoint):
     temperature: NotNegative
     concurrency: Count
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_server(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("url") is None:
+            raise ValueError(
+                "a judge needs the url of an API; xp serves no model for it. Serve one yourself, such as"
+                " `vllm serve NAME --port 8001`, and set url: 'http://127.0.0.1:8001/v1'"
+            )
+        return value
+
 
 def _rubric(text: Any) -> Any:
     """The text of a rubric; that of the file if it names one, so that a run has it on record."""

@@ -30,6 +30,8 @@ class Selection:
     shuffle: bool = False
     """True draws num_tasks at random (by `seed`); False takes the first ones."""
     seed: int = 0
+    profile: str | None = None
+    """Source of the pass rates that selected `indices`; for the record only."""
 
 
 @dataclass(frozen=True)

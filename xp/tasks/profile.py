@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.reading import json_of
+from xp.lib.codec import JsonFile
+from xp.lib.reading import config_of, json_of
 from xp.tasks.manifest import read_manifest
 from xp.tasks.request import IDENTITY
 
@@ -16,6 +17,8 @@ ROOM: Final = "evaluations"
 """Name of the evaluations' directory below the outputs root."""
 SUMMARY: Final = "eval.json"
 """Name of an evaluation's result file."""
+LOGGED_ROOM: Final = "profiles"
+"""Name of the directory of LoggedRates below the outputs root."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Profile:
     """Pass rates of one split's tasks."""
 
     model: str
+    """Model that was measured, or another source of the rates."""
     threshold: float
     """Smallest reward that is a pass (`evaluation.pass_threshold`)."""
     num_tries: int
@@ -45,6 +49,39 @@ class Profile:
         return below, len(self.rates) - below - above, above
 
 
+@dataclass(frozen=True)
+class LoggedRates(JsonFile):
+    """Mean rewards of the rollouts that OpenReward has logged, which take the place of pass rates."""
+
+    api: str
+    """Origin of the OpenReward API."""
+    environment: str
+    """`Org/Name` in the catalog."""
+    variant: str | None
+    split: str
+    model: str | None
+    """Model of the rollouts; None: any."""
+    fetched: str
+    """Date and time."""
+    rates: Mapping[str, float]
+    """Index of a task in its split -> mean reward, from 0 to 1."""
+    num_rollouts: Mapping[str, int]
+
+    def profile(self) -> Profile:
+        source = f"OpenReward's rollouts of {self.model or 'any model'}, logged until {self.fetched}"
+        rates = {int(index): rate for index, rate in self.rates.items()}
+        return Profile(source, 1.0, max(self.num_rollouts.values(), default=0), rates)
+
+
+def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profile:
+    logged = config_of(file, LoggedRates.from_json)
+    expected = (request.get("target"), request.get("variant"), split)
+    if (got := (logged.environment, logged.variant, logged.split)) != expected:
+        names = ("environment {}, variant {}, split {}".format(*one) for one in (expected, got))
+        raise XpError("{} is of another environment: expected {}; got {}".format(file, *names), ExitCode.CONFIG)
+    return logged.profile()
+
+
 def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any]) -> Profile:
     """Reads the pass rates of one environment's split.
 
@@ -57,6 +94,9 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     Raises:
         XpError: the evaluation does not exist, is not complete, or is of another environment or split.
     """
+    logged = Path(name) if "/" in name else outputs / LOGGED_ROOM / f"{name}.json"
+    if logged.suffix == ".json" and logged.is_file():
+        return _logged_profile(logged, split, request)
     place = Path(name) if "/" in name else outputs / ROOM / name
     if not (place / SUMMARY).is_file():
         raise XpError(

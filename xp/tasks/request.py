@@ -73,6 +73,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "grader_args": dict(env.grader_args) or None,
         "num_seeds": env.num_seeds if env.num_seeds > 1 else None,
         "options": dict(env.options) or None,
+        "toolset": env.toolset,
         "text_actions": True if env.dialect is Dialect.ACTION else None,
     }
     return {name: value for name, value in rare.items() if value is not None} | {
@@ -204,6 +205,7 @@ def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
         del judge["cache"]
     keys |= {"judge": judge, "grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
     keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
+    keys["overrides"] = {**env.overrides, **env.secret_overrides} or None
     keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
     return {f"env.{key}": value for key, value in keys.items()} | code
 

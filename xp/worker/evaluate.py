@@ -35,6 +35,7 @@ class RunEvaluation:
     """
 
     def __init__(self, config: EvaluateConfig, episodes: Path, root: Path = Path()) -> None:
+        self.samples_per_task = config.rounds.samples_per_task
         self._config, self._stage = config, root / config.common.stage_dir
         self._metrics, self._tasks = root / config.common.metrics, root / config.common.tasks
         self._scored_by = scoring(EpisodeConfig.from_json(episodes.read_text(encoding="utf-8")))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.trajectory import Trajectory, trajectory
@@ -54,6 +56,24 @@ class PlayedEpisode:
             tokens=self.tokens,
             prompt=self.prompt,
         )
+
+
+def with_group_rewards(
+    mix: EnvironmentMixture, episodes: Iterable[PlayedEpisode], samples_per_task: int
+) -> Iterable[PlayedEpisode]:
+    """The episodes of an evaluation, in their order, with the rewards of their groups: the episodes of one task.
+
+    With one episode of each task, they are yielded as they end, and keep their own rewards.
+    """
+    if samples_per_task == 1:
+        return episodes
+    episodes, groups = list(episodes), defaultdict[str, list[Episode]](list)
+    for one in episodes:
+        if mix.scores_groups(one.task.env):
+            groups[one.task.task_id].append(one.episode)
+    for scoring in [mix.score_group(group) for group in groups.values()]:
+        scoring.result()
+    return episodes
 
 
 def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int) -> list[int] | None:

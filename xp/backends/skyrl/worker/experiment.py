@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
-from xp.worker.played import record
+from xp.worker.played import PlayedEpisode, record, with_group_rewards
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
@@ -206,7 +207,7 @@ def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Pa
         evaluation = XpEvaluation(cfg, config.common, mix)
         # SkyRL's client must be made outside an event loop, since it runs one itself.
         client = evaluation.get_inference_client()
-        return asyncio.run(_play(evaluation, client, config, name, recorder))
+        return asyncio.run(_play(evaluation, client, config, name, mix, recorder))
 
 
 class XpEvaluation(XpExperiment):
@@ -217,16 +218,23 @@ class XpEvaluation(XpExperiment):
 
 
 async def _play(
-    evaluation: XpEvaluation, client: Any, config: SkyRLEvaluateConfig, name: str, recorder: Recorder
+    evaluation: XpEvaluation,
+    client: Any,
+    config: SkyRLEvaluateConfig,
+    name: str,
+    mix: EnvironmentMixture,
+    recorder: Recorder,
 ) -> list[Played]:
     await client.wake_up()
     cfg = evaluation.cfg
     generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
-    played: list[Played] = []
+    played, waiting, samples = list[Played](), list[PlayedEpisode](), config.rounds.samples_per_task
+    write = partial(record, recorder=recorder, run=config.common.run, phase=f"evaluate/{name}", step=0)
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
         loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
         async for running_episodes in generator.held_out(loader, cfg, 0):
-            records = (running.record for running in running_episodes)
-            played += record(records, recorder, config.common.run, f"evaluate/{name}", 0)
+            waiting += (running.record for running in running_episodes)
+            if samples == 1:  # else a group may go on in the next batch
+                played, waiting = [*played, *write(waiting)], []
             bar.update(len(running_episodes))
-    return played
+    return [*played, *write(await asyncio.to_thread(with_group_rewards, mix, waiting, samples))]

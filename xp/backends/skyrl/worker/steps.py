@@ -15,7 +15,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.importance import METRICS as OF_WEIGHTS
-from xp.worker.played import record
+from xp.worker.played import record, with_group_rewards
 from xp.worker.step_log import Start, StepLog
 
 
@@ -127,6 +127,11 @@ class ModelEvaluation:
         self._common, self._mix, self._environ = config.common, mix, environ
         self._whole = RunEvaluation(config, episodes)
         self.is_due = self._whole.is_due
+
+    def score_groups(self, running_episodes: Sequence[RunningEpisode]) -> None:
+        """Gives an evaluation's episodes the rewards of their groups, before they are recorded."""
+        records = [running.record for running in running_episodes]
+        with_group_rewards(self._mix, records, self._whole.samples_per_task)
 
     def add(self, name: str, running_episodes: Sequence[RunningEpisode]) -> list[Played]:
         """Records all episodes of a model; raises XpError(UNHEALTHY) if too many are void."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -152,6 +153,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
                 running_episodes += batch
                 bar.update(len(batch))
+        if self._evaluation is not None:
+            await asyncio.to_thread(self._evaluation.score_groups, running_episodes)
         return running_episodes
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:

@@ -91,18 +91,20 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
         is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools, limits)
     finally:
         # Also when anything else fails: the session is closed on the server.
-        outcome = await _threaded(worker, episode.settle)
+        await _threaded(worker, episode.settle)
     if not is_whole:
         sample.status = sample.Status.ABORTED
         return sample
     tokens = _tokens(sample)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
     ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[: tokens.prompt]))
-    if not evaluation and worker.mix.scores_groups(task.env):
+    if not worker.is_grouped(task.env, evaluation=evaluation):
+        await _record(worker, sample, ended, evaluation=evaluation)
+    elif not evaluation:
         worker.ungrouped[sample.index] = ended
     else:
-        await _record(worker, sample, ended, evaluation=evaluation)
-    close_sample(sample, outcome, chat.end_id, mask_truncated=worker.config.mask_truncated)
+        await _end_held_out(worker, sample, ended)
+    close_sample(sample, episode.settle(), chat.end_id, mask_truncated=worker.config.mask_truncated)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     return sample
@@ -118,12 +120,25 @@ async def score_group(args: Any, samples: Sequence[Any]) -> list[float]:
     """Slime's custom reward function for a whole group: gives its episodes the group's rewards, and records them."""
     worker = worker_of(args)
     if worker.mix.scores_groups(samples[0].metadata["env"]):
-        ended = [worker.ungrouped.pop(sample.index) for sample in samples]
-        await asyncio.wrap_future(worker.mix.score_group([one.episode for one in ended]))
-        for sample, one in zip(samples, ended, strict=True):
-            await _record(worker, sample, one, evaluation=False)
-            _set_result(sample, one.episode.settle(), mask_truncated=worker.config.mask_truncated)
+        group = [(sample, worker.ungrouped.pop(sample.index)) for sample in samples]
+        await _settle_group(worker, group, evaluation=False)
     return [sample.reward for sample in samples]
+
+
+async def _end_held_out(worker: Worker, sample: Any, ended: PlayedEpisode) -> None:
+    """Keeps an episode of an evaluation until all of its task have ended; Slime scores no groups there."""
+    assert worker.evaluation is not None  # Worker.is_grouped
+    group = worker.held_out_groups.setdefault(ended.task.task_id, [])
+    group.append((sample, ended))
+    if len(group) == worker.evaluation.samples_per_task:
+        await _settle_group(worker, worker.held_out_groups.pop(ended.task.task_id), evaluation=True)
+
+
+async def _settle_group(worker: Worker, group: Sequence[tuple[Any, PlayedEpisode]], *, evaluation: bool) -> None:
+    await asyncio.wrap_future(worker.mix.score_group([one.episode for _, one in group]))
+    for sample, one in group:
+        await _record(worker, sample, one, evaluation=evaluation)
+        _set_result(sample, one.episode.settle(), mask_truncated=worker.config.mask_truncated)
 
 
 async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:

@@ -63,6 +63,8 @@ class Worker:
         self._groups: list[Played] = []
         self.ungrouped: dict[int, PlayedEpisode] = {}
         """Settled episodes whose group has not ended, by the index of their sample."""
+        self.held_out_groups: dict[str, list[tuple[Any, PlayedEpisode]]] = {}
+        """The same of an evaluation, with their samples, by task."""
 
     @staticmethod
     def from_file(path: Path) -> Worker:
@@ -85,6 +87,11 @@ class Worker:
             return None
         config = config_of(self.path(self.config.evaluation), SlimeEvaluateConfig.from_json)
         return RunEvaluation(config, self.path(self.config.common.stage_dir) / "episode.json", Path(self.config.root))
+
+    def is_grouped(self, env: str, *, evaluation: bool) -> bool:
+        """Returns whether an episode has its reward only when its group has ended."""
+        is_alone = evaluation and (self.evaluation is None or self.evaluation.samples_per_task == 1)
+        return self.mix.scores_groups(env) and not is_alone
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one; None: none is due."""

@@ -25,7 +25,7 @@ from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.worker.evaluate import evaluate_models
-from xp.worker.played import record
+from xp.worker.played import record, with_group_rewards
 from xp.worker.program import run_stage
 from xp.worker.publish import check_there
 from xp.worker.tasks import policy_chat
@@ -58,7 +58,6 @@ def _play(
     tasks = within_limit(Path(config.common.tasks), rows, chat, limit)
     todo = config.rounds.episodes(tasks)
     numbered = list(zip(todo, sample_numbers([row.task_id for row in todo]), strict=True))
-    played: list[Played] = []
     file = Path(config.common.stage_dir) / "trajectories" / f"{name}.jsonl"
     upload_as = config.common.upload_as
     with (
@@ -66,10 +65,10 @@ def _play(
         Recorder(file, mix, upload_as, os.environ) as recorder,
         tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar,
     ):
-        for rollout in play_each(open_engine, chat, numbered, mix, places=config.batch_size):
-            played += record([rollout.record], recorder, config.common.run, f"evaluate/{name}", 0)
-            bar.update()
-    return played
+        rollouts = play_each(open_engine, chat, numbered, mix, places=config.batch_size)
+        ended = (rollout.record for rollout in rollouts if bar.update() is not False)
+        settled = with_group_rewards(mix, ended, config.rounds.samples_per_task)
+        return record(settled, recorder, config.common.run, f"evaluate/{name}", 0)
 
 
 @contextmanager

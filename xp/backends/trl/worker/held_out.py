@@ -22,7 +22,7 @@ from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.evaluate import RunEvaluation, evaluated_while_training
-from xp.worker.played import record
+from xp.worker.played import record, with_group_rewards
 from xp.worker.stage import AFTER, BEFORE
 
 
@@ -107,7 +107,9 @@ class HeldOutEvaluation:
         options: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
         rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **options))
         counted = (rollout.record for rollout in islice(rollouts, self._share.num_counted))
-        recorded = record(counted, recorder, run, f"evaluate/{name}", step)
+        samples = self._config.rounds.samples_per_task
+        settled = with_group_rewards(process.mix, counted, samples)
+        recorded = record(settled, recorder, run, f"evaluate/{name}", step)
         for _ in rollouts:  # those that do not count
             pass
         shares = self._ranks.gather(recorded)

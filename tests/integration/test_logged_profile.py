@@ -1,0 +1,140 @@
+"""`tasks profile --logged`: mean rewards of OpenReward's logged rollouts, as the SDK's own client reads them.
+
+The platform is out of reach; its API is played by a small server, and the SDK reads the same answers from it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from xp.__main__ import main
+from xp.composition import compose
+from xp.errors import ExitCode
+from xp.planning.stages import prepare_config
+
+pytestmark = pytest.mark.integration
+MEANS = {0: 0.0, 1: 0.5, 2: 1.0, 5: 0.25}
+
+
+@dataclass
+class Platform:
+    rows: list[dict[str, Any]] = field(default_factory=lambda: [row(index, mean) for index, mean in MEANS.items()])
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    """Path with query, and key."""
+    url: str = ""
+
+
+def row(index: int, mean: float, **changes: Any) -> dict[str, Any]:
+    rewards = {"avg_reward": mean, "min_reward": 0.0 if mean < 1 else 1.0, "max_reward": 1.0 if mean > 0 else 0.0}
+    own = {
+        "task_index": index,
+        "num_rollouts": 8,
+        "split": "train",
+        "variant": None,
+        "response_chars": response_chars(),
+    }
+    return {**own, **rewards, **changes}
+
+
+def response_chars() -> dict[str, Any]:
+    from dataclasses import fields
+
+    from openreward.api.environments.types import ResponseChars
+
+    return {one.name: 1.0 for one in fields(ResponseChars)}
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    found = Platform()
+
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found.requests.append((self.path, self.headers.get("X-API-Key")))
+            body = json.dumps({"tasks": found.rows}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setenv("OPENREWARD_API_URL", found.url)
+    monkeypatch.setenv("OPENREWARD_API_KEY", "k")
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def words(platform: Platform, outputs: Path) -> list[str]:
+    return ["env=openreward", "env.target=Org/Name", f"env.allowed_origins=['{platform.url}']", f"outputs={outputs}"]
+
+
+def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
+    platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from openreward import OpenReward
+
+    environment = OpenReward(api_key="k").environments.get("Org/Name")
+    by_sdk = environment.get_task_difficulty(split="train", model_name="m")
+    assert main(["tasks", "profile", *words(platform, tmp_path), "--logged-model", "m", "--json"]) == 0
+    profile = json.loads(capsys.readouterr().out)
+    assert profile["rates"] == {str(one.task_index): one.avg_reward for one in by_sdk}
+    (path_of_sdk, _), (path, key) = platform.requests
+    assert (urlsplit(path).path, parse_qs(urlsplit(path).query)) == (
+        urlsplit(path_of_sdk).path,
+        parse_qs(urlsplit(path_of_sdk).query),
+    )
+    assert key == "k"
+    selected = [*words(platform, tmp_path), f"env.train.profile={profile['id']}", "env.train.pass_rate=[0.2,0.6]"]
+    (member,) = prepare_config(compose(selected)).members.values()
+    assert member.train.indices == (1, 5)
+    assert str(member.train.profile).startswith(f"{profile['id']}: OpenReward's rollouts of m, logged until 20")
+    (file,) = (tmp_path / "profiles").iterdir()
+    assert json.loads(file.read_text())["api"] == platform.url
+    main(["plan", *selected])
+    assert "2 of 4 profiled (OpenReward's rollouts of m, logged until" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([row(0, 0.5, min_reward=-1.0)], "task 0 has rewards from -1 to 1, mean 0.5"),
+        ([row(0, 0.5, variant="a"), row(0, 0.25, variant="b")], "several variants of task 0; set env.variant"),
+        ([], "OpenReward has logged no rollouts of Org/Name, split train"),
+        ([row(-1, 0.5)], "a number of tasks is int '-1'"),
+        ([row(0, 0.5, avg_reward="0.5")], "reward is str '0.5'"),
+    ],
+)
+def test_what_is_no_pass_rate_is_refused(
+    platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[Any], reason: str
+) -> None:
+    platform.rows = rows
+    assert main(["tasks", "profile", *words(platform, tmp_path), "--logged"]) != 0
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "profiles").exists()
+
+
+def test_another_environment_and_no_catalog_are_refused(
+    platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tasks", "profile", *words(platform, tmp_path), "--logged"]) == 0
+    name = capsys.readouterr().out.partition("env.train.profile=")[2].split()[0]
+    other = [*words(platform, tmp_path), f"env.train.profile={name}", "env.variant=hard"]
+    assert main(["plan", *other]) == ExitCode.CONFIG
+    assert "expected environment Org/Name, variant hard, split train; got" in capsys.readouterr().err
+    assert main(["tasks", "profile", "env=multiply", "--logged"]) != 0
+    assert "--logged needs one environment of the OpenReward catalog" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""Slots of real servers: how many sessions they hold and open at once; nothing is measured on another's server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.envs_under_test.narrow import ROOM
+from tests.ors_server import COUNTER, QUIZ, Effects, rules, running
+from tests.reliability.test_sessions import wait_for
+from xp.__main__ import main
+from xp.envs import slots
+from xp.envs.openreward import OpenRewardProvider
+from xp.envs.slots import measure_slots, num_slots_of, slot_limits
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def provider(num_slots: int, **address: Any) -> Iterator[OpenRewardProvider]:
+    config = rules(create_timeout_s=60.0, **address)
+    found = OpenRewardProvider(replace(config, limits=slot_limits(config.limits, num_slots)), os.environ)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_server_with_room_holds_all_and_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = running(COUNTER)
+    effects = Effects(server.effects)
+    monkeypatch.setenv("OPENREWARD_API_KEY", server.server.key)
+    with provider(20, target=server.server.url, allowed_origins=(server.server.url,)) as found:
+        measured = measure_slots(found, found.tasks("train", [1])[0], 20)
+    assert (measured.num_idle, measured.fault) == (20, None)
+    assert 1 <= measured.at_once <= 20
+    assert "20 idle sessions at the same time, which was the most that was tried" in str(measured)
+    assert str(measured).endswith(f": preparation.concurrency={measured.at_once} env.limits.max_sessions=20")
+    assert effects.count("init") == 20
+    assert wait_for(lambda: not effects.still_open())
+
+
+def test_a_server_that_refuses_is_measured_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PATIENCE_S", 6.0)
+    with provider(40, serve="tests.envs_under_test.narrow:narrow") as found:
+        measured = measure_slots(found, found.tasks("train", [1])[0], 40)
+    assert measured.num_idle == ROOM
+    assert "429" in str(measured.fault)
+    assert "env.limits.max_sessions=12" in str(measured)
+
+
+def test_a_server_that_opens_one_by_one_is_asked_for_few_at_once() -> None:
+    with provider(16, serve="tests.envs_under_test.narrow:OneByOne") as found:
+        measured = measure_slots(found, found.tasks("train", [1])[0], 16)
+    assert measured.num_idle == 16
+    assert measured.at_once <= 2
+    assert measured.per_s < 6
+
+
+@pytest.mark.parametrize(
+    ("address", "requested", "expected"),
+    [
+        ({"serve": COUNTER}, None, 64),
+        ({"serve": COUNTER, "max_sessions": 10}, None, 10),
+        ({"serve": COUNTER}, 200, 200),
+        ({"target": "https://example.org"}, None, None),
+        ({"target": "http://127.0.0.1:8000"}, None, None),
+        ({"target": "Org/Name"}, None, None),
+        ({"target": "Org/Name"}, 30, 30),
+        ({"provider": "local", "grader": "m:f"}, 30, None),
+    ],
+)
+def test_anothers_server_is_measured_by_request_only(
+    address: dict[str, Any], requested: int | None, expected: int | None
+) -> None:
+    assert num_slots_of(rules(**{"max_sessions": 256, **address}), requested) == expected
+
+
+def test_both_commands_show_the_slots(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    proposal = "preparation.concurrency="
+    assert main(["env", "check", QUIZ, "tasks=1", "--slots", "5", "--seconds", "300"]) == 0
+    assert "server holds             5 idle sessions at the same time" in capsys.readouterr().out
+    main(["doctor", "env=openreward", f"env.serve={COUNTER}", "--slots", "5"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "holds 5 idle sessions at the same time" in out
+    assert proposal in out
+    server = running(COUNTER).server
+    monkeypatch.setenv("OPENREWARD_API_KEY", server.key)
+    main(
+        [
+            "env",
+            "check",
+            server.url,
+            "env.variant=counter",
+            f"env.allowed_origins=['{server.url}']",
+            "tasks=1",
+            "--seconds",
+            "300",
+        ]
+    )
+    assert proposal not in capsys.readouterr().out

@@ -1,0 +1,147 @@
+"""Requests about an ORS environment: its version, splits and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from xp.envs import wire
+from xp.envs.base import NotOffered, ProtocolError, SessionLost
+from xp.envs.config import EnvConfig
+from xp.envs.transport import Repeat, Transport
+
+PAGE: Final = 512
+"""Number of tasks in one request."""
+PARALLEL: Final = 16
+MAX_SPREAD: Final = 4
+"""Largest ratio of a range's length to the tasks needed from it at which the whole range is fetched."""
+
+
+BorrowedSession = Callable[[float], AbstractAsyncContextManager[str | None]]
+"""From a deadline to a session's id for one request; None: the server needs no session."""
+
+
+class Catalog:
+    """Requests about one environment; every coroutine runs on the process's loop and raises EnvFault only.
+
+    Args:
+        transport: connection to the server.
+        session: see BorrowedSession.
+        config: the environment.
+    """
+
+    def __init__(self, transport: Transport, session: BorrowedSession, config: EnvConfig) -> None:
+        self._transport, self._session, self._config = transport, session, config
+        self._env: str | None = None
+
+    async def env(self) -> str:
+        """The environment's path segment, requested once."""
+        if self._env is None:
+            self._env = self._config.variant.lower() if self._config.variant else await self._find_env()
+        return self._env
+
+    async def version(self) -> str:
+        reply = await self._json("GET", "/version")
+        if not isinstance(reply, dict):
+            raise ProtocolError("GET /version: not an object")
+        return f"openreward {reply.get('version')} {reply.get('build_sha') or ''}".strip()
+
+    async def splits(self) -> tuple[str, ...]:
+        path = f"/{await self.env()}/splits"
+        reply = await self._json("GET", path)
+        if not isinstance(reply, list):
+            raise ProtocolError(f"GET {path}: not a list")
+        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in reply)
+
+    async def num_tasks(self, split: str) -> int:
+        path = f"/{await self.env()}/num_tasks"
+        reply = await self._json("POST", path, {"split": split})
+        return wire.count(reply.get("num_tasks") if isinstance(reply, dict) else reply, path)
+
+    async def specs(self, split: str, indices: Sequence[int]) -> list[Mapping[str, Any]]:
+        """The tasks' specs, in the order of `indices`.
+
+        Raises:
+            ValueError: an index is outside the split.
+        """
+        if not indices:
+            return []
+        total = await self.num_tasks(split)
+        outside = [index for index in indices if not 0 <= index < total]
+        if outside:
+            raise ValueError(f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them")
+        unique = sorted(set(indices))
+        if unique[-1] - unique[0] < MAX_SPREAD * len(unique):
+            by_index = await self._range(split, unique[0], unique[-1] + 1)
+        else:
+            by_index = await self._each(split, unique)
+        return [by_index[index] for index in indices]
+
+    async def listed(self, split: str) -> list[Mapping[str, Any]] | None:
+        """The specs of all tasks of a split; None if the environment only counts them."""
+        path = f"/{await self.env()}/tasks"
+        try:
+            reply = await self._json("POST", path, {"split": split})
+        except (NotOffered, SessionLost):
+            return None
+        specs = reply.get("tasks") if isinstance(reply, dict) else None
+        if not isinstance(specs, list):
+            raise ProtocolError(f"POST {path}: not a list of tasks")
+        return [wire.task_spec(spec, path) for spec in specs]
+
+    async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
+        path = f"/{await self.env()}/task_range"
+        by_index: dict[int, Mapping[str, Any]] = {}
+        for first in range(start, stop, PAGE):
+            last = min(first + PAGE, stop)
+            reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
+            specs = reply.get("tasks") if isinstance(reply, dict) else None
+            if not isinstance(specs, list) or len(specs) != last - first:
+                raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
+            by_index.update({first + offset: wire.task_spec(spec, path) for offset, spec in enumerate(specs)})
+        return by_index
+
+    async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        path = f"/{await self.env()}/task"
+        slots = asyncio.Semaphore(PARALLEL)
+
+        async def one(index: int) -> Mapping[str, Any]:
+            async with slots:
+                reply = await self._json("POST", path, {"split": split, "index": index})
+            return wire.task_spec(reply.get("task") if isinstance(reply, dict) else None, path)
+
+        return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
+
+    async def _find_env(self) -> str:
+        """Name of the server's only environment, or of the one with the name of the target's last part."""
+        try:
+            reply = await self._json("GET", "/list_environments")
+        except NotOffered as fault:
+            raise NotOffered(f"{fault}: the server does not list its environments; name one by env.variant") from None
+        if not isinstance(reply, list) or not reply:
+            raise ProtocolError("GET /list_environments: not a list of names")
+        names = [wire.string(name, "GET /list_environments") for name in reply]
+        last = (self._config.target or self._config.name).rstrip("/").rpartition("/")[2].lower()
+        if len(names) == 1 or last not in names:
+            if len(names) == 1:
+                return names[0]
+            raise ProtocolError(f"the server has {', '.join(names)}: say which by `variant`")
+        return last
+
+    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        deadline = self._deadline()
+        async with self._session(deadline) as sid:
+            text = await self._transport.request(
+                method,
+                path,
+                deadline=deadline,
+                body=body,
+                sid=sid,
+                repeat=Repeat.QUESTION,
+            )
+        return wire.parse_json(text, f"{method} {path}")
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
