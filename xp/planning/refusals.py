@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from xp.envs.config import SandboxKind
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.errors import ExitCode, XpError
 from xp.hardware import cards
 from xp.job import Job, Stage
+from xp.models.files import local_directory
+from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
+from xp.planning.stages import start_place
 from xp.plugins import Kind, load
 from xp.spec import Attention, DType, LauncherName, RunSpec
 from xp.spec.env import HOSTED
@@ -27,7 +31,7 @@ def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     refusals += card_refusals(spec)
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
-        refusals += group_refusals(spec)
+        refusals += [*group_refusals(spec), *teacher_refusals(spec)]
         # Last: its remedy is searched among legal specs.
         refusals = refusals or [*memory_refusals(spec)]
     if refusals:
@@ -66,6 +70,17 @@ def group_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if spec.env.scores_groups and spec.env.is_held_out and spec.evaluation.samples_per_task > 1:
         way_out = "set 1, and compare the trained model by `xp eval RUN evaluation.samples_per_task=N`"
         yield Refusal("evaluation.samples_per_task", f"a run's own evaluations score no groups; {way_out}")
+
+
+def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a teacher with another vocabulary than the policy's, where both tokenizers are on this machine."""
+    distill, outputs = spec.algorithm.distill, Path(spec.outputs)
+    if distill is None or distill.url is not None:
+        return
+    places = [local_directory(name, outputs, FILE) for name in (start_place(spec), distill.teacher)]
+    policy, teacher = (None if place is None else read_vocabulary(place) for place in places)
+    if policy and teacher and (fault := vocabulary_fault(policy, teacher)) is not None:
+        yield Refusal("algorithm.distill.teacher", f"{distill.teacher}: {fault}")
 
 
 def image_refusals(spec: RunSpec) -> Iterator[Refusal]:

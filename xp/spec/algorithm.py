@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import LARGEST, Fraction, ModulePath, Name, NotNegative, Positive, Section
+from xp.spec.judge import KeyName, Url
+from xp.spec.section import LARGEST, Fraction, LocalPath, ModulePath, Name, NotNegative, Positive, Section
 
 
 class Estimator(StrEnum):
@@ -107,6 +108,24 @@ class Critic(Section):
     """Largest move of a value in an update, as in PPO's own code (github.com/openai/baselines, ppo2)."""
 
 
+class Distill(Section):
+    """On-policy distillation: a teacher scores the tokens that the policy wrote (arXiv:2306.13649, and
+    https://thinkingmachines.ai/blog/on-policy-distillation)."""
+
+    teacher: LocalPath
+    """Model that scores the tokens: a Hugging Face id or directory (`runs/RUN/model`), or with `url` its name there.
+    It must have the policy's vocabulary."""
+    url: Url | None
+    """Address of a vLLM server with the teacher, up to `/v1`; None: the trainer loads the teacher."""
+    key: KeyName | None
+    """Name of the variable with that server's key; never the key."""
+    coef: Positive
+    """Factor of the difference of the log-probabilities, teacher minus policy, in nats, in a token's advantage (1: the
+    reverse KL's own gradient, as in Thinking Machines' and Slime's distillation)."""
+    beside_reward: bool
+    """Adds the difference to the advantage of the environment's reward; false: the reward is recorded only."""
+
+
 class Algorithm(Section):
     """The mathematics; sizes and rates are in `training`."""
 
@@ -116,6 +135,8 @@ class Algorithm(Section):
     """`package.module:function` of your own (see xp.episode.advantages), where the estimator is `custom`."""
     critic: Critic | None
     """Value network; only with `estimator: gae`."""
+    distill: Distill | None
+    """Distillation from a teacher, with any estimator but `gae`; None: none."""
     advantage_scale: AdvantageScale
     policy_loss: PolicyLoss
     ratio_level: RatioLevel
@@ -157,6 +178,21 @@ class Algorithm(Section):
                 raise ValueError(f"estimator={estimator} needs {field}: set it, or use another estimator")
             if is_given and not is_needed:
                 raise ValueError(f"{field} is for estimator={estimator}, not {self.estimator}: set {field}=null")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_reaches_every_group(self) -> Algorithm:
+        if self.distill is None:
+            return self
+        if self.estimator is Estimator.GAE:
+            raise ValueError("distill needs an estimator without a critic: set estimator=grpo and critic=null")
+        if self.dynamic_sampling:
+            raise ValueError(
+                "dynamic_sampling drops groups of equal rewards, from which a teacher still teaches: set it to false,"
+                " or distill=null"
+            )
+        if self.distill.key is not None and self.distill.url is None:
+            raise ValueError("distill.key is for a server, and distill.url is null: set distill.url, or key=null")
         return self
 
     @model_validator(mode="after")

@@ -177,6 +177,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         every=spec.evaluation.every,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
+        distill=rows.distillation(spec),
         best=best_rule(spec, places),
         grpo=grpo_config(spec, places),
     )

@@ -11,6 +11,7 @@ from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.demonstrations import ExampleRule
+from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 
@@ -55,6 +56,8 @@ class TRLTrainConfig(TrainConfig):
     """Importance correction; None: none."""
     ratio_from: str
     """A spec's `algorithm.ratio_from`."""
+    distill: Distillation | None
+    """On-policy distillation; None: none."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 
