@@ -10,6 +10,7 @@ from typing import Any, Final
 from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.config import ChatEndpoint
 from xp.errors import ExitCode, XpError
+from xp.models.vocabulary import vocabulary_fault
 from xp.worker.distill import Distillation
 
 CONCURRENCY: Final = 32
@@ -17,6 +18,25 @@ NUM_PROBED: Final = 256
 """Number of ids, over the whole vocabulary, whose text is compared."""
 UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 """Part of the text of a token that is not a whole character."""
+
+
+def check_teacher(rule: Distillation, tokenizer: Any, environ: Mapping[str, str]) -> None:
+    """Raises XpError(CONFIG) if the teacher has another vocabulary than the policy.
+
+    Args:
+        rule: the distillation.
+        tokenizer: the policy's, or its directory or id.
+        environ: variables, one of which has the key of the teacher's server.
+    """
+    from transformers import AutoTokenizer
+
+    own = AutoTokenizer.from_pretrained(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    if rule.url is not None:
+        TeacherApi(rule, environ).check_vocabulary(own)
+        return
+    fault = vocabulary_fault(own.get_vocab(), AutoTokenizer.from_pretrained(rule.teacher).get_vocab())
+    if fault is not None:
+        raise XpError(f"algorithm.distill.teacher={rule.teacher}: {fault}", ExitCode.CONFIG)
 
 
 class TeacherApi(Api):
@@ -62,8 +82,8 @@ class TeacherApi(Api):
             own, there = tokenizer.decode([number]), token.get("decoded_token")
             if own != there and UNKNOWN not in f"{own}{there}":
                 raise XpError(
-                    f"algorithm.distill.teacher={self.name}: id {number} is {own!r} for the policy and {there!r} for the"
-                    " teacher; choose a teacher with the policy's tokenizer",
+                    f"algorithm.distill.teacher={self.name}: token {number} is {own!r} for the policy and {there!r} for"
+                    " the teacher; choose a teacher with the policy's tokenizer",
                     ExitCode.CONFIG,
                 )
 

@@ -10,7 +10,8 @@ from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.errors import ExitCode, XpError
 from xp.hardware import cards
 from xp.job import Job, Stage
-from xp.models.files import local_directory
+from xp.models.files import config_of, local_directory
+from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
@@ -18,7 +19,7 @@ from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
 from xp.planning.stages import start_place
 from xp.plugins import Kind, load
-from xp.spec import Attention, DType, LauncherName, RunSpec
+from xp.spec import Attention, DType, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
@@ -73,10 +74,18 @@ def group_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses a teacher with another vocabulary than the policy's, where both tokenizers are on this machine."""
+    """Refuses a teacher with another vocabulary than the policy's, where both tokenizers are on this machine, and under
+    Megatron one with another network."""
     distill, outputs = spec.algorithm.distill, Path(spec.outputs)
     if distill is None or distill.url is not None:
         return
+    network, config = spec.model.architecture, config_of(distill.teacher, outputs)
+    if spec.backend.parallel.strategy is Strategy.MEGATRON and network is not None and config is not None:
+        for line in mismatches(network.model_dump(), config):
+            reason = (
+                f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
+            )
+            yield Refusal("algorithm.distill.teacher", reason)
     places = [local_directory(name, outputs, FILE) for name in (start_place(spec), distill.teacher)]
     policy, teacher = (None if place is None else read_vocabulary(place) for place in places)
     if policy and teacher and (fault := vocabulary_fault(policy, teacher)) is not None:

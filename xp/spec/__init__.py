@@ -195,7 +195,7 @@ class RunSpec(Section):
         if distill is not None and distill.url is not None and temperature != 1:
             raise ValueError(
                 "algorithm.distill.url: a server's log-probabilities are those of temperature 1, and"
-                f" training.temperature is {temperature:g}: set it to 1, or load the teacher (algorithm.distill.url=null)"
+                f" training.temperature is {temperature:g}: set it to 1, or set algorithm.distill.url=null"
             )
         return self
 

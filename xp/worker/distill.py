@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from xp.errors import ExitCode, XpError
-from xp.models.vocabulary import vocabulary_fault
 
 DISTILL_KL: Final = "training/distill_kl"
 
@@ -34,12 +30,6 @@ class Distillation:
             mask: the same shape, above 0 for trained tokens.
         """
         is_trained = mask > 0
-        gap = (teacher - policy).detach().masked_fill(~is_trained, 0.0)
+        gap = (policy - teacher).detach().masked_fill(~is_trained, 0.0)
         own = of_reward * is_trained if self.beside_reward else 0.0
-        return own + self.coef * gap, -gap.sum()
-
-
-def check_vocabulary(policy: Mapping[str, int], teacher: Mapping[str, int], name: str) -> None:
-    """Raises XpError(CONFIG) unless each token of the policy has the same id in the teacher's vocabulary."""
-    if (fault := vocabulary_fault(policy, teacher)) is not None:
-        raise XpError(f"algorithm.distill.teacher={name}: {fault}", ExitCode.CONFIG)
+        return own - self.coef * gap, gap.sum()

@@ -148,7 +148,7 @@ class XpTraining(XpExperiment):
     ) -> None:
         self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
         self._keeper = None if config.best is None else BestKeeper(config.best, Path())
-        self._engine_gap = config.importance, config.ratio_from
+        self._rules = config.importance, config.ratio_from, config.distill
         super().__init__(cfg, config.common, mix, config.mask_truncated)
 
     def get_train_dataset(self) -> PromptDataset:
@@ -159,10 +159,10 @@ class XpTraining(XpExperiment):
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
         if not self.cfg.trainer.fully_async.enabled:
-            return XpTrainer(self._rule, self._keeper, self._evaluation, *self._engine_gap, **parts)
+            return XpTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AsyncTrainer(self._rule, self._keeper, self._evaluation, *self._engine_gap, **parts)
+        return AsyncTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
 
 
 def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:

@@ -33,14 +33,17 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
         samples: samples of the whole step; those of one group share `group_index`.
 
     Returns:
-        Raw rewards (NaN: void) and advantages (0: void), one per sample. With a critic, the second are the rewards,
+        Raw rewards (NaN: void) and advantages (0: void, or a teacher's alone, which Slime adds token by token), one per
+        sample. With a critic, the second are the rewards,
         from which `xp.backends.slime.worker.gae` computes advantages token by token.
 
     Raises:
         XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
     """
     config = worker_of(args).config
-    return advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
+    raw, estimates = advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
+    is_alone = config.distill is not None and not config.distill.beside_reward
+    return raw, [0.0] * len(samples) if is_alone else estimates
 
 
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 
 OF_CRITIC: Final = "train/critic-"
@@ -13,6 +14,7 @@ NATIVE: Final[Mapping[str, str]] = {
     "train/pg_loss": "training/policy_loss",
     "train/kl_loss": "training/kl",
     "train/entropy_loss": "training/entropy",
+    "train/opd_reverse_kl": DISTILL_KL,
     "train/pg_clipfrac": "training/clip_fraction",
     "train/grad_norm": "training/grad_norm",
     "train/lr-pg_0": "training/learning_rate",

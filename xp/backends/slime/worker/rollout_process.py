@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.processes import close_on_request
+from xp.engines.teacher import TeacherApi
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
@@ -85,6 +86,12 @@ class Worker:
             return None
         config = config_of(self.path(self.config.evaluation), SlimeEvaluateConfig.from_json)
         return RunEvaluation(config, self.path(self.config.common.stage_dir) / "episode.json", Path(self.config.root))
+
+    @cached_property
+    def teacher(self) -> TeacherApi | None:
+        """Client of the teacher's server; None: there is no teacher, or Slime loads it."""
+        distill = self.config.distill
+        return None if distill is None or distill.url is None else TeacherApi(distill, environment())
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one; None: none is due."""

@@ -54,7 +54,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
     del spec
-    return MemoryUse(stays=("weights", "optimizer", "reference"), logit_bytes=0.0, head_bytes=4.0, pads=True)
+    return MemoryUse(stays=("weights", "optimizer", "reference", "teacher"), logit_bytes=0.0, head_bytes=4.0, pads=True)
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import torch
 from trl.models import prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
-from xp.engines.teacher import TeacherApi
-from xp.worker.distill import Distillation, check_vocabulary
+from xp.engines.teacher import TeacherApi, check_teacher
+from xp.worker.distill import Distillation
 from xp.worker.learning_rate import disable_dropout
 
 Scorer = Callable[[Any], torch.Tensor]
@@ -33,13 +33,12 @@ class Teacher:
     def __init__(self, rule: Distillation, environ: Mapping[str, str], tokenizer: Any, dtype: torch.dtype) -> None:
         self.rule = rule
         self.model: Any = None
+        check_teacher(rule, tokenizer, environ)
         if rule.url is not None:
             self._api = TeacherApi(rule, environ)
-            self._api.check_vocabulary(tokenizer)
             return
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
-        check_vocabulary(tokenizer.get_vocab(), AutoTokenizer.from_pretrained(rule.teacher).get_vocab(), rule.teacher)
         self.model = AutoModelForCausalLM.from_pretrained(rule.teacher, dtype=dtype).eval().requires_grad_(False)
         disable_dropout(self.model)
 

@@ -92,6 +92,21 @@ def _bound(name: str, by_correction: Mapping[ImportanceCorrection, tuple[str, ..
     return Row(f"algorithm.{name}", render, receives=receives, native=native)
 
 
+def _no_teacher(spec: RunSpec) -> str | None:
+    """Returns why SkyRL cannot train with this teacher; None if it can, or if there is none."""
+    if spec.algorithm.distill is None:
+        return None
+    if spec.algorithm.distill.url is not None:
+        return "SkyRL loads the teacher itself, as its reference model; set distill.url=null, or backend=trl or slime"
+    if is_megatron(spec):
+        return "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
+    if spec.training.kl_coef > 0:
+        return (
+            "SkyRL has one reference model, which is the teacher; set training.kl_coef=0, or use backend=trl or slime"
+        )
+    return None
+
+
 def _of_critic(name: str, key: str, note: str = "") -> Row:
     """Row of a number of the critic."""
     return Row(
@@ -115,6 +130,13 @@ ALGORITHM = (
     ),
     Row("algorithm.advantage_fn", carried_by="xp.backends.skyrl.worker.experiment, where it is set"),
     Row("algorithm.critic", carried_by="trainer.critic.model.path=null"),
+    # With this flag SkyRL makes a reference model and computes its log-probabilities; xp's trainer takes no penalty.
+    Row(
+        "algorithm.distill",
+        lambda s: {f"{PLACE}.use_kl_in_reward": s.algorithm.distill is not None},
+        carried_by=lambda s: "" if s.algorithm.distill is None else "trainer.ref.model.path; xp's trainer",
+        refuse=_no_teacher,
+    ),
     _of_critic("discount", "gamma", "Only the policy's tokens are discounted, not a tool's."),
     _of_critic("gae_lambda", "lambd"),
     _of_critic("value_clip", "value_clip"),

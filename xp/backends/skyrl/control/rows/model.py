@@ -179,7 +179,6 @@ KEYS: Keys = {
     "generator.eval_n_samples_per_prompt": 1,
     "trainer.resume_mode": "latest",
     "data.dataloader.num_workers": 0,
-    "trainer.algorithm.use_kl_in_reward": False,
     "trainer.algorithm.advantage_batch_normalize": False,
     "trainer.algorithm.zero_variance_filter": False,
     "trainer.update_ref_every_epoch": False,
