@@ -74,6 +74,14 @@ class CriticRule:
 
 
 @dataclass(frozen=True)
+class DistillRule:
+    """xp's words of `algorithm.distill`; the teacher is a model of the measure's own (`tools.parity.model.TEACHER`)."""
+
+    coef: float
+    beside_reward: bool
+
+
+@dataclass(frozen=True)
 class UpdateRule:
     """An update as the spec means it: xp's words of `algorithm` and `training`."""
 
@@ -103,6 +111,7 @@ class UpdateRule:
     adam_beta2: float
     adam_eps: float
     max_grad_norm: float
+    distill: DistillRule | None
     critic: CriticRule | None
     critic_learning_rate: float | None
     """None: the policy's."""

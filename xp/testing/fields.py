@@ -57,6 +57,10 @@ def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
         variants = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
         return [*variants, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
+    if path == "algorithm.distill":
+        return [{"teacher": "Org/Other", "url": None, "key": None, "coef": 0.5, "beside_reward": True}]
+    if path == "algorithm.distill.url":
+        return ["http://127.0.0.1:9/v1"]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]
