@@ -51,7 +51,8 @@ COMPOSITIONS: Final = (
     (*REFERENCE, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"),
     ("hardware=cpu",),
 )
-"""Overrides of specs that together have every section; a critic, a teacher, adapters and a built model are null in others."""
+"""Overrides of specs that together have every section; a critic, a teacher, adapters and a built model are null in
+others."""
 HEAD: Final = """\
 # Every key
 

@@ -185,7 +185,6 @@ OPTIONS = (
 REPORTED = {
     ("trl", "training/kl"): "TRL's own: a mean of the micro-batches' means",
     ("trl", "training/entropy"): "TRL's own: a mean of the micro-batches' means",
-    ("slime", "training/distill_kl"): "a mean of the updates' means",
     ("slime", "training/importance_outside"): "a mean of the updates' means",
     ("slime", "training/importance_sample_size"): "from means of the updates' means",
 }
@@ -199,7 +198,8 @@ NOT_MEASURED = {
     ),
     "backend=slime": (
         "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), bfloat16,"
-        " the converted checkpoint that a critic or a teacher starts from (the model's files instead, with a head that is drawn),"
+        " the converted checkpoint that a critic or a teacher starts from (the model's files instead, with a critic's"
+        " head that is drawn),"
         " tensor parallelism, which stops at `sequence parallel not supported by torch LayerNorm` in Megatron's local"
         " layers, and pipeline and context parallelism, which the measure has no collection for; the rest is its own"
     ),

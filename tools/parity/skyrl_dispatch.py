@@ -28,8 +28,8 @@ LOSSES = {"policy": "final_loss", "critic": "critic_loss"}
 
 
 class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
-    """SkyRL's dispatch on this rank's workers: the policy's, the critic's where there is one, and with a KL penalty or a
-    teacher the reference's.
+    """SkyRL's dispatch on this rank's workers: the policy's, the critic's where there is one, and the reference's with
+    a KL penalty or a teacher.
 
     Args:
         cfg: SkyRLTrainConfig.

@@ -109,6 +109,8 @@ def made_actor(args: Any, rank: Rank) -> Any:
         actor.init(args, "critic")
     else:
         actor.init(args, "actor", with_ref=args.use_kl_loss, with_opd_teacher=args.use_opd)
+        # What was loaded last is active, until the first update.
+        actor._switch_model("actor")
     return actor
 
 

@@ -38,6 +38,7 @@ from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
 from xp.lib.reading import config_of
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
@@ -146,8 +147,8 @@ def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], plac
 
 
 def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> list[float]:
-    """Values of all ranks' episodes in the order of the batch: one per episode, with a critic or a teacher one per trained
-    token."""
+    """Values of all ranks' episodes in the order of the batch: one per episode, or with a critic or a teacher one per
+    trained token."""
     import torch
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()
@@ -213,7 +214,7 @@ def _watch_metrics(found: Found, loss: str) -> None:
         return finite_means(updates)
 
     def line(self: Any, step: int, values: Mapping[str, float]) -> None:
-        found.reported.update({name: values[name] for name in OF_WEIGHTS if name in values})
+        found.reported.update({name: values[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in values})
         write(self, step, values)
 
     watched_log: Any = training.Watched

@@ -14,7 +14,6 @@ NATIVE: Final[Mapping[str, str]] = {
     "train/pg_loss": "training/policy_loss",
     "train/kl_loss": "training/kl",
     "train/entropy_loss": "training/entropy",
-    "train/opd_reverse_kl": DISTILL_KL,
     "train/pg_clipfrac": "training/clip_fraction",
     "train/grad_norm": "training/grad_norm",
     "train/lr-pg_0": "training/learning_rate",
@@ -34,6 +33,7 @@ OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "out
 MEASURED: Final[Mapping[str, str]] = {
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "episodes/groups_left_out": "only with dynamic sampling",
