@@ -91,7 +91,10 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
     ("overrides", "expected"),
     [
         (("algorithm=opd",), "algorithm.distill.teacher: has no value"),
-        ((*OPD, "algorithm.dynamic_sampling=true"), "drops groups of equal rewards, from which a teacher still teaches"),
+        (
+            (*OPD, "algorithm.dynamic_sampling=true"),
+            "drops groups of equal rewards, from which a teacher still teaches",
+        ),
         ((*OPD, "algorithm.distill.key=MY_KEY"), "set distill.url, or key=null"),
         ((*SERVER, "training.temperature=0.7"), "those of temperature 1, and training.temperature is 0.7"),
         (("algorithm=opd", "algorithm.distill.teacher=/no/such"), "no such directory with a config.json"),
@@ -122,9 +125,10 @@ def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
     teacher = json.loads(stages["convert_teacher"].job.files["runs/r/attempt_1/convert_teacher/config.json"])
     assert teacher["base_model"] == "Org/Teacher"
     assert "--hf-checkpoint" in teacher["command"]["model_flags"]
-    assert teacher["output_dir"] != json.loads(
-        stages["convert"].job.files["runs/r/attempt_1/convert/config.json"]
-    )["output_dir"]
+    assert (
+        teacher["output_dir"]
+        != json.loads(stages["convert"].job.files["runs/r/attempt_1/convert/config.json"])["output_dir"]
+    )
     assert {"convert", "convert_teacher"} <= {*stages["train"].needs}
     at = flags.index("--use-opd")
     assert flags[at : at + 5] == ["--use-opd", "--opd-type", "megatron", "--opd-kl-coef", "0.5"]
@@ -198,7 +202,7 @@ def test_a_list_of_pieces_is_read_as_unigrams_tokenizer_writes_it(tmp_path: Path
 def test_megatrons_teacher_must_have_the_policys_network(tmp_path: Path) -> None:
     teacher = teacher_of(tmp_path / "teacher")
     spec = compose([*SLIME, "algorithm=opd", f"algorithm.distill.teacher={teacher}", "backend.convert_model=true"])
-    with pytest.raises(XpError, match="hidden_size is 2560, and config.json has 3584"):
+    with pytest.raises(XpError, match=r"hidden_size is 2560, and config\.json has 3584"):
         build_plan(spec, "R")
 
 
@@ -225,4 +229,6 @@ def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
 
 
 def test_a_teacher_of_unknown_size_is_named() -> None:
-    assert "  teacher not counted: the config.json of Org/Teacher is not available" in memory_lines(compose([*TRL, *OPD]))
+    assert "  teacher not counted: the config.json of Org/Teacher is not available" in memory_lines(
+        compose([*TRL, *OPD])
+    )
