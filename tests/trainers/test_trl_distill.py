@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.stubs.teacher_server import TeacherServer, serving
 from tools.parity.measure import case_of, spec_of
 from tools.parity.model import TEACHER, make_model
 from tools.parity.options import OPTIONS
@@ -30,8 +28,6 @@ from xp.engines.teacher import TeacherApi, check_teacher
 from xp.errors import ExitCode, XpError
 from xp.worker.distill import DISTILL_KL, Distillation
 
-KEY = "a-key-of-the-test"
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -42,66 +38,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class VLLM(BaseHTTPRequestHandler):
-    """vLLM's `/v1/completions` with `prompt_logprobs` (0.30, CompletionResponseChoice), computed by transformers."""
-
-    network: Any
-    tokenizer: Any
-    replies: list[tuple[int, Any]]
-    """Answers in place of the model's, first to last."""
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, answer = self.replies.pop(0) if self.replies else self.answer(body)
-        if self.headers["Authorization"] != f"Bearer {KEY}" or self.path != "/v1/completions":
-            status, answer = 401, {"error": {"message": f"who are you at {self.path}?"}}
-        self.send_response(status)
-        data = json.dumps(answer).encode()
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        if "prompt" not in body:
-            return 400, {"error": {"message": "Field required: prompt"}}
-        assert body["model"] == "the-teacher"
-        assert body["max_tokens"] == 1
-        ids = body["prompt"]
-        with torch.no_grad():
-            logprobs = torch.log_softmax(self.network(torch.tensor([ids])).logits[0].double(), -1)
-        entries: list[Any] = [None]
-        for at, number in enumerate(ids[1:]):
-            token = {
-                "logprob": float(logprobs[at, number]),
-                "rank": 1,
-                "decoded_token": self.tokenizer.decode([number]),
-            }
-            entries.append({str(number): token})
-        return 200, {"choices": [{"index": 0, "text": "x", "prompt_logprobs": entries}]}
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def server(model: Path) -> Iterator[Any]:
+def server(model: Path) -> Iterator[TeacherServer]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    handler = type(
-        "Handler",
-        (VLLM,),
-        {
-            "network": AutoModelForCausalLM.from_pretrained(model.with_name(TEACHER)),
-            "tokenizer": AutoTokenizer.from_pretrained(model),
-            "replies": [],
-        },
-    )
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    rule = Distillation("the-teacher", f"http://127.0.0.1:{http.server_port}/v1", "TEACHER_KEY", 1.0, False)
-    yield SimpleNamespace(rule=rule, environ={"TEACHER_KEY": KEY}, handler=handler)
-    http.shutdown()
-    http.server_close()
+    network = AutoModelForCausalLM.from_pretrained(model.with_name(TEACHER))
+    with serving(network, AutoTokenizer.from_pretrained(model)) as running:
+        yield running
 
 
 def case(name: str = "algorithm=opd") -> ParityCase:
@@ -126,7 +69,9 @@ def scored(model: Path, scratch: Path, other: Teacher | None = None) -> dict[str
     return {**seen, DISTILL_KL: trainer._xp_log._episodes[DISTILL_KL]}
 
 
-def test_a_teacher_on_a_server_teaches_what_the_same_one_does_here(model: Path, server: Any, tmp_path: Path) -> None:
+def test_a_teacher_on_a_server_teaches_what_the_same_one_does_here(
+    model: Path, server: TeacherServer, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -167,7 +112,7 @@ def test_a_teacher_has_no_gradient_and_no_optimizer(model: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["here", "on a server"])
-def test_another_vocabulary_ends_the_start(where: str, model: Path, server: Any, tmp_path: Path) -> None:
+def test_another_vocabulary_ends_the_start(where: str, model: Path, server: TeacherServer, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     content = json.loads((model / "tokenizer.json").read_text())
@@ -188,9 +133,9 @@ def test_another_vocabulary_ends_the_start(where: str, model: Path, server: Any,
     check_teacher(rule, AutoTokenizer.from_pretrained(model), server.environ)
 
 
-def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(server: Any) -> None:
+def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(server: TeacherServer) -> None:
     api = TeacherApi(server.rule, server.environ)
-    server.handler.replies.append((200, {"choices": [{"text": "x"}]}))
+    server.replies.append((200, {"choices": [{"text": "x"}]}))
     with pytest.raises(XpError, match=r"algorithm.distill.url=.*no prompt_logprobs.*a vLLM server is needed") as error:
         api.score([20, 21, 22], 2)
     assert error.value.code is ExitCode.ENGINE
@@ -200,10 +145,12 @@ def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(
     assert "another" not in str(refused.value)
 
 
-def test_a_request_is_repeated_where_the_server_was_busy(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_repeated_where_the_server_was_busy(
+    server: TeacherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api = TeacherApi(server.rule, server.environ)
     monkeypatch.setattr(api, "_sleep", lambda _: None)
-    server.handler.replies.extend([(503, {}), (429, {})])
+    server.replies.extend([(503, {}), (429, {})])
     first = api.score([20, 21, 22, 23], 2)
     assert api.score_all([([20, 21, 22, 23], 2), ([20, 21], 1)])[0] == first
     assert len(first) == 2
