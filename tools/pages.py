@@ -23,6 +23,7 @@ ALGORITHMS = (
     ("algorithm=sapo",),
     ("algorithm=ppo", "training.critic_learning_rate=1e-05"),
     ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:my_advantages"),
+    ("algorithm=opd", "algorithm.distill.teacher=ORG/TEACHER", "training.kl_coef=0"),
 )
 """Overrides of the reference spec under which fields have an effect that are null or unused in it."""
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -50,10 +51,12 @@ COMPOSITIONS: Final = (
     REFERENCE,
     (*REFERENCE, "algorithm=ppo"),
     (*REFERENCE, "algorithm=sapo", "algorithm.overlong={buffer_tokens: 512, factor: 1.0}"),
+    (*REFERENCE, "algorithm=opd", "algorithm.distill.teacher=ORG/TEACHER", "training.kl_coef=0"),
     (*REFERENCE, "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"),
     ("hardware=cpu",),
 )
-"""Overrides of specs that together have every section; a critic, adapters and a built model are null in others."""
+"""Overrides of specs that together have every section; a critic, a teacher, adapters and a built model are null in
+others."""
 HEAD: Final = """\
 # Every key
 

@@ -15,6 +15,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.test_skyrl_rehearsal import SMALL, run
+from xp.builtin.model.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
@@ -74,6 +75,16 @@ def test_an_algorithm_trains_what_writes(outputs: Path, algorithm: str) -> None:
     assert all(line["training/grad_norm"] > 0 for line in lines)
     assert max(line["training/logprob_gap"] for line in lines) < 1e-5
     assert not any("training/value_loss" in line for line in lines)
+
+
+def test_a_teacher_in_the_references_place_teaches_without_a_reward(outputs: Path) -> None:
+    teacher = f"algorithm.distill.teacher={SHIPPED}"
+    lines = train(outputs, 1, "algorithm=opd", teacher, "training.kl_coef=0", "training.num_steps=2", name="opd")
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(line["training/grad_norm"] > 0 for line in lines)
+    # The policy is untrained: its words surprise the teacher.
+    assert all(line["training/distill_kl"] > 1 for line in lines)
+    assert not any("training/kl" in line for line in lines)
 
 
 def test_a_users_function_that_fails_ends_the_run_with_its_code(outputs: Path) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests import grouped
 from tests.contracts.test_agreement import (
@@ -29,6 +30,7 @@ from tests.contracts.test_agreement import (
     resettled,
 )
 from tests.fake_session import call
+from tests.stubs.teacher_server import KEY, serving
 from tests.tiny import tokenizer_and_model
 from tests.trainers.slime_play import (
     Kept,
@@ -289,6 +291,33 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
         len(one) == length for one, length in zip(data["rollout_log_probs"], data["response_lengths"], strict=True)
     )
     assert all(math.isfinite(advantage) for advantage in data["rewards"])
+
+
+def test_a_teacher_on_a_server_scores_each_token_and_replaces_the_rewards(
+    args: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slime's own conversion carries the teacher's log-probabilities; this teacher is the policy itself."""
+    tokenizer, model = tokenizer_and_model()
+    words = iter(["win", "down", "lose", "win"])
+
+    def says(ids: list[int]) -> list[int]:
+        del ids
+        return [*tokenizer(call(next(words)), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+    monkeypatch.setenv("TEACHER_KEY", KEY)
+    with serving(model, tokenizer) as teacher, engine(args, says):
+        put_worker(args, worker_config(args.xp_root, distill=teacher.rule), FakeMix(NO_RETRY), Kept())
+        samples = play_group(args, group_of(ROW, 4, 0))
+    data = converted(args, samples)
+    assert data["rewards"] == [0.0] * 4
+    assert sorted(reward for reward in data["raw_reward"] if not math.isnan(reward)) == [0.0, 1.0, 1.0]
+    assert sum(map(sum, data["loss_masks"])) > 0
+    for sample, scored, length in zip(samples, data["teacher_log_probs"], data["response_lengths"], strict=True):
+        assert len(scored) == length
+        with torch.no_grad():
+            expected = torch.log_softmax(model(torch.tensor([sample.tokens])).logits[0, -length - 1 : -1], -1)
+        chosen = expected.gather(1, torch.tensor(sample.tokens[-length:])[:, None])[:, 0]
+        assert scored == pytest.approx(chosen.tolist(), abs=1e-4)
 
 
 def test_a_void_episode_without_tokens_has_an_untrained_one(args: Any) -> None:

@@ -25,7 +25,8 @@ GPU = {
     "skyrl": ("env=whodunit", "backend=skyrl", "hardware=a100x4"),
     "slime": ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-4b"),
 }
-MUST = {"custom": ("algorithm.advantage_fn=my_pkg.algorithms:my_advantages",)}
+TEACHER = "algorithm.distill.teacher=Org/Teacher"
+MUST = {"custom": ("algorithm.advantage_fn=my_pkg.algorithms:my_advantages",), "opd": (TEACHER,)}
 """What an option leaves to the user."""
 REFUSED = {
     ("dapo", "trl"): "algorithm.dynamic_sampling",
@@ -38,6 +39,8 @@ REFUSED = {
     ("rloo", "slime"): "algorithm.loss_aggregation",
     ("dr_grpo", "slime"): "algorithm.loss_aggregation",
     ("ppo", "slime"): "backend.convert_model",
+    ("opd", "skyrl"): "algorithm.distill",
+    ("opd", "slime"): "algorithm.distill",
 }
 
 

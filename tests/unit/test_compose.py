@@ -42,6 +42,7 @@ FRAMES = {
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
     "hf": ["model.path=Org/Name"],
     "custom": ["algorithm.advantage_fn=my_pkg.algorithms:mine"],
+    "opd": ["algorithm.distill.teacher=Org/Teacher"],
     "skypilot": ["launcher.options.bucket=s3://my-bucket"],
 }
 """Options that are only a frame, and what a user gives them."""

@@ -112,7 +112,9 @@ def test_a_name_that_is_in_no_row_is_not_written(tmp_path: Path, name: str) -> N
 
 
 def test_the_keys_that_the_table_names_exist() -> None:
-    keys = {*fields_of(compose(["algorithm=ppo"])), "env.reward", "algorithm.critic"}
+    distilled = compose(["algorithm=opd", "algorithm.distill.teacher=Org/Teacher"])
+    keys = {*fields_of(compose(["algorithm=ppo"])), *fields_of(distilled), "env.reward", "algorithm.critic"}
+    keys.add("algorithm.distill")
     sections = {key.partition(".")[0] for key in keys}
     named = {
         key

@@ -17,7 +17,8 @@ class Found:
     """All updates of one rollout step."""
 
     advantages: list[float]
-    """One per episode, or with a critic one per trained token. A critic's own: the returns that it learns."""
+    """One per episode, or with a critic or a teacher one per trained token. A critic's own: the returns that it
+    learns."""
     losses: list[float]
     """One per update, as the trainer differentiates it."""
     gradients: list[Weights]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.parity.options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
-from tools.parity.recorded import BAR, CriticRule, ParityCase, UpdateRule, Work
+from tools.parity.recorded import BAR, CriticRule, DistillRule, ParityCase, UpdateRule, Work
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -78,6 +78,8 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
         sections["critic"] = CriticRule(**sections["critic"], scale=CRITIC_SCALE[spec.backend.name])
     for name in ("overlong", "sapo"):
         sections[name] = sections[name] and tuple(sections[name].values())
+    if (distill := spec.algorithm.distill) is not None:
+        sections["distill"] = DistillRule(distill.coef, distill.beside_reward)
     rule = UpdateRule(**{one.name: sections[one.name] for one in fields(UpdateRule)})
     num_updates = spec.training.updates_per_step * spec.training.passes_per_step
     lora = spec.model.lora

@@ -19,14 +19,16 @@ SIZES = {
     "max_position_embeddings": 512,
 }
 INITIALIZER_RANGE = 0.2
+TEACHER = "teacher"
+"""Directory of the teacher of on-policy distillation, beside the model's: the same network with other weights."""
 
 
-def make_model(directory: Path, tokenizer: Path) -> None:
+def make_model(directory: Path, tokenizer: Path, seed: int = 0) -> None:
     """Write a Qwen3 with random weights and the tokenizer, as Hugging Face files."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     words = AutoTokenizer.from_pretrained(tokenizer)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=1 + max(LAST_ID, words.eos_token_id, words.pad_token_id),
         initializer_range=INITIALIZER_RANGE,

@@ -66,7 +66,7 @@ NARROW_CRITIC = (
 )
 RANKS: dict[str, tuple[str, ...]] = {"trl": ("backend.parallel.strategy=ddp",)}
 CONVERTED: dict[str, tuple[str, ...]] = {"slime": ("backend.convert_model=true",)}
-"""Its critic starts from a converted checkpoint; the measure's from the model's files."""
+"""Its critic and its teacher start from a converted checkpoint; the measure's from the model's files."""
 CRITIC_SCALE = {"trl": 0.5, "skyrl": 0.5, "slime": 1.0}
 """Backend -> factor of the critic's squared error; TRL has no critic."""
 
@@ -81,6 +81,13 @@ def _corrected(name: str, lower: float = 0.0, upper: float = UPPER, *more: str) 
     own = f"algorithm.importance_correction={name.partition(',')[0]}"
     bounds = (f"algorithm.importance_lower={lower}", f"algorithm.importance_upper={upper}")
     return Option(f"importance_correction={name}", (own, *bounds, *more, CORRECTED), of_backend=SGLANG)
+
+
+def _opd(name: str, *overrides: str) -> Option:
+    """An option with a teacher."""
+    # SkyRL's reference model is the teacher.
+    own = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher", "training.kl_coef=0")
+    return Option(name, (*own, *overrides), of_backend=CONVERTED)
 
 
 def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Option:
@@ -165,6 +172,9 @@ OPTIONS = (
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
+    _opd("algorithm=opd"),
+    _opd("opd beside the reward", "algorithm.distill.beside_reward=true", "algorithm.distill.coef=0.3"),
+    _opd("opd, sequence_mean, temperature=0.7", SEQUENCE_MEAN, "training.temperature=0.7"),
     _ppo("algorithm=ppo"),
     _ppo("ppo, sequence_mean", SEQUENCE_MEAN),
     _ppo("ppo, sequence_mean, a narrow value clip", SEQUENCE_MEAN, *NARROW_CRITIC),
@@ -202,7 +212,8 @@ NOT_MEASURED = {
     ),
     "backend=slime": (
         "CUDA, NCCL, TransformerEngine's attention over packed sequences (torch's own, sequence by sequence), bfloat16,"
-        " the converted checkpoint that a critic starts from (the model's files instead, with a head that is drawn),"
+        " the converted checkpoint that a critic or a teacher starts from (the model's files instead, with a critic's"
+        " head that is drawn),"
         " tensor parallelism, which stops at `sequence parallel not supported by torch LayerNorm` in Megatron's local"
         " layers, and pipeline and context parallelism, which the measure has no collection for; the rest is its own"
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from tools.parity.critic import ExactCritic
 from tools.parity.differences import differences
 from tools.parity.found import Found
-from tools.parity.model import ExactPolicy, make_model
+from tools.parity.model import TEACHER, ExactPolicy, make_model
 from tools.parity.recorded import ParityCase, RecordedEpisode, Work, batch_of
 from tools.parity.reference import reference
 from xp.errors import XpError
@@ -31,6 +31,7 @@ def measure(argv: Sequence[str], trainer: Trainer) -> None:
     with tempfile.TemporaryDirectory(prefix="xp-parity-") as scratch:
         model = Path(scratch, "model")
         make_model(model, Path(work.tokenizer))
+        make_model(model.with_name(TEACHER), Path(work.tokenizer), seed=1)
         for number, case in enumerate(work.cases):
             place = Path(scratch, str(number))
             place.mkdir()
@@ -49,7 +50,8 @@ def measured(
     found = trainer(case, episodes, model, scratch)
     policy = ExactPolicy(model, None if case.lora_scale is None else found.start, case.lora_scale)
     critic = None if found.critic is None else ExactCritic(model, found.critic.start)
-    wanted = reference(case.rule, episodes, policy, found.members, critic)
+    teacher = None if case.rule.distill is None else ExactPolicy(model.with_name(TEACHER))
+    wanted = reference(case.rule, episodes, policy, found.members, critic, teacher)
     of_critic = {} if found.critic is None or wanted.critic is None else _of_critic(found.critic, wanted.critic)
     both = {name: [value, wanted.reported[name]] for name, value in found.reported.items() if name in wanted.reported}
     return {**asdict(differences(found, wanted)), **of_critic, "reported": both}

@@ -81,6 +81,14 @@ class CriticRule:
 
 
 @dataclass(frozen=True)
+class DistillRule:
+    """xp's words of `algorithm.distill`; the teacher is a model of the measure's own (`tools.parity.model.TEACHER`)."""
+
+    coef: float
+    beside_reward: bool
+
+
+@dataclass(frozen=True)
 class UpdateRule:
     """An update as the spec means it: xp's words of `algorithm` and `training`."""
 
@@ -116,6 +124,7 @@ class UpdateRule:
     """Also plants a group without variance."""
     sapo: tuple[float, float] | None
     """Temperatures of tokens with a positive and with another advantage."""
+    distill: DistillRule | None
     critic: CriticRule | None
     critic_learning_rate: float | None
     """None: the policy's."""

@@ -143,6 +143,7 @@ def reference(
     policy: ExactPolicy,
     members: Sequence[Sequence[int]],
     critic: ExactCritic | None = None,
+    teacher: ExactPolicy | None = None,
 ) -> Found:
     """All updates of one rollout step.
 
@@ -152,6 +153,7 @@ def reference(
         policy: in float64; it is trained.
         members: episodes of each update.
         critic: of `algorithm=ppo`; it is trained too, on the values that it has before.
+        teacher: of `algorithm=opd`.
     """
     flat = flat_groups(rule, episodes)
     masks = [
@@ -167,6 +169,9 @@ def reference(
     else:
         gains, taught = _taught(rule, episodes, masks, critic, members)
         found = Found(_trained(gains, masks), [], [], [], policy.weights(), [list(one) for one in members])
+    if teacher is not None:
+        gains, kl = distilled(rule, episodes, gains, before, masks, teacher)
+        found = replace(found, advantages=_trained(gains, masks), reported={"training/distill_kl": kl})
     noises = [torch.tensor(one.noise, dtype=torch.float64) for one in episodes]
     engines = [own + noise for own, noise in zip(before, noises, strict=True)]
     weights = [correction(rule, *parts) for parts in zip(before, engines, masks, strict=True)]
@@ -193,6 +198,27 @@ def reference(
         for name, value in parts.sums.items():
             found.reported[name] = found.reported.get(name, 0.0) + value / len(members)
     return replace(found, critic=taught)
+
+
+def distilled(
+    rule: UpdateRule,
+    episodes: Sequence[RecordedEpisode],
+    of_reward: Sequence[torch.Tensor],
+    before: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor],
+    teacher: ExactPolicy,
+) -> tuple[list[torch.Tensor], float]:
+    """Advantages of each token: the negative reverse KL of the token, sampled (https://thinkingmachines.ai/blog/
+    on-policy-distillation), beside the reward's own or alone; and the mean over all trained tokens of that KL."""
+    assert rule.distill is not None
+    with torch.no_grad():
+        scored = [teacher.says(episode, rule.temperature)[0] for episode in episodes]
+    gaps = [(own - there) * mask for own, there, mask in zip(before, scored, masks, strict=True)]
+    share = 1.0 if rule.distill.beside_reward else 0.0
+    gains = [
+        share * own * mask - rule.distill.coef * gap for own, gap, mask in zip(of_reward, gaps, masks, strict=True)
+    ]
+    return gains, float(sum(gap.sum() for gap in gaps) / sum(mask.sum() for mask in masks))
 
 
 def _taught(

@@ -28,12 +28,12 @@ LOSSES = {"policy": "final_loss", "critic": "critic_loss"}
 
 
 class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
-    """SkyRL's dispatch on this rank's workers: the policy's, the critic's where there is one, and with a KL penalty the
-    reference's.
+    """SkyRL's dispatch on this rank's workers: the policy's, the critic's where there is one, and the reference's with
+    a KL penalty or a teacher.
 
     Args:
         cfg: SkyRLTrainConfig.
-        model: directory of all of them.
+        model: directory of all of them but the reference.
         num_updates: of the run, for the schedule.
         port: of the process group's rendezvous.
         rank: of this process.
@@ -59,7 +59,8 @@ class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
                 sequence_parallel_size=1,
             )
             worker.init_worker_process_group()
-            worker.init_model(str(model), **({} if name == "ref" else {"num_training_steps": num_updates}))
+            place = cfg.trainer.ref.model.path if name == "ref" else str(model)
+            worker.init_model(place, **({} if name == "ref" else {"num_training_steps": num_updates}))
             self.workers[name] = worker
             groups[name] = object.__new__(PPORayActorGroup)
             groups[name].actor_infos = [
@@ -80,7 +81,7 @@ def _kinds(cfg: Any) -> dict[str, Any]:
     kinds: dict[str, Any] = {"policy": TiedPolicyWorkerBase}
     if cfg.trainer.critic.model.path:
         kinds["critic"] = WeighingCriticWorkerBase
-    if cfg.trainer.algorithm.use_kl_loss:
+    if cfg.trainer.algorithm.use_kl_loss or cfg.trainer.algorithm.use_kl_in_reward:
         kinds["ref"] = TemperedRefWorkerBase
     return kinds
 

@@ -16,11 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from tools.parity.found import Found, watched, whole
+from tools.parity.model import TEACHER
 from tools.parity.processes import in_processes
 from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
@@ -67,14 +69,14 @@ def _updates(
         }
         found = replace(networks["policy"], critic=networks.get("critic"))
         data = _trained_on(trainer, case, episodes)
-    _keep_advantages(found, data)
+    _keep_advantages(found, data, has_own=case.rule.distill is not None)
     for name, own in networks.items():
         bounds = data.metadata[f"{name}_mini_batch_boundaries"]
         own.members.extend([list(range(*bounds[at % len(bounds)])) for at in range(case.num_updates)])
         own.losses.extend(trainer.dispatch.losses[name])
     metrics = trainer.all_metrics
     found.reported.update({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
-    found.reported.update({name: metrics[name] for name in OF_WEIGHTS if name in metrics})
+    found.reported.update({name: metrics[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in metrics})
     torch.distributed.barrier()
     return found
 
@@ -111,14 +113,15 @@ def _trained(model: Any) -> dict[str, Any]:
     return {name: one for name, one in model.named_parameters() if one.requires_grad}
 
 
-def _keep_advantages(found: Found, data: Any) -> None:
-    """Store one advantage per episode or, with a critic, per trained token."""
-    if found.critic is None:
+def _keep_advantages(found: Found, data: Any, *, has_own: bool) -> None:
+    """Store one advantage per episode or, with a critic or a teacher (`has_own`), per trained token."""
+    if found.critic is None and not has_own:
         found.advantages.extend(float(row[row.abs().argmax()]) for row in data["advantages"])
         return
     trained = data["loss_mask"] > 0
     found.advantages.extend(data["advantages"][trained].tolist())
-    found.critic.advantages.extend(data["returns"][trained].tolist())
+    if found.critic is not None:
+        found.critic.advantages.extend(data["returns"][trained].tolist())
 
 
 def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple[Any, Any]:
@@ -134,7 +137,8 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
     register_estimator()
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(str(model), scratch, str(model)))
+    reference = model if config.distill is None else model.with_name(TEACHER)
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(str(model), scratch, str(reference)))
     validate_cfg(cfg)
     tokenizer = AutoTokenizer.from_pretrained(model)
     write_view([task(group) for group in range(config.prompts_per_step)], scratch / "train.parquet")
@@ -145,6 +149,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
         importance=config.importance,
         ratio_from=config.ratio_from,
         overlong=config.overlong,
+        distill=config.distill,
         cfg=cfg,
         tracker=silent,
         tokenizer=tokenizer,

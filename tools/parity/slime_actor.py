@@ -12,6 +12,8 @@ from typing import Any
 
 from tools.parity.critic import BIAS, HEAD
 from tools.parity.found import Found, whole
+from tools.parity.model import TEACHER
+from xp.backends.slime.worker.checkpoints import TRACKER
 from xp.backends.slime.worker.config import SlimeTrainConfig
 
 POLICY, CRITIC = "policy", "critic"
@@ -61,15 +63,20 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
     settings = write_worker(worker)
     flags = absolute_flags(config.with_length(config.length).command, scratch)
-    if config.critic is not None:
+    if config.critic is not None or config.distill is not None:
         # In the place of the checkpoint that the convert stage makes.
         for flag in ("--load", "--ref-load"):
             flags[flags.index(flag) + 1] = str(place.model)
+    if config.distill is not None:
+        flags[flags.index("--opd-teacher-load") + 1] = str(scratch / TEACHER)
+        # Slime's parser wants a converted checkpoint; its loader takes the model's files without this one.
+        (scratch / TEACHER / TRACKER).touch()
     before, sys.argv = sys.argv, ["train.py", *flags, "--custom-config-path", str(settings)]
     try:
         args = parse_args()
     finally:
         sys.argv = before
+        (scratch / TEACHER / TRACKER).unlink(missing_ok=True)
     import torch
 
     own = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
@@ -101,7 +108,9 @@ def made_actor(args: Any, rank: Rank) -> Any:
         name_head()
         actor.init(args, "critic")
     else:
-        actor.init(args, "actor", with_ref=args.use_kl_loss)
+        actor.init(args, "actor", with_ref=args.use_kl_loss, with_opd_teacher=args.use_opd)
+        # What was loaded last is active, until the first update.
+        actor._switch_model("actor")
     return actor
 
 

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tools.parity.found import Found, watched, whole
-from tools.parity.model import ExactPolicy
+from tools.parity.model import TEACHER, ExactPolicy
 from tools.parity.processes import in_processes
 from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode, Work, settled
@@ -38,6 +38,7 @@ from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
 from xp.lib.reading import config_of
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
@@ -80,7 +81,7 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     from xp.lib.loopback import free_port
 
     config = SlimeTrainConfig.from_json(case.config)
-    places = [_model(case, config, model, scratch / str(rank)) for rank in range(case.num_ranks)]
+    places = [_place(case, config, model, scratch / str(rank)) for rank in range(case.num_ranks)]
 
     def of_role(role: str) -> Found:
         port = free_port()
@@ -95,15 +96,18 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     return replace(of_role(POLICY), critic=critic)
 
 
-def _model(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:
-    """Write the model, in the case's precision, to the directory that a rank's configuration names."""
+def _place(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:
+    """Write the model, and the teacher beside it, in the case's precision; the model in the directory that a rank's
+    configuration names."""
     from safetensors.torch import load_file, save_file
 
     place = scratch / config.base_model
-    shutil.copytree(model, place)
-    if case.precision == "float64":
-        weights = load_file(place / "model.safetensors")
-        save_file({name: one.double() for name, one in weights.items()}, place / "model.safetensors", {"format": "pt"})
+    for source, target in ((model, place), (model.with_name(TEACHER), scratch / TEACHER)):
+        shutil.copytree(source, target)
+        if case.precision == "float64":
+            weights = load_file(target / "model.safetensors")
+            doubled = {name: one.double() for name, one in weights.items()}
+            save_file(doubled, target / "model.safetensors", {"format": "pt"})
     return Place(scratch, place)
 
 
@@ -143,11 +147,13 @@ def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], plac
 
 
 def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> list[float]:
-    """Values of all ranks' episodes in the order of the batch: one per episode, with a critic one per trained token."""
+    """Values of all ranks' episodes in the order of the batch: one per episode, or with a critic or a teacher one per
+    trained token."""
     import torch
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()
-    trained = [mask > 0 if config.critic is not None else slice(1) for mask in data["loss_masks"]]
+    has_own = config.critic is not None or config.distill is not None
+    trained = [mask > 0 if has_own else slice(1) for mask in data["loss_masks"]]
     kept = (own[which].tolist() for own, which in zip(data[name], trained, strict=True))
     torch.distributed.all_gather_object(shares, list(zip(data["partition"], kept, strict=True)))
     return [value for _, own in sorted(pair for share in shares for pair in share) for value in own]
@@ -209,7 +215,7 @@ def _watch_metrics(found: Found, loss: str) -> None:
         return finite_means(updates)
 
     def line(self: Any, step: int, values: Mapping[str, float]) -> None:
-        found.reported.update({name: values[name] for name in OF_WEIGHTS if name in values})
+        found.reported.update({name: values[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in values})
         write(self, step, values)
 
     watched_log: Any = training.Watched

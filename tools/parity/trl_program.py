@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from tools.parity.found import Found, watched, whole
-from tools.parity.model import keep_precision, says
+from tools.parity.model import TEACHER, keep_precision, says
 from tools.parity.processes import in_processes
 from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode, settled
@@ -25,6 +25,7 @@ from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.rollout import TASK_ID
 from xp.episode.advantages import without_variance
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
 
@@ -76,21 +77,24 @@ def _merged(own: Found) -> Found:
 def _updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
     trainer = _trainer(case, episodes, model, scratch)
     if case.precision == "float64":
-        for one in (trainer.model, trainer.ref_model):
+        teacher = trainer._xp_teacher and trainer._xp_teacher.model
+        for one in (trainer.model, trainer.ref_model, teacher):
             if one is not None:
                 keep_precision(one.double())
     found = Found([0.0] * len(episodes), [], [], [], {}, [])
     trained = {name: one for name, one in trainer.model.named_parameters() if one.requires_grad}
     found.start.update({name: whole(weight) for name, weight in trained.items()})
-    _watch_losses(trainer, episodes, found)
+    of_tokens = _watch_losses(trainer, episodes, found)
     with watched(found, lambda: trained):
         trainer.train()
+    if case.rule.distill is not None:
+        found.advantages[:] = [value for at in range(len(episodes)) for value in of_tokens[at]]
     lines = [line for line in trainer.state.log_history if "loss" in line]
     for name, ours in NATIVE.items():
         if values := [line[name] for line in lines if name in line]:
             found.reported[ours] = fmean(values)
     weighed = trainer._xp_log._episodes
-    found.reported.update({name: weighed[name] for name in OF_WEIGHTS if name in weighed})
+    found.reported.update({name: weighed[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in weighed})
     return found
 
 
@@ -102,7 +106,8 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
     config = TRLTrainConfig.from_json(case.config)
     own = {"output_dir": str(scratch), "save_strategy": "no", "use_vllm": False}
-    config = replace(config, base_model=str(model), grpo={**config.grpo, **own})
+    distill = None if config.distill is None else replace(config.distill, teacher=str(model.with_name(TEACHER)))
+    config = replace(config, base_model=str(model), grpo={**config.grpo, **own}, distill=distill)
     tokenizer = AutoTokenizer.from_pretrained(model)
     order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
     recorded: Any = Recorded(case, episodes, config)
@@ -160,8 +165,13 @@ def _said(model: Any, episode: RecordedEpisode, temperature: float) -> list[floa
     return said
 
 
-def _watch_losses(trainer: Any, episodes: Sequence[RecordedEpisode], found: Found) -> None:
-    """Each micro-batch's episodes, advantages and loss; an update is as many as it accumulates."""
+def _watch_losses(trainer: Any, episodes: Sequence[RecordedEpisode], found: Found) -> dict[int, list[float]]:
+    """Each micro-batch's episodes, advantages and loss; an update is as many as it accumulates.
+
+    Returns:
+        Advantages of the trained tokens of each episode, filled in training, if a token has its own.
+    """
+    of_tokens: dict[int, list[float]] = {}
     places = {episode.response_ids: at for at, episode in enumerate(episodes)}
     compute, count = trainer._compute_loss, trainer.args.gradient_accumulation_steps
     seen = 0
@@ -174,14 +184,18 @@ def _watch_losses(trainer: Any, episodes: Sequence[RecordedEpisode], found: Foun
         seen += 1
         loss = compute(model, inputs)
         found.losses[-1] += float(loss.detach())
-        rows = zip(inputs["completion_ids"], inputs["completion_mask"], inputs["advantages"], strict=True)
-        for ids, mask, advantage in rows:
+        names = ("completion_ids", "completion_mask", "tool_mask", "advantages")
+        for ids, mask, is_own, advantage in zip(*(inputs[name] for name in names), strict=True):
             at = places[tuple(ids[mask > 0].tolist())]
             found.members[-1].append(at)
-            found.advantages[at] = float(advantage)
+            if advantage.dim():
+                of_tokens[at] = advantage[mask * is_own > 0].tolist()
+            else:
+                found.advantages[at] = float(advantage)
         return loss
 
     trainer._compute_loss = watching
+    return of_tokens
 
 
 if __name__ == "__main__":

@@ -214,6 +214,28 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     yield from _network_of_start(start, config, model, outputs)
 
 
+_TEACHER: Final = "algorithm.distill.teacher"
+
+
+def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
+    """Makes the teacher's path absolute in place; yields what is wrong with it."""
+    algorithm = container.get("algorithm")
+    distill = algorithm.get("distill") if isinstance(algorithm, dict) else None
+    teacher = distill.get("teacher") if isinstance(distill, dict) and distill.get("url") is None else None
+    if not isinstance(distill, dict) or not isinstance(teacher, str) or ADDRESS.match(teacher):
+        return  # a server has it, or the schema reports a fault
+    outputs = Path(str(container.get("outputs", "outputs")))
+    place, directory = _resolved(teacher, outputs), local_directory(teacher, outputs)
+    is_path = teacher.startswith(("runs/", "models/")) or Path(teacher).is_absolute()
+    if place is None or (is_path and directory is None and _is_local(container)):
+        way_out = "give a Hugging Face directory, as runs/ID/model, or ORG/NAME for a hub's model"
+        yield Fault(_TEACHER, f"{_TEACHER}={teacher}: no such directory with a config.json; {way_out}")
+        return
+    distill["teacher"] = place
+    for what in missing_parts(directory) if directory is not None and is_path else ():
+        yield Fault(_TEACHER, f"{_TEACHER}={teacher}: the directory has no {what}; give a whole Hugging Face directory")
+
+
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the path of a file or a data set of dialogues absolute in place; yields a Fault if it does not exist."""
     sft = container.get("sft")

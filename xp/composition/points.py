@@ -15,7 +15,13 @@ from xp.composition.faults import Fault
 from xp.composition.groups import Composed, compose_groups, with_plugins
 from xp.composition.invalid import explain_invalid
 from xp.composition.mixes import env_name
-from xp.composition.model import complete_checkpoint, complete_demonstrations, complete_model, complete_rows
+from xp.composition.model import (
+    complete_checkpoint,
+    complete_demonstrations,
+    complete_model,
+    complete_rows,
+    complete_teacher,
+)
 from xp.composition.origins import file_marks, give_way, settle_files, with_value
 from xp.composition.overrides import apply, choices_of, is_group, parse
 from xp.composition.values import resolve_values
@@ -197,6 +203,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
         faults += complete_model(container, composed.container)
         faults += complete_checkpoint(container)
         faults += complete_demonstrations(container)
+        faults += complete_teacher(container)
     if "env" not in composed.undecided:
         faults += complete_rows(container)
     env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))

@@ -78,6 +78,8 @@ class Api:
         section: path of the settings, for messages.
     """
 
+    path = "/chat/completions"
+
     def __init__(
         self,
         endpoint: ChatEndpoint,
@@ -203,7 +205,7 @@ class Api:
             self._local.connection = self._connect()
         reply = post(
             self._local.connection,
-            f"{urlsplit(self.url).path}/chat/completions",
+            f"{urlsplit(self.url).path}{self.path}",
             body,
             self._headers,
             limit_s=self._endpoint.timeout_s,

@@ -119,7 +119,7 @@ class MemoryUse:
     """
 
     stays: tuple[str, ...] = ()
-    """Parts that stay while a colocated engine generates: `weights`, `optimizer`, `reference`."""
+    """Parts that stay while a colocated engine generates: `weights`, `optimizer`, `reference`, `teacher`."""
     leaves_optimizers: bool = False
     """True if the policy's and a critic's optimizer stay while the engine generates."""
     is_optimizer_on_host: bool = False

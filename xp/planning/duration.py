@@ -17,7 +17,7 @@ from xp.hardware import Card, cards
 from xp.lib.text import counted
 from xp.planning.batch import batch_shape
 from xp.planning.extent import num_steps
-from xp.planning.memory.estimate import shape_of, weights_of
+from xp.planning.memory.estimate import shape_of, teacher_shape, weights_of
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.spec import Architecture, EngineName, RunSpec
 from xp.spec.recorded import recorded_spec
@@ -125,9 +125,14 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     backward = 2 if spec.model.lora is not None else 4
     passes = training.passes_per_step * (2 + backward + 2 * training.gradient_checkpointing)
     passes += 2 + 2 * (training.kl_coef > 0)
+    distill = spec.algorithm.distill
+    # A teacher of unknown size is taken to be as large as the policy.
+    teacher = None if distill is None or distill.url is not None else teacher_shape(spec) or shape
     if spec.algorithm.critic is not None:
         passes *= 2
     operations = passes * active * batch.episodes * lengths.mean
+    if teacher is not None:
+        operations += 2 * weights_of(teacher).total * batch.episodes * lengths.mean
     update = operations / (UTILIZATION * card.tflops * 1e12 * batch.training)
     is_parallel = training.max_staleness > 0
     return STEP_S + (max(rollout, update) if is_parallel else rollout + update)
@@ -163,9 +168,10 @@ def _shape(spec: Mapping[str, Any]) -> Any:
     sections = {name: spec.get(name) for name in SHAPE}
     training = dict(sections["training"] or {})
     has_reference = (training.get("kl_coef") or 0) > 0
+    distill = (spec.get("algorithm") or {}).get("distill")
     sections["training"] = {key: value for key, value in training.items() if key not in NOT_SHAPE}
     sections["hardware"] = {**(sections["hardware"] or {}), "usd_per_hour": None}
-    return {**sections, "has_reference": has_reference}
+    return {**sections, "has_reference": has_reference, "teacher": distill and distill["teacher"]}
 
 
 def _interval(low: float, high: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from xp.envs.config import SandboxKind
 from xp.envs.docker import NO_SANDBOX, check_daemon
@@ -10,12 +11,16 @@ from xp.errors import ExitCode, XpError
 from xp.hardware import cards
 from xp.job import Job, Stage
 from xp.lib.data_files import HUB
+from xp.models.files import config_of, local_directory
+from xp.models.network import mismatches
+from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
+from xp.planning.stages import start_place
 from xp.plugins import Kind, load
-from xp.spec import Attention, DType, LauncherName, RunSpec
+from xp.spec import Attention, DType, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
@@ -28,6 +33,7 @@ def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     refusals += card_refusals(spec)
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
+        refusals += teacher_refusals(spec)
         # Last: its remedy is searched among legal specs.
         refusals = refusals or [*memory_refusals(spec)]
     if refusals:
@@ -59,6 +65,25 @@ def machine_line(spec: RunSpec) -> str:
         f" ({hardware.accelerator_memory_gb:g} GB each), {hardware.num_cpus} cores, {hardware.memory_gb:g} GB"
         + (f"; the card has no {' and no '.join(lacks)}" if lacks else "")
     )
+
+
+def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a teacher with another vocabulary than the policy's, where both tokenizers are on this machine, and under
+    Megatron one with another network."""
+    distill, outputs = spec.algorithm.distill, Path(spec.outputs)
+    if distill is None or distill.url is not None:
+        return
+    network, config = spec.model.architecture, config_of(distill.teacher, outputs)
+    if spec.backend.parallel.strategy is Strategy.MEGATRON and network is not None and config is not None:
+        for line in mismatches(network.model_dump(), config):
+            reason = (
+                f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
+            )
+            yield Refusal("algorithm.distill.teacher", reason)
+    places = [local_directory(name, outputs, FILE) for name in (start_place(spec), distill.teacher)]
+    policy, teacher = (None if place is None else read_vocabulary(place) for place in places)
+    if policy and teacher and (fault := vocabulary_fault(policy, teacher)) is not None:
+        yield Refusal("algorithm.distill.teacher", f"{distill.teacher}: {fault}")
 
 
 def image_refusals(spec: RunSpec) -> Iterator[Refusal]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
 from xp.spec import EngineName, ImportanceCorrection, RatioFrom, RunSpec
+from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
@@ -320,6 +321,12 @@ def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
     return Importance(
         algorithm.importance_correction.value, algorithm.importance_lower, algorithm.importance_upper, is_native
     )
+
+
+def distillation(spec: RunSpec) -> Distillation | None:
+    """The distillation for a trainer; None if there is none."""
+    distill = spec.algorithm.distill
+    return None if distill is None else Distillation(**distill.model_dump())
 
 
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:

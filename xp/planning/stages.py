@@ -469,6 +469,7 @@ def trainer_job(
     stand_ins: tuple[str, ...] = (),
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
+    key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
     return Job(
         argv=argv,
         files={**{f"{here}/{name}": text for name, text in files.items()}, **episode_files(spec, here)},
@@ -476,7 +477,7 @@ def trainer_job(
         resources=trainer_resources(spec),
         runtime=runtime,
         env={**env, **QUIET},
-        secrets=episode_secrets(spec),
+        secrets=episode_secrets(spec) | ({} if key is None else {key: key}),
         stand_ins=stand_ins,
     )
 

@@ -13,6 +13,7 @@ from xp.spec.algorithm import (
     AdvantageScale,
     Algorithm,
     Critic,
+    Distill,
     Estimator,
     ImportanceCorrection,
     KlEstimator,
@@ -63,6 +64,7 @@ __all__ = [
     "Count",
     "Critic",
     "DType",
+    "Distill",
     "EngineName",
     "EngineSpec",
     "EnvLimits",
@@ -184,6 +186,16 @@ class RunSpec(Section):
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
             raise ValueError(
                 "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _server_scores_at_temperature_one(self) -> RunSpec:
+        distill, temperature = self.algorithm.distill, self.training.temperature
+        if distill is not None and distill.url is not None and temperature != 1:
+            raise ValueError(
+                "algorithm.distill.url: a server's log-probabilities are those of temperature 1, and"
+                f" training.temperature is {temperature:g}: set it to 1, or set algorithm.distill.url=null"
             )
         return self
 

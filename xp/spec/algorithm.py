@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from xp.spec.section import LARGEST, Count, Fraction, ModulePath, Name, NotNegative, Positive, Section
+from xp.spec.judge import KeyName, Url
+from xp.spec.section import LARGEST, Count, Fraction, LocalPath, ModulePath, Name, NotNegative, Positive, Section
 
 
 class Estimator(StrEnum):
@@ -130,6 +131,24 @@ class OverlongSpec(Section):
     """Penalty at training.max_response_tokens; the paper's is 1."""
 
 
+class Distill(Section):
+    """On-policy distillation: a teacher scores the tokens that the policy wrote (arXiv:2306.13649, and
+    https://thinkingmachines.ai/blog/on-policy-distillation)."""
+
+    teacher: LocalPath
+    """Model that scores the tokens: a Hugging Face id or directory (`runs/RUN/model`), or with `url` its name there.
+    It must have the policy's vocabulary."""
+    url: Url | None
+    """Address of a vLLM server with the teacher, up to `/v1`; None: the trainer loads the teacher."""
+    key: KeyName | None
+    """Name of the variable with that server's key; never the key."""
+    coef: Positive
+    """Factor of the difference of the log-probabilities, teacher minus policy, in nats, in a token's advantage (1: the
+    reverse KL's own gradient, as in Thinking Machines' and Slime's distillation)."""
+    beside_reward: bool
+    """Adds the difference to the advantage of the environment's reward; false: the reward is recorded only."""
+
+
 class Algorithm(Section):
     """The mathematics; sizes and rates are in `training`."""
 
@@ -139,6 +158,8 @@ class Algorithm(Section):
     """`package.module:function` of your own (see xp.episode.advantages), where the estimator is `custom`."""
     critic: Critic | None
     """Value network; only with `estimator: gae`."""
+    distill: Distill | None
+    """Distillation from a teacher, with any estimator but `gae`; None: none."""
     advantage_scale: AdvantageScale
     policy_loss: PolicyLoss
     sapo: Sapo | None
@@ -200,6 +221,22 @@ class Algorithm(Section):
             raise ValueError(f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {way_out}")
         if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
             raise ValueError("policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_reaches_every_group(self) -> Algorithm:
+        if self.distill is None:
+            return self
+        if self.estimator is Estimator.GAE:
+            raise ValueError("distill needs an estimator without a critic: set estimator=grpo and critic=null")
+        for name in ("dynamic_sampling", "zero_variance_filter"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"{name} drops groups of equal rewards, from which a teacher still teaches: set it to false, or"
+                    " distill=null"
+                )
+        if self.distill.key is not None and self.distill.url is None:
+            raise ValueError("distill.key is for a server, and distill.url is null: set distill.url, or key=null")
         return self
 
     @model_validator(mode="after")

@@ -40,6 +40,8 @@ def _no_secret(name: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(check_plain_url), Field(pattern=r"^https?://")]
+KeyName = Annotated[EnvVarName, AfterValidator(_no_secret)]
+"""Name of the variable with an API's key; never the key."""
 
 
 class Endpoint(Section):
@@ -47,7 +49,7 @@ class Endpoint(Section):
 
     url: Url | None
     name: str | None
-    key: Annotated[EnvVarName, AfterValidator(_no_secret)] | None
+    key: KeyName | None
     """Name of the variable with the key; never the key."""
     max_tokens: Count
     limit_name: Annotated[LimitName, Field(strict=False)]

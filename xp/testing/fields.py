@@ -66,6 +66,10 @@ def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         return [Together(one) for one in ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})]
+    if path == "algorithm.distill":
+        return [{"teacher": "Org/Other", "url": None, "key": None, "coef": 0.5, "beside_reward": True}]
+    if path == "algorithm.distill.url":
+        return ["http://127.0.0.1:9/v1"]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]

@@ -12,7 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from xp.models.files import config_of
+from xp.models.network import network_of
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
@@ -64,6 +69,23 @@ def shape_of(spec: RunSpec) -> Architecture | BuildSpec | None:
     return spec.model.architecture or spec.model.build
 
 
+def teacher_shape(spec: RunSpec) -> Architecture | None:
+    """The network of the teacher that a trainer keeps on its accelerators; None: there is none, or its config.json is
+    neither on this machine nor available from the hub."""
+    distill = spec.algorithm.distill
+    # Megatron's teacher stays in the host's memory, as its reference.
+    if distill is None or distill.url is not None or spec.backend.parallel.strategy is Strategy.MEGATRON:
+        return None
+    network = _network(distill.teacher, spec.outputs)
+    return None if network is None else Architecture(**network)
+
+
+@cache
+def _network(model: str, outputs: str) -> dict[str, Any] | None:
+    config = config_of(model, Path(outputs))
+    return None if config is None else network_of(config)
+
+
 def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEstimate:
     """Estimates the bytes of a spec whose architecture is known (`shape_of`).
 
@@ -78,6 +100,10 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     states = _states(spec, shape, weights, batch)
     tokens = _tokens(spec, batch, lengths)
     activations = _activations(spec, shape, batch, tokens)
+    if (teacher := teacher_shape(spec)) is not None:
+        # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
+        forward = _layer_bytes(spec, teacher, batch, tokens)
+        activations["activations"] = max(activations["activations"], forward)
     is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
     stays = {name: states[name] for name in _staying(spec) if name in states} if is_colocated else {}
@@ -139,14 +165,21 @@ def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, ba
         states[CRITIC_OPTIMIZER] = states["optimizer"]
     if strategy is Strategy.FSDP2:
         # Two layers are gathered at a time, in the data type of the computation.
-        width = 4 if spec.model.dtype is DType.FLOAT32 else 2
-        states["gathered layers"] = 2.0 * width * (weights.layer + weights.experts)
+        states["gathered layers"] = 2.0 * _width(spec) * (weights.layer + weights.experts)
     if lora is None:
         states["head's gradient"] = _use(spec).head_bytes * weights.embedding
     needs_reference = spec.training.kl_coef > 0 and strategy is not Strategy.MEGATRON and lora is None
     if needs_reference and not spec.backend.parallel.offload_reference:
         states["reference"] = 2 * on_rank
+    if (teacher := teacher_shape(spec)) is not None and not spec.backend.parallel.offload_reference:
+        ranks = batch.training if strategy is Strategy.FSDP2 else 1
+        states["teacher"] = float(_width(spec) * weights_of(teacher).total / ranks)
     return states
+
+
+def _width(spec: RunSpec) -> int:
+    """Bytes of a number in the data type of the computation."""
+    return 4 if spec.model.dtype is DType.FLOAT32 else 2
 
 
 def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
@@ -177,18 +210,21 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> dict[str, float]:
+def _layer_bytes(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> float:
+    """Bytes of what a layer computes for its backward pass."""
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = shape.intermediate_size
     if isinstance(shape, Architecture) and shape.num_experts:
         inner = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 1)
     # Kept for a layer's backward pass: norms in and out, queries, keys, values, attention's output, gate, up, product.
     values = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
-    width = 4 if spec.model.dtype is DType.FLOAT32 else 2
-    layers = shape.num_layers / batch.pipeline
-    whole_layer = width * tokens * values / batch.tensor
+    return _width(spec) * tokens * values / batch.tensor
+
+
+def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> dict[str, float]:
+    layers, whole_layer = shape.num_layers / batch.pipeline, _layer_bytes(spec, shape, batch, tokens)
     if spec.training.gradient_checkpointing:
-        activations = layers * width * tokens * shape.hidden_size / batch.tensor + whole_layer
+        activations = layers * _width(spec) * tokens * shape.hidden_size / batch.tensor + whole_layer
     else:
         activations = layers * whole_layer
     use = _use(spec)

@@ -21,6 +21,7 @@ from xp.planning.memory.estimate import (
     MemoryEstimate,
     estimate,
     shape_of,
+    teacher_shape,
     weights_of,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
@@ -172,7 +173,7 @@ def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}
-    if not parallel.offload_reference and training.kl_coef > 0:
+    if not parallel.offload_reference and (training.kl_coef > 0 or spec.algorithm.distill is not None):
         yield {"backend.parallel.offload_reference": True}
     for divisor in (2, 4, 8, 16, 32):
         if training.micro_batch_size >= divisor:
@@ -270,6 +271,10 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
             f" an engine's KV cache of {max(0.0, worst.kv_room) / GB:.1f} GB holds {worst.episodes_at_once}"
             f" of its {worst.episodes_per_engine} episodes at full length"
         )
+    distill = spec.algorithm.distill
+    is_loaded = distill is not None and distill.url is None and spec.backend.parallel.strategy is not Strategy.MEGATRON
+    if distill is not None and is_loaded and teacher_shape(spec) is None:
+        lines.append(f"  teacher not counted: the config.json of {distill.teacher} is not available")
     return [*lines, *map("  {}".format, _verdict(result))]
 
 

@@ -190,6 +190,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         advantage_fn=spec.algorithm.advantage_fn,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
+        distill=rows.distillation(spec),
         best=best_rule(spec, places),
     )
     # A large model's weights are several files, but there is always one config.json.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
+from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
@@ -80,6 +81,8 @@ class SkyRLTrainStageConfig(TrainConfig):
     """Importance correction; None: none."""
     ratio_from: str
     """A spec's `algorithm.ratio_from`."""
+    distill: Distillation | None
+    """On-policy distillation, whose teacher has the place of SkyRL's reference model; None: none."""
     best: BestRule | None
     """Rule for the evaluations during training."""
 

@@ -159,7 +159,7 @@ class XpTraining(XpExperiment):
     ) -> None:
         self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
         self._keeper = None if config.best is None else BestKeeper(config.best, Path())
-        self._rules = config.importance, config.ratio_from, config.overlong
+        self._rules = config.importance, config.ratio_from, config.overlong, config.distill
         super().__init__(cfg, config.common, mix, config.mask_truncated, config.overlong)
 
     def get_train_dataset(self) -> PromptDataset:

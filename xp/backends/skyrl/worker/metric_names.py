@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 
 GAP: Final = "policy/rollout_train_logprobs_abs_diff_mean"
@@ -37,6 +38,7 @@ MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    DISTILL_KL: "only with `algorithm.distill`",
     "time/start_s": "",
     "time/rollout_s": "",
 }

@@ -13,6 +13,7 @@ from xp.episode.metrics import Played, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
+from xp.worker.distill import DISTILL_KL
 from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.played import record, with_group_rewards
@@ -92,7 +93,7 @@ class SkyRLStepLog(StepLog):
         if self._tokens_before is None:
             self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
         self._tokens_before += self._tokens
-        metrics = {name: data[name] for name in ("time/start_s", *OF_WEIGHTS) if name in data}
+        metrics = {name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data}
         metrics |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
         metrics |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}

@@ -18,6 +18,7 @@ from xp.backends.skyrl.worker.config import (
     warm_up_too_long,
 )
 from xp.backends.skyrl.worker.process import prepare_process
+from xp.engines.teacher import check_teacher
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
@@ -44,7 +45,11 @@ def main(argv: Sequence[str]) -> None:
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import train_in_task
 
-    cfg = native_config(config.common, config.start_model, config.base_model)
+    reference = config.base_model
+    if config.distill is not None:
+        reference = config.distill.teacher
+        check_teacher(config.distill, config.start_model, os.environ)
+    cfg = native_config(config.common, config.start_model, reference)
     check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
     num_workers = config.common.num_workers if config.common.rehearsal else None
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)

@@ -22,6 +22,7 @@ from xp.episode.advantages import AdvantageFn, without_variance
 from xp.episode.rewards import Overlong
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
+from xp.worker.distill import DISTILL_KL, Distillation
 from xp.worker.importance import Importance, metrics
 from xp.worker.stage import AFTER, BEFORE
 
@@ -41,6 +42,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         importance: importance correction; None: none.
         ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
         overlong: penalty for length; None: none.
+        distill: on-policy distillation, whose teacher is SkyRL's reference model; None: none.
         parts: SkyRL's own arguments.
     """
 
@@ -55,10 +57,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         importance: Importance | None = None,
         ratio_from: str = "trainer",
         overlong: Overlong | None = None,
+        distill: Distillation | None = None,
         **parts: Any,
     ) -> None:
         self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
-        self._importance, self._ratio_from, self._overlong = importance, ratio_from, overlong
+        self._importance, self._ratio_from, self._overlong, self._distill = importance, ratio_from, overlong, distill
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
@@ -200,9 +203,18 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         self.tracker.compared(self.all_metrics, self.global_step)
         return output
 
+    def apply_reward_kl_penalty(self, data: Any) -> Any:
+        """Takes the penalty from the rewards, unless SkyRL's reference is the teacher, which does not change them."""
+        return data if self._distill is not None else super().apply_reward_kl_penalty(data)
+
     def compute_advantages_and_returns(self, data: Any) -> Any:
         """Computes advantages, and sets what the loss takes of the engine's log-probabilities."""
         data = self._estimated(data)
+        if self._distill is not None:
+            mask, teacher, policy = data["loss_mask"], data["base_action_log_probs"], data["action_log_probs"]
+            advantages, gap = self._distill.advantages(data["advantages"], teacher, policy, mask)
+            data["advantages"] = data["returns"] = advantages
+            self.all_metrics[DISTILL_KL] = float(gap / mask.sum().clamp(min=1))
         if self._ratio_from == "engine":
             data["action_log_probs"] = data["rollout_logprobs"]
         if self._importance is not None:

@@ -11,7 +11,7 @@ from xp.backends.slime.control.constraints import CONSTRAINTS, episodes_per_engi
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, value, words
 from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
-from xp.backends.slime.control.rows.algorithm import CRITIC
+from xp.backends.slime.control.rows.algorithm import CRITIC, DISTILL
 from xp.backends.slime.control.rows.sft import SFT
 from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker import engine_key
@@ -69,7 +69,7 @@ DETERMINISTIC = {
 """Variables of `training.deterministic`."""
 PATH_FLAGS = (
     *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf", "--ref-load"),
-    "--megatron-config-path",
+    *("--megatron-config-path", "--opd-teacher-load"),
 )
 MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
@@ -87,6 +87,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         "--save": (places.checkpoints,),
         "--hf-checkpoint": (policy_start(spec, places),),
         "--ref-load": (_reference(spec, places),),
+        "--opd-teacher-load": None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
         "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
         **override_flags(spec.backend.overrides),
@@ -119,11 +120,14 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """The stages model (for a hub's model), convert (if configured), train with the evaluations, and evaluate for those
-    that are left."""
+    """The stages model (for a hub's model), convert (if configured; a teacher too), train with the evaluations, and
+    evaluate for those that are left."""
     made = model_stages(spec, places)
+    needs = ("prepare", *(stage.name for stage in made))
     if spec.backend.convert_model:
-        made = (*made, _convert_stage(spec, places, needs=("prepare", *(stage.name for stage in made))))
+        made = (*made, _convert_stage(spec, places, needs))
+    if (teacher := _teacher(spec)) not in (None, model_place(spec.model)):
+        made = (*made, _convert_stage(spec, places, ("prepare",), "convert_teacher", teacher))
     if spec.sft.data is not None:
         made = (*made, sft_stage(spec, places))
     # train_async.py does not evaluate before the training.
@@ -208,6 +212,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         critic=_critic(spec, places),
+        distill=rows.distillation(spec),
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
@@ -239,31 +244,37 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         # With a critic, Slime would reserve memory for training even if nothing is trained.
         "--advantage-estimator": value("grpo"),
         "--normalize-advantages": None,
-        **dict.fromkeys(rows.render(CRITIC, spec)),
+        **dict.fromkeys(rows.render((*CRITIC, *DISTILL), spec)),
     }
     return flags | override_flags(spec.backend.overrides)
 
 
-def _convert_stage(spec: RunSpec, places: RunPaths, needs: tuple[str, ...]) -> Stage:
-    """Stage that makes Megatron's checkpoint of the untrained model, once for all runs of the model and pinned
-    versions."""
-    here, output_dir = places.stage("convert"), _converted(spec)
+def _teacher(spec: RunSpec) -> str | None:
+    """The teacher that Slime loads; None: there is none, or it is on a server."""
+    distill = spec.algorithm.distill
+    return None if distill is None or distill.url is not None else distill.teacher
+
+
+def _convert_stage(
+    spec: RunSpec, places: RunPaths, needs: tuple[str, ...], name: str = "convert", teacher: str | None = None
+) -> Stage:
+    """Stage that makes Megatron's checkpoint of the untrained model, or of a teacher with the same network, once for
+    all runs of the model and pinned versions."""
+    here, output_dir, model = places.stage(name), _converted(spec, teacher), teacher or model_place(spec.model)
     shape = spec.model.architecture
     assert shape is not None
     config = ConvertConfig(
         stage_dir=here,
-        command=_command(
-            spec, {**architecture_flags(shape), "--hf-checkpoint": (model_place(spec.model),), "--save": (output_dir,)}
-        ),
+        command=_command(spec, {**architecture_flags(shape), "--hf-checkpoint": (model,), "--save": (output_dir,)}),
         num_processes=min(spec.hardware.accelerators_per_node, shape.num_layers),
-        base_model=model_place(spec.model),
+        base_model=model,
         architecture=_architecture(spec),
         output_dir=output_dir,
-        manifest=_made_of(spec),
+        manifest=_made_of(spec, teacher),
     )
     outputs = (f"{output_dir}/manifest.json",)
     job = _job(spec, here, "xp.backends.slime.worker.convert", config.to_json(), outputs)
-    return Stage("convert", job, needs=needs, done=f"{output_dir}/manifest.json")
+    return Stage(name, job, needs=needs, done=f"{output_dir}/manifest.json")
 
 
 def _reference(spec: RunSpec, places: RunPaths) -> str:
@@ -272,15 +283,15 @@ def _reference(spec: RunSpec, places: RunPaths) -> str:
     return _converted(spec) if is_converted else reference_place(spec, places)
 
 
-def _converted(spec: RunSpec) -> str:
-    content = json.dumps(_made_of(spec), sort_keys=True)
+def _converted(spec: RunSpec, teacher: str | None = None) -> str:
+    content = json.dumps(_made_of(spec, teacher), sort_keys=True)
     return f"models/{spec.model.name}-megatron-{text_digest(content)[:16]}"
 
 
-def _made_of(spec: RunSpec) -> dict[str, Any]:
+def _made_of(spec: RunSpec, teacher: str | None = None) -> dict[str, Any]:
     pins = catalog()
     return {
-        "model": model_place(spec.model),
+        "model": teacher or model_place(spec.model),
         "architecture": _architecture(spec),
         "slime": pins.slime,
         "megatron": pins.megatron,
@@ -293,8 +304,8 @@ def _architecture(spec: RunSpec) -> dict[str, Any]:
 
 
 def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
-    converted = (_converted(spec),) if spec.backend.convert_model else None
-    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) not in (None, converted))
+    converted = ((_converted(spec),), None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),))
+    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) is not None and flags[name] not in converted)
     return SlimeCommand(
         flags=words(flags),
         path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),

@@ -33,7 +33,8 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
         samples: samples of the whole step; those of one group share `group_index`.
 
     Returns:
-        Raw rewards (NaN: void) and advantages (0: void), one per sample. With a critic, the second are the rewards,
+        Raw rewards (NaN: void) and advantages (0: void, or a teacher's alone, which Slime adds token by token), one per
+        sample. With a critic, the second are the rewards,
         from which `xp.backends.slime.worker.gae` computes advantages token by token.
 
     Raises:
@@ -45,7 +46,9 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
         flat = without_variance(rewards, [str(sample.group_index) for sample in samples])
         for sample, is_flat in zip(samples, flat, strict=True):
             sample.remove_sample |= is_flat
-    return advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
+    raw, estimates = advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
+    is_alone = config.distill is not None and not config.distill.beside_reward
+    return raw, [0.0] * len(samples) if is_alone else estimates
 
 
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:

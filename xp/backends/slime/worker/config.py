@@ -12,6 +12,7 @@ from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
+from xp.worker.distill import Distillation
 from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
 from xp.worker.time_limit import TimeLimit
@@ -94,6 +95,8 @@ class SlimeTrainConfig(TrainConfig):
     """Function of the estimator `custom`; None for the others."""
     critic: CriticConfig | None
     """Critic of the estimator `gae`; None for the others."""
+    distill: Distillation | None
+    """On-policy distillation; None: none."""
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""
@@ -201,6 +204,7 @@ class WorkerConfig(JsonFile):
     time_limit: TimeLimit | None = None
     estimator: str = "grpo"
     advantage_fn: str | None = None
+    distill: Distillation | None = None
 
 
 def train_program(max_staleness: int) -> str:

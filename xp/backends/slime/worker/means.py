@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from xp.worker.distill import DISTILL_KL
+
 _factors: list[float] = []
 """Factor of each update of the step in this process; a process has one role."""
+_distilled: dict[str, float] = {}
+"""Metric of the step's distillation in this process."""
 
 
 def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
@@ -38,7 +42,32 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     device = rollout_data["loss_masks"][0].device
     counts = torch.tensor([trained, extra], dtype=torch.float64, device=device)
     torch.distributed.all_reduce(counts, group=mpu.get_data_parallel_group(with_context_parallel=False))
+    gap = _gap(args, rollout_data)
+    _distilled.update({} if gap is None else {DISTILL_KL: gap})
     _factors[:] = [(one + more) / one if one else 1.0 for one, more in counts.T.tolist()]
+
+
+def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
+    """Mean of the policy's gap to the teacher over the step's trained tokens; None: there is no teacher, or another
+    pipeline stage has the gap."""
+    import torch
+    from megatron.core import mpu
+    from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
+
+    gaps = rollout_data.get("opd_reverse_kl") if args.use_opd else None
+    if gaps is None:
+        return None
+    lengths = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
+    parts = zip(gaps, rollout_data["loss_masks"], lengths, strict=True)
+    masked = [(gap, slice_log_prob_with_cp(mask, *of_one)) for gap, mask, of_one in parts]
+    sums = torch.stack([torch.stack([(gap * mask).sum(), mask.sum()]) for gap, mask in masked]).double().sum(0)
+    torch.distributed.all_reduce(sums, group=mpu.get_data_parallel_group(with_context_parallel=True))
+    return float(sums[0] / sums[1].clamp(min=1))
+
+
+def distill_kl() -> dict[str, float]:
+    """The step's metric of distillation in this process; empty without a teacher."""
+    return dict(_distilled)
 
 
 def factor(update: int) -> float:

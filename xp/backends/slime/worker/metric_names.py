@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 
 OF_CRITIC: Final = "train/critic-"
@@ -32,6 +33,7 @@ OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "out
 MEASURED: Final[Mapping[str, str]] = {
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "episodes/groups_left_out": "only with dynamic sampling",

@@ -107,6 +107,9 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     close_sample(sample, episode.settle(), chat.end_id, mask_truncated=worker.config.mask_truncated)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
+    if worker.teacher is not None and not evaluation:
+        score = partial(worker.teacher.score, sample.tokens, sample.response_length)
+        sample.teacher_log_probs = await _threaded(worker, score)
     return sample
 
 

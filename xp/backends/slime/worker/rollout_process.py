@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.processes import close_on_request
+from xp.engines.teacher import TeacherApi
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
@@ -92,6 +93,12 @@ class Worker:
         """Returns whether an episode has its reward only when its group has ended."""
         is_alone = evaluation and (self.evaluation is None or self.evaluation.samples_per_task == 1)
         return self.mix.scores_groups(env) and not is_alone
+
+    @cached_property
+    def teacher(self) -> TeacherApi | None:
+        """Client of the teacher's server; None: there is no teacher, or Slime loads it."""
+        distill = self.config.distill
+        return None if distill is None or distill.url is None else TeacherApi(distill, environment())
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one; None: none is due."""

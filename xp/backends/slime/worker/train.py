@@ -24,6 +24,8 @@ from xp.backends.slime.worker.config import (
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
+from xp.engines.teacher import check_teacher
+from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
@@ -49,6 +51,8 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.start_model, root)
     check_architecture(model, config.architecture)
+    if config.distill is not None:
+        check_teacher(config.distill, str(model), environment())
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
     config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
     check_warm_up(config)

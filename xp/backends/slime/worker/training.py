@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig
-from xp.backends.slime.worker.means import factor
+from xp.backends.slime.worker.means import distill_kl, factor
 from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
@@ -106,7 +106,7 @@ class Watched(StepLog):
                 self.check_gap(rollout_id + 1, gap)
         if position + 1 < self._config.updates_per_step:
             return
-        training = finite_means(self._updates)
+        training = finite_means(self._updates) | distill_kl()
         if OF_WEIGHTS[0] in training:
             training |= importance.metrics([training.pop(name) for name in OF_WEIGHTS])
         if self._left_out:

@@ -55,7 +55,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
     del spec
-    return MemoryUse(stays=("weights", "optimizer", "reference"), logit_bytes=0.0, head_bytes=4.0, pads=True)
+    return MemoryUse(stays=("weights", "optimizer", "reference", "teacher"), logit_bytes=0.0, head_bytes=4.0, pads=True)
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:
@@ -158,6 +158,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         every=spec.evaluation.every,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
+        distill=rows.distillation(spec),
         best=best_rule(spec, places),
         grpo=grpo_config(spec, places),
     )

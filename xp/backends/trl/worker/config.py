@@ -9,6 +9,7 @@ from typing import Any
 from xp.engines.config import EngineSampling, VLLMServer
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
+from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
@@ -54,6 +55,8 @@ class TRLTrainConfig(TrainConfig):
     """Importance correction; None: none."""
     ratio_from: str
     """A spec's `algorithm.ratio_from`."""
+    distill: Distillation | None
+    """On-policy distillation; None: none."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 

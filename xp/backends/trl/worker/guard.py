@@ -11,14 +11,19 @@ from typing import Any
 
 import torch
 from trl import GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
 
 from xp.backends.trl.worker.lora import without_dropout
 from xp.backends.trl.worker.means import Counts, rescaled, trained, update_counts, update_means
 from xp.backends.trl.worker.steps import TRLStepLog
+from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import Importance, metrics
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
+IDS_AND_MASK = ("ids", "mask")
+"""Ends of TRL's keys of prompts and completions."""
 POLICY_LOGPS = "xp_policy_logps"
 """Key of the policy's log-probabilities before the update."""
 
@@ -30,6 +35,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         log: log of the run; raises if the run must stop.
         importance: importance correction; None: none.
         ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
+        teacher: teacher of on-policy distillation; None: none.
         parts: GRPOTrainer's own arguments.
     """
 
@@ -39,9 +45,15 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     """Trainer's own sum of losses since its last log: of this update."""
 
     def __init__(
-        self, log: TRLStepLog, importance: Importance | None = None, ratio_from: str = "trainer", **parts: Any
+        self,
+        log: TRLStepLog,
+        importance: Importance | None = None,
+        ratio_from: str = "trainer",
+        teacher: Teacher | None = None,
+        **parts: Any,
     ) -> None:
         self._xp_log, self._xp_importance, self._xp_ratio_from = log, importance, ratio_from
+        self._xp_teacher = teacher
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
@@ -52,6 +64,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Rewards of the rollout step, over all ranks; NaN: void."""
         self._xp_has_adapters = parts.get("peft_config") is not None
         super().__init__(**parts)
+        if teacher is not None:
+            teacher.prepare(self)
         # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.
         self.use_vllm = self.use_vllm or importance is not None
 
@@ -103,7 +117,27 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         first = self.accelerator.process_index * len(inputs)
         share, size = slice(first, first + len(inputs)), self.num_generations
         advantages = rescaled(output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards))
-        return self._corrected({**output, "advantages": advantages})
+        return self._corrected(self._distilled({**output, "advantages": advantages}))
+
+    def _distilled(self, output: dict[str, Any]) -> dict[str, Any]:
+        """The output with an advantage for each token, if there is a teacher."""
+        if self._xp_teacher is None:
+            return output
+        parts = [torch.cat([output[f"{part}_{name}"] for part in ("prompt", "completion")], 1) for name in IDS_AND_MASK]
+        num_tokens, size = output["completion_ids"].shape[1], self.args.per_device_train_batch_size
+
+        def logprobs(model: Any) -> torch.Tensor:
+            with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+                scored: torch.Tensor = self._get_per_token_logps_and_entropies(model, *parts, num_tokens, size)[0]
+            return scored
+
+        teacher = self._xp_teacher.logprobs(output, logprobs)
+        policy = output["old_per_token_logps"] if "old_per_token_logps" in output else logprobs(self.model)
+        mask, of_reward = trained(output), output["advantages"][:, None]
+        advantages, gap = self._xp_teacher.rule.advantages(of_reward, teacher, policy, mask)
+        total, count = self.accelerator.reduce(torch.stack([gap, mask.sum()]).float(), reduction="sum").tolist()
+        self._xp_log.measured({DISTILL_KL: total / max(1.0, count)})
+        return {**output, "advantages": advantages}
 
     def _corrected(self, output: dict[str, Any]) -> dict[str, Any]:
         """The output with xp's importance weights, where TRL has none, or with the engine's log-probabilities as the
@@ -116,7 +150,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             gap = output[POLICY_LOGPS] - output["sampling_per_token_logps"]
             weighed = self._xp_importance.weigh(gap, trained(output))
             sums = self.accelerator.reduce(torch.stack(weighed.sums()).float(), reduction="sum")
-            self._xp_log.weighed(metrics(sums))
+            self._xp_log.measured(metrics(sums))
             if not self._xp_importance.is_native:
                 output["importance_sampling_ratio"] = weighed.weights
         return output

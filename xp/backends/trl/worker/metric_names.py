@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
 
 NATIVE: Final[Mapping[str, str]] = {
@@ -22,6 +23,7 @@ MEASURED: Final[Mapping[str, str]] = {
     "training/logprob_gap": "only with vLLM",
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates_left_out": "",
     "time/start_s": "",

@@ -86,8 +86,8 @@ class TRLStepLog(StepLog):
         if not self._episodes.get("training/staleness"):
             self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
 
-    def weighed(self, metrics: Mapping[str, float]) -> None:
-        """Adds the metrics of the importance weights of the step whose episodes are known."""
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Adds what is measured before the updates of the step whose episodes are known."""
         self._episodes |= metrics
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:

@@ -153,6 +153,7 @@ def make_trainer(
     hooks: Sequence[Any] = (),
 ) -> Any:
     """The GRPOTrainer of this process; `hooks` are callbacks before the one that seals a checkpoint."""
+    import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import GRPOConfig
@@ -160,6 +161,7 @@ def make_trainer(
     from xp.backends.trl.worker.checkpoints import EndInTime, Seal
     from xp.backends.trl.worker.guard import GuardedTrainer
     from xp.backends.trl.worker.rollout import trl_rows
+    from xp.backends.trl.worker.teacher import Teacher
 
     # First, since under FSDP2 only one rank reads the weights, by the process group.
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
@@ -172,10 +174,12 @@ def make_trainer(
     disable_dropout(model)
     # GRPOTrainer loads the reference itself, from the path in the configuration; with adapters there is none.
     model.config._name_or_path = config.base_model
+    of_dtype = getattr(torch, config.common.dtype)
     trainer = GuardedTrainer(
         log,
         config.importance,
         config.ratio_from,
+        None if config.distill is None else Teacher(config.distill, environ, tokenizer, of_dtype),
         model=model,
         args=args,
         processing_class=tokenizer,

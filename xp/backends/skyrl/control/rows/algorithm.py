@@ -108,6 +108,25 @@ def _bound(name: str, by_correction: Mapping[ImportanceCorrection, tuple[str, ..
     return Row(f"algorithm.{name}", render, receives=receives, native=native)
 
 
+def _has_reference_beside_loss(spec: RunSpec) -> bool:
+    return spec.algorithm.distill is not None or (spec.algorithm.use_kl_in_reward and spec.training.kl_coef > 0)
+
+
+def _no_teacher(spec: RunSpec) -> str | None:
+    """Returns why SkyRL cannot train with this teacher; None if it can, or if there is none."""
+    if spec.algorithm.distill is None:
+        return None
+    if spec.algorithm.distill.url is not None:
+        return "SkyRL loads the teacher itself, as its reference model; set distill.url=null, or backend=trl or slime"
+    if is_megatron(spec):
+        return "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
+    if spec.training.kl_coef > 0:
+        return (
+            "SkyRL has one reference model, which is the teacher; set training.kl_coef=0, or use backend=trl or slime"
+        )
+    return None
+
+
 def _of_critic(name: str, key: str, note: str = "") -> Row:
     """Row of a number of the critic."""
     return Row(
@@ -131,6 +150,13 @@ ALGORITHM = (
     ),
     Row("algorithm.advantage_fn", carried_by="xp.backends.skyrl.worker.experiment, where it is set"),
     Row("algorithm.critic", carried_by="trainer.critic.model.path=null"),
+    # With that key SkyRL makes a reference model and computes its log-probabilities; xp's trainer takes no penalty.
+    Row(
+        "algorithm.distill",
+        carried_by="trainer.ref.model.path and xp's trainer, where it is set",
+        refuse=_no_teacher,
+        native=(f"{PLACE}.use_kl_in_reward",),
+    ),
     _of_critic("discount", "gamma", "Only the policy's tokens are discounted, not a tool's."),
     _of_critic("gae_lambda", "lambd"),
     _of_critic("value_clip", "value_clip"),
@@ -181,7 +207,7 @@ ALGORITHM = (
     Row(
         "algorithm.use_kl_in_reward",
         lambda s: {
-            f"{PLACE}.use_kl_in_reward": s.algorithm.use_kl_in_reward and s.training.kl_coef > 0,
+            f"{PLACE}.use_kl_in_reward": _has_reference_beside_loss(s),
             f"{PLACE}.kl_ctrl.type": "fixed",
         },
         refuse=_no_kl_in_reward,

@@ -108,7 +108,8 @@ def _moved(spec: RunSpec) -> str:
 
 
 def _reference_note(spec: RunSpec) -> str:
-    if spec.training.kl_coef == 0 or not is_colocated(spec) or spec.backend.parallel.offload_reference:
+    has_reference = spec.training.kl_coef > 0 or spec.algorithm.distill is not None
+    if not has_reference or not is_colocated(spec) or spec.backend.parallel.offload_reference:
         return ""
     return "While colocated engines generate, SkyRL moves it there in any case."
 

@@ -81,6 +81,36 @@ CRITIC = (
     Row("algorithm.critic", _critic),
 )
 
+
+def _distill(spec: RunSpec) -> dict[str, Any]:
+    distill = spec.algorithm.distill
+    kind = None if distill is None else "megatron" if distill.url is None else "sglang"
+    return {"--use-opd": bool(kind), "--opd-type": kind, "--opd-kl-coef": None if distill is None else distill.coef}
+
+
+def _loads_teacher(spec: RunSpec) -> bool:
+    return spec.algorithm.distill is not None and spec.algorithm.distill.url is None
+
+
+DISTILL = (
+    Row(
+        "algorithm.distill",
+        _distill,
+        carried_by=lambda s: "" if s.algorithm.distill is None else ADVANTAGES,
+        note=lambda s: (
+            "The policy's log-probabilities are the engine's, as in the ratio."
+            if s.algorithm.distill is not None and is_to_engine(s)
+            else ""
+        ),
+        refuse=when(
+            lambda s: _loads_teacher(s) and not s.backend.convert_model,
+            "Slime loads a teacher from a Megatron checkpoint: set backend.convert_model=true, which makes it, or set"
+            " distill.url to a server with the teacher",
+        ),
+        native=("--opd-teacher-load",),
+    ),
+)
+
 ALGORITHM = (
     Row(
         "algorithm.estimator",
@@ -99,6 +129,7 @@ ALGORITHM = (
         refuse=_unscaled,
     ),
     *CRITIC,
+    *DISTILL,
     _of_loss("policy_loss", PolicyLoss.CLIP),
     Row(
         "algorithm.sapo",

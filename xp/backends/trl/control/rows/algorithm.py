@@ -111,6 +111,7 @@ ALGORITHM = (
         note="GRPOTrainer computes the advantages itself.",
     ),
     Row("algorithm.critic", support=Support.UNSUPPORTED, note=NO_CRITIC),
+    Row("algorithm.distill", carried_by="xp.backends.trl.worker.teacher, where it is set"),
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},

@@ -1,0 +1,234 @@
+"""On-policy distillation: what a plan refuses, renders and counts, and the advantages of tokens."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xp.builtin.model.tiny_model import SHIPPED
+from xp.composition import compose
+from xp.errors import XpError
+from xp.models.vocabulary import read_vocabulary, vocabulary_fault
+from xp.planning.backend import RunPaths, backend_of
+from xp.planning.duration import duration
+from xp.planning.memory.estimate import estimate, weights_of
+from xp.planning.memory.fit import memory_lines
+from xp.planning.plan import build_plan
+from xp.spec import Architecture, RunSpec
+from xp.worker.distill import Distillation
+
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")
+SERVER = (*OPD, "algorithm.distill.url=http://127.0.0.1:8000/v1", "algorithm.distill.key=TEACHER_KEY")
+SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-4b")
+SKYRL = ("env=whodunit", "backend=skyrl", "hardware=a100x4", "training.kl_coef=0")
+TRL = ("env=whodunit", "backend=trl", "hardware=a100x4", "model=qwen2.5-1.5b-instruct")
+NETWORK = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+}
+"""Qwen2.5-7B's config.json, by its own keys."""
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def stages_of(spec: RunSpec) -> dict[str, Any]:
+    return {stage.name: stage for stage in backend_of(spec).stages(spec, PLACES)}
+
+
+def train_config(spec: RunSpec) -> dict[str, Any]:
+    job = stages_of(spec)["train"].job
+    config: dict[str, Any] = json.loads(job.files["runs/r/attempt_1/train/config.json"])
+    return config
+
+
+def refused(*overrides: str) -> str:
+    spec = compose(overrides)
+    return "\n".join(map(str, backend_of(spec).refusals(spec)))
+
+
+def teacher_of(directory: Path, network: dict[str, Any] = NETWORK) -> Path:
+    """Directory of a model without weights that can be loaded."""
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(network))
+    (directory / "model.safetensors").touch()
+    shutil.copy(SHIPPED / "tokenizer.json", directory)
+    return directory
+
+
+@pytest.mark.parametrize("beside_reward", [False, True])
+def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_reward: bool) -> None:
+    teacher = torch.tensor([[-1.0, -math.inf, -3.0], [-0.5, math.nan, -0.1]])
+    policy = torch.tensor([[-2.0, -1.0, -1.0], [-0.5, -0.5, -0.5]], requires_grad=True)
+    mask = torch.tensor([[1, 0, 1], [0, 0, 0]])
+    rule = Distillation("t", None, None, coef=0.5, beside_reward=beside_reward)
+    advantages, gap = rule.advantages(torch.tensor([[0.25], [9.0]]), teacher, policy, mask)
+    reward = 0.25 if beside_reward else 0.0
+    assert advantages.tolist() == [[0.5 + reward, 0.0, -1.0 + reward], [0.0, 0.0, 0.0]]
+    assert not advantages.requires_grad
+    assert float(gap) == -1.0 + 2.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("algorithm=opd",), "algorithm.distill.teacher: has no value"),
+        (
+            (*OPD, "algorithm.dynamic_sampling=true"),
+            "drops groups of equal rewards, from which a teacher still teaches",
+        ),
+        ((*OPD, "algorithm.distill.key=MY_KEY"), "set distill.url, or key=null"),
+        ((*SERVER, "training.temperature=0.7"), "those of temperature 1, and training.temperature is 0.7"),
+        (("algorithm=opd", "algorithm.distill.teacher=/no/such"), "no such directory with a config.json"),
+        (("algorithm=opd", "algorithm.distill.teacher=runs/none/model"), "no such directory with a config.json"),
+        (
+            ("algorithm=ppo", "algorithm.distill={teacher: a/b, url: null, key: null, coef: 1.0, beside_reward: true}"),
+            "distill needs an estimator without a critic",
+        ),
+    ],
+)
+def test_what_teaches_nothing_is_refused(overrides: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(XpError, match=expected):
+        compose(overrides)
+
+
+def test_a_trainer_without_the_means_says_which_has_them() -> None:
+    assert "set training.kl_coef=0" in refused(*SKYRL, *OPD, "training.kl_coef=0.01")
+    assert "set distill.url=null, or backend=trl or slime" in refused(*SKYRL, *SERVER)
+    assert "strategy=fsdp2, or use backend=slime" in refused(*SKYRL, *OPD, "backend.parallel.strategy=megatron")
+    assert "set backend.convert_model=true" in refused(*SLIME, *OPD)
+    assert not refused(*SLIME, *SERVER)
+    assert not refused(*TRL, *SERVER)
+
+
+def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
+    spec = compose([*SLIME, *OPD, "backend.convert_model=true", "algorithm.distill.coef=0.5"])
+    stages, flags = stages_of(spec), train_config(spec)["command"]["flags"]
+    teacher = json.loads(stages["convert_teacher"].job.files["runs/r/attempt_1/convert_teacher/config.json"])
+    assert teacher["base_model"] == "Org/Teacher"
+    assert "--hf-checkpoint" in teacher["command"]["model_flags"]
+    assert (
+        teacher["output_dir"]
+        != json.loads(stages["convert"].job.files["runs/r/attempt_1/convert/config.json"])["output_dir"]
+    )
+    assert {"convert", "convert_teacher"} <= {*stages["train"].needs}
+    at = flags.index("--use-opd")
+    assert flags[at : at + 5] == ["--use-opd", "--opd-type", "megatron", "--opd-kl-coef", "0.5"]
+    assert flags[flags.index("--opd-teacher-load") + 1] == teacher["output_dir"]
+    assert "opd" not in stages["evaluate"].job.files["runs/r/attempt_1/evaluate/config.json"]
+
+
+def test_slime_asks_a_server_through_xp() -> None:
+    spec = compose([*SLIME, *SERVER])
+    config = train_config(spec)
+    flags = config["command"]["flags"]
+    assert flags[flags.index("--opd-type") + 1] == "sglang"
+    assert "--opd-teacher-load" not in flags
+    assert "convert_teacher" not in stages_of(spec)
+    assert config["distill"]["url"] == "http://127.0.0.1:8000/v1"
+
+
+def test_skyrl_makes_the_teacher_its_reference_and_takes_no_penalty() -> None:
+    config = train_config(compose([*SKYRL, *OPD]))
+    assert "trainer.algorithm.use_kl_in_reward=true" in config["common"]["overrides"]
+    assert "trainer.algorithm.use_kl_loss=false" in config["common"]["overrides"]
+    assert config["distill"]["teacher"] == "Org/Teacher"
+    assert "trainer.algorithm.use_kl_in_reward=false" in train_config(compose(SKYRL))["common"]["overrides"]
+
+
+@pytest.mark.parametrize("where", [TRL, SLIME])
+def test_the_key_of_a_server_goes_to_the_jobs_by_its_name(where: tuple[str, ...]) -> None:
+    assert stages_of(compose([*where, *SERVER]))["train"].job.secrets["TEACHER_KEY"] == "TEACHER_KEY"
+    assert "TEACHER_KEY" not in stages_of(compose([*where]))["train"].job.secrets
+
+
+def test_a_teacher_of_another_vocabulary_is_refused_in_planning(tmp_path: Path) -> None:
+    other = teacher_of(tmp_path / "other")
+    content = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    first, second, *_ = sorted(vocabulary, key=vocabulary.__getitem__)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    base = ["algorithm=opd", f"training.initial_checkpoint={SHIPPED}"]
+    with pytest.raises(XpError) as error:
+        build_plan(compose([*base, f"algorithm.distill.teacher={other}"]), "R")
+    for part in ("algorithm.distill.teacher", repr(first), "choose a teacher with the policy's tokenizer"):
+        assert part in str(error.value)
+    assert build_plan(compose([*base, f"algorithm.distill.teacher={SHIPPED}"]), "R").stages
+
+
+def test_a_teacher_may_have_more_tokens_than_the_policy() -> None:
+    vocabulary = read_vocabulary(SHIPPED)
+    assert vocabulary
+    more = {**vocabulary, "<more>": len(vocabulary)}
+    assert vocabulary_fault(vocabulary, more) is None
+    assert "'<more>'" in str(vocabulary_fault(more, vocabulary))
+
+
+def test_a_vocabulary_is_that_of_transformers() -> None:
+    from transformers import AutoTokenizer
+
+    assert read_vocabulary(SHIPPED) == AutoTokenizer.from_pretrained(SHIPPED).get_vocab()
+
+
+def test_a_list_of_pieces_is_read_as_unigrams_tokenizer_writes_it(tmp_path: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer
+    from tokenizers.models import Unigram
+
+    tokenizer = Tokenizer(Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], unk_id=0))
+    tokenizer.add_special_tokens([AddedToken("<end>")])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert read_vocabulary(tmp_path) == tokenizer.get_vocab() == {"<unk>": 0, "a": 1, "b": 2, "<end>": 3}
+
+
+def test_megatrons_teacher_must_have_the_policys_network(tmp_path: Path) -> None:
+    teacher = teacher_of(tmp_path / "teacher")
+    spec = compose([*SLIME, "algorithm=opd", f"algorithm.distill.teacher={teacher}", "backend.convert_model=true"])
+    with pytest.raises(XpError, match=r"hidden_size is 2560, and config\.json has 3584"):
+        build_plan(spec, "R")
+
+
+def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
+    from xp.models.network import network_of
+
+    teacher, network = teacher_of(tmp_path / "teacher"), network_of(NETWORK)
+    assert network is not None
+    size = 2 * weights_of(Architecture(**network)).total
+    opd = ("algorithm=opd", f"algorithm.distill.teacher={teacher}")
+    plain, taught = estimate(compose(TRL)), estimate(compose([*TRL, *opd]))
+    assert taught.training["teacher"] == taught.generation["teacher"] == size / 4
+    assert taught.training_peak >= plain.training_peak + size / 4
+    whole = estimate(compose([*TRL, *opd, "backend.parallel.strategy=ddp"]))
+    assert whole.training["teacher"] == size
+    on_host = estimate(compose([*SKYRL, *opd, "backend.parallel.offload_reference=true"]))
+    assert "teacher" not in on_host.training
+    assert "teacher" in estimate(compose([*SKYRL, *opd, "backend.parallel.offload_reference=false"])).training
+    assert "teacher" not in estimate(compose([*TRL, *SERVER])).training
+    times = [duration(compose(words)) for words in (TRL, [*TRL, *opd])]
+    assert times[0] is not None
+    assert times[1] is not None
+    assert times[1].low > times[0].low
+
+
+def test_a_teacher_of_unknown_size_is_named() -> None:
+    assert "  teacher not counted: the config.json of Org/Teacher is not available" in memory_lines(
+        compose([*TRL, *OPD])
+    )

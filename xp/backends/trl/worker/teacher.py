@@ -1,0 +1,67 @@
+"""The teacher of on-policy distillation under TRL: beside the policy in each training process, or on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from trl.models import prepare_fsdp
+from trl.trainer.utils import add_fused_lm_head
+
+from xp.engines.teacher import TeacherApi, check_teacher
+from xp.worker.distill import Distillation
+from xp.worker.learning_rate import disable_dropout
+
+Scorer = Callable[[Any], torch.Tensor]
+"""Function from a model to its log-probabilities of the completions, shaped (episodes, tokens)."""
+
+
+class Teacher:
+    """A model without gradients, or a client of one; must be called by all ranks.
+
+    Args:
+        rule: the distillation.
+        environ: variables, one of which may have the server's key.
+        tokenizer: the policy's.
+        dtype: data type of the teacher's weights.
+
+    Raises:
+        XpError: (CONFIG) the teacher has another vocabulary than the policy.
+    """
+
+    def __init__(self, rule: Distillation, environ: Mapping[str, str], tokenizer: Any, dtype: torch.dtype) -> None:
+        self.rule = rule
+        self.model: Any = None
+        check_teacher(rule, tokenizer, environ)
+        if rule.url is not None:
+            self._api = TeacherApi(rule, environ)
+            return
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(rule.teacher, dtype=dtype).eval().requires_grad_(False)
+        disable_dropout(self.model)
+
+    def prepare(self, trainer: Any) -> None:
+        """Places the model as GRPOTrainer places its reference model."""
+        if self.model is None:
+            return
+        add_fused_lm_head(self.model, temperature=trainer.temperature)
+        if trainer.is_fsdp_enabled:
+            self.model = prepare_fsdp(self.model, trainer.accelerator)
+        else:
+            self.model = trainer.accelerator.prepare_model(self.model, evaluation_mode=True)
+
+    def logprobs(self, output: Mapping[str, Any], scorer: Scorer) -> torch.Tensor:
+        """The teacher's log-probabilities of TRL's completions, 0 where there is no token."""
+        if self.model is not None:
+            return scorer(self.model)
+        names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+        sequences = []
+        for prompt, in_prompt, completion, in_completion in zip(*(output[name] for name in names), strict=True):
+            scored = completion[in_completion > 0].tolist()
+            sequences.append(([*prompt[in_prompt > 0].tolist(), *scored], len(scored)))
+        result = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)
+        for row, logprobs in zip(result, self._api.score_all(sequences), strict=True):
+            row[: len(logprobs)] = torch.tensor(logprobs)
+        return result
