@@ -86,7 +86,7 @@ def test_every_import_of_a_stage_works(made: tuple[str, RunSpec, Path]) -> None:
 
 
 def test_what_was_installed_is_what_the_lock_says(made: tuple[str, RunSpec, Path]) -> None:
-    from xp.planning.stages import runtime_lock
+    from xp.planning.runtime import runtime_lock
 
     _, spec, python = made
     lock = runtime_lock(spec)

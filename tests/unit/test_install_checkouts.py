@@ -15,7 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.preflight import checkouts, commit_of, interpreter, project
 from xp.planning.plan import build_plan
-from xp.planning.stages import runtime_checkouts, trainer_runtime
+from xp.planning.runtime import runtime_checkouts, trainer_runtime
 from xp.runtimes import Checkout, Checkouts, installed_checkouts
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")

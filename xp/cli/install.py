@@ -19,7 +19,7 @@ from xp.launchers.preflight import commit_of, differing, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.packages import IS_CLONE
 from xp.lib.text import counted
-from xp.planning.stages import runtime_checkouts, runtime_lock, trainer_runtime
+from xp.planning.runtime import runtime_checkouts, runtime_lock, trainer_runtime
 from xp.runtimes import (
     AFTER_LOCK,
     LOCKS,

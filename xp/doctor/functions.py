@@ -13,7 +13,8 @@ from xp.composition import ROOT
 from xp.doctor.finding import Finding, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
-from xp.planning.stages import QUIET, trainer_runtime
+from xp.planning.runtime import trainer_runtime
+from xp.planning.stages import QUIET
 from xp.spec import RunSpec
 
 TIMEOUT_S: Final = 120.0

@@ -16,7 +16,7 @@ from xp.launchers.preflight import checkouts, commit_of, differing, interpreter,
 from xp.lib.text import counted
 from xp.planning.memory.estimate import shape_of, weights_of
 from xp.planning.memory.fit import MemoryVerdict, memory_json, memory_lines
-from xp.planning.stages import trainer_runtime
+from xp.planning.runtime import trainer_runtime
 from xp.spec import LauncherName, RunSpec
 
 GB = 1e9

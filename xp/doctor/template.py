@@ -16,7 +16,8 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.models.files import local_directory
 from xp.planning.episode import chat_of
-from xp.planning.stages import QUIET, start_place, task_set_place, trainer_runtime
+from xp.planning.runtime import trainer_runtime
+from xp.planning.stages import QUIET, start_place, task_set_place
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,9 +19,7 @@ from xp.lib.digest import bytes_digest, text_digest
 from xp.models.files import pinned_place
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key
-from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
 from xp.spec import (
-    Attention,
     BuildSpec,
     EngineName,
     HeldOutSpec,
@@ -31,7 +29,6 @@ from xp.spec import (
     Reference,
     RunSpec,
     SelectionSpec,
-    Strategy,
 )
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Reader, Selection
 from xp.tasks.evaluated import Rounds
@@ -92,52 +89,6 @@ def host_resources(spec: RunSpec) -> Resources:
     """Resources of a stage without accelerators."""
     hardware = spec.hardware
     return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
-
-
-def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
-    """Lock of the trainer's Python; None if the spec names a Python, or the job runs in xp's own."""
-    runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
-    if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
-        return None
-    if spec.backend.parallel.strategy is Strategy.MEGATRON:  # SkyRL's Megatron and Slime come from checkouts or images
-        return None
-    lock = locks().get(spec.backend.name)
-    return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)
-
-
-def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
-    """Checkouts of the trainer; None if it is installed as packages."""
-    backend = spec.backend
-    return checkouts_of(backend.commits, backend.runtime.project_env)
-
-
-def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
-    """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
-    runtime = spec.backend.runtime
-    lock = runtime_lock(spec)
-    key = None if lock is None else lock.key
-    sources = runtime_checkouts(spec)
-    if install is None and sources is not None:
-        install = f"python -m xp install backend={sources.name} hardware={spec.hardware.name}"
-    if install is None and lock is not None:
-        words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
-        install = f"python -m xp install {' '.join(words)}"
-    return Runtime(
-        python=runtime.python,
-        project=runtime.project_env,
-        image=runtime.image,
-        image_checkouts=runtime.image_checkouts,
-        lock=key,
-        checkouts=None if sources is None else sources.key,
-        packages=tuple(packages),
-        install=install,
-    )
-
-
-def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
-    """Override that `install` needs to select this lock, if it is without FlashAttention."""
-    is_left_out = lock.files != replace(lock, has_flash=True).files
-    return (f"backend.attention={spec.backend.attention}",) if is_left_out else ()
 
 
 MAKER = "xp.builtin.model.tiny_model"

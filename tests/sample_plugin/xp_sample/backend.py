@@ -10,7 +10,8 @@ from xp.job import Job, Stage
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
 from xp.planning.batch import Constraint
 from xp.planning.episode import episode_config, episode_secrets
-from xp.planning.stages import QUIET, model_place, prepare_config, trainer_resources, trainer_runtime
+from xp.planning.runtime import trainer_runtime
+from xp.planning.stages import QUIET, model_place, prepare_config, trainer_resources
 from xp.spec import RunSpec
 
 

@@ -31,6 +31,7 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
 from xp.planning.rows import Native
+from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
@@ -46,7 +47,6 @@ from xp.planning.stages import (
     train_and_evaluate,
     train_fields,
     trainer_job,
-    trainer_runtime,
 )
 from xp.spec import Reference, RunSpec
 from xp.worker.stage import AFTER, BEFORE

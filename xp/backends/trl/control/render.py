@@ -19,6 +19,7 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.rows import Native
+from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
@@ -31,7 +32,6 @@ from xp.planning.stages import (
     train_and_evaluate,
     train_fields,
     trainer_job,
-    trainer_runtime,
 )
 from xp.spec import EngineName, RunSpec
 from xp.worker.stage import AFTER, BEFORE

@@ -1,0 +1,56 @@
+"""The Python that a trainer's stages run in: its lock, its checkouts, and the command that installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xp.job import Runtime
+from xp.runtimes import Checkouts, RuntimeLock, checkouts_of, locks
+from xp.spec import Attention, RunSpec, Strategy
+
+
+def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
+    """Lock of the trainer's Python; None if the spec names a Python, or the job runs in xp's own."""
+    runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
+    if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
+        return None
+    if spec.backend.parallel.strategy is Strategy.MEGATRON:  # SkyRL's Megatron and Slime come from checkouts or images
+        return None
+    lock = locks().get(spec.backend.name)
+    return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)
+
+
+def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
+    """Checkouts of the trainer; None if it is installed as packages."""
+    backend = spec.backend
+    return checkouts_of(backend.commits, backend.runtime.project_env)
+
+
+def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
+    """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
+    runtime = spec.backend.runtime
+    lock = runtime_lock(spec)
+    key = None if lock is None else lock.key
+    sources = runtime_checkouts(spec)
+    if install is None and sources is not None:
+        install = f"python -m xp install backend={sources.name} hardware={spec.hardware.name}"
+    if install is None and lock is not None:
+        words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
+        install = f"python -m xp install {' '.join(words)}"
+    return Runtime(
+        python=runtime.python,
+        project=runtime.project_env,
+        image=runtime.image,
+        image_checkouts=runtime.image_checkouts,
+        lock=key,
+        checkouts=None if sources is None else sources.key,
+        packages=tuple(packages),
+        install=install,
+    )
+
+
+def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
+    """Override that `install` needs to select this lock, if it is without FlashAttention."""
+    is_left_out = lock.files != replace(lock, has_flash=True).files
+    return (f"backend.attention={spec.backend.attention}",) if is_left_out else ()
