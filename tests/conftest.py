@@ -1,5 +1,6 @@
 """Settings of all tests: one thread for torch, signals as in a terminal, examples of any duration."""
 
+import gc
 import os
 import signal
 from typing import Any
@@ -19,6 +20,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """The modules are there to stay: the garbage collector need not visit their objects again in each test."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

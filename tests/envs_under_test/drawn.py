@@ -1,9 +1,8 @@
-"""Environments whose prompts do not depend on their task alone: by chance, by the time, or by the process."""
+"""Environments whose prompts do not depend on their task alone: by chance, or by the process."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,13 +40,6 @@ class Drawn(Environment):
         """Hand in the product."""
         is_right = params.answer == str(self.factors[0] * self.factors[1])
         return ToolOutput(blocks=[TextBlock(text="done")], reward=float(is_right), finished=True)
-
-
-class Dated(Drawn):
-    """Tells the time first."""
-
-    def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=f"Now: {time.time():.6f}. How many days has task {self.task_spec['number']}?")]
 
 
 class Shuffled(Drawn):

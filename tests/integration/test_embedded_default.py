@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from xp import api
 from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
@@ -174,6 +175,20 @@ def test_training_changed_the_weights(outputs: Path) -> None:
     assert any((before[name] != after[name]).any() for name in before)
 
 
+def test_the_python_interface_gives_what_the_runs_files_hold(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = outputs / "outputs"
+    run = api.load(the_run(outputs).name, outputs=root)
+    assert list(api.runs(outputs=root)["run"]) == [run.name]
+    assert (run.status, run.spec.training.num_steps) == ("succeeded", 2)
+    assert list(run.metrics["step"]) == [1, 2]
+    assert len(list(run.episodes())) == 16 + 2 * 8
+    assert run.held_out["after"].num_scored == 8
+    assert (run.model_path / "model.safetensors").is_file()
+    monkeypatch.setitem(sys.modules, "pandas", None)  # Without it, tables are lists.
+    assert [row["status"] for row in api.runs(outputs=root)] == ["succeeded"]
+    assert [line["step"] for line in api.load(run.name, outputs=root).metrics] == [1, 2]
+
+
 @pytest.fixture(scope="module")
 def disturbed(outputs: Path) -> Sample:
     """The same run among ten faults, the last of which killed it in `evaluate`; resumed to its end."""
@@ -206,9 +221,10 @@ def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, 
     assert not (run / f"attempt_{num_attempts + 1}").exists()
 
 
-def test_the_evaluate_stage_has_the_figures_and_episodes_of_the_train_stage(outputs: Path) -> None:
+def test_the_last_checkpoint_is_evaluated_to_the_figures_and_episodes_of_the_train_stage(outputs: Path) -> None:
     run = the_run(outputs)
-    done = xp(outputs, "evaluate", f"run={run.name}")
+    assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == ExitCode.RUN_DIR
+    done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=2")
     assert done.returncode == 0, done.stderr
     own = run / f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
     assert (own / "evaluate/log.txt").is_file()
@@ -236,6 +252,7 @@ def reward(outcome, messages):
 """A reward function that fails while a file of this pattern exists."""
 
 
+@pytest.mark.slow
 def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs: Path, tmp_path: Path) -> None:
     run = failing(tmp_path, "after-*/model")
     assert (run / "model/model.safetensors").is_file()
@@ -265,15 +282,6 @@ def failing(directory: Path, pattern: str) -> Path:
     done = xp(directory, "name=after", *SMALL[1:], "env.reward_fn=failing:reward")
     assert done.returncode == ExitCode.UNHEALTHY, done.stderr[-3000:]
     return the_run(directory, "after")
-
-
-def test_a_checkpoint_can_be_evaluated_by_itself(outputs: Path) -> None:
-    run = the_run(outputs)
-    done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=1")
-    assert done.returncode == 0, done.stderr
-    last = f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
-    assert (run / last / "evaluate/evaluation.json").is_file()
-    assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == 5
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 FAKE = Path(__file__).parents[1] / "trainers/fake_vllm"
 START_S = 2 * PATIENCE_S
-"""Two programs that import torch, one after the other: 229 s at a load of 35 on two cores."""
+"""For two programs that import torch, one after the other."""
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,17 @@ BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
     ("running", "sent", "code", "told"),
     [
         (PLAIN, signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
-        (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: stopped by SIGINT"),
-        ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
         (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: stopped by SIGINT"),
+                ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
+            )
+        ),
     ],
     indirect=["running"],
-    ids=["TERM", "INT-of-a-background-job", "TERM-of-a-profile", "KILL"],
+    ids=["TERM", "KILL", "INT-of-a-background-job", "TERM-of-a-profile"],
 )
 def test_a_signal_ends_an_evaluation_and_its_server(
     running: subprocess.Popen[str], sent: signal.Signals, code: int, told: str, tmp_path: Path

@@ -31,6 +31,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return stand_in("modal", "modal_cloud.py", tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 class TestModalLauncher(InTheCloud, LauncherSuite):
     """`launcher=modal`."""
 

@@ -1,8 +1,7 @@
-"""A user's own rows, from a file to a trained model by one command."""
+"""A user's own rows, from a file to a task set by one command."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = ("training.num_steps=1", "training.prompts_per_step=4", "training.group_size=2", "training.micro_batch_size=8")
 
 
 def xp(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -21,20 +19,17 @@ def xp(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=900)
 
 
-def test_a_file_of_twenty_rows_is_trained_on_by_one_command(tmp_path: Path) -> None:
-    pytest.importorskip("trl", reason="TRL is not installed (extra trl)")
+def test_a_file_of_twenty_rows_is_prepared_by_one_command(tmp_path: Path) -> None:
     file = tmp_path / "sums.csv"
     file.write_text("\ufeffquestion,answer\r\n" + "".join(f'"What is\n{n} + {n}?",{2 * n}\r\n' for n in range(20)))
     words = ("env=graded", "env.rows=./sums.csv", "env.grader=number")
-    done = xp(*words, *SHORT, cwd=tmp_path)
+    done = xp("prepare", *words, "training.num_steps=1", "training.prompts_per_step=4", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rows of sums: 20 train; prompt from the column question, answer from the column answer" in done.stdout
     assert "4 of 20 tasks of split train, chosen by the hash of their content (warning: means of fewer" in done.stdout
     (run,) = (tmp_path / "outputs/runs").iterdir()
     (copy,) = (run / "attempt_1/code/data-files").glob("*/sums.csv")
     assert copy.read_bytes() == file.read_bytes()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["episodes/void"] for line in lines if line["stage"] == "train"] == [0.0]
 
     file.write_text(file.read_text().replace("What is", "How much is"))
     again = xp("prepare", *words, cwd=tmp_path)

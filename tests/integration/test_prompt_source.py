@@ -37,8 +37,6 @@ def served(name: str, **changes: object) -> EnvConfig:
 
 ENVIRONMENTS = {
     "an ORS environment that draws by chance": served("Drawn"),
-    "an ORS environment that tells the time": served("Dated"),
-    "an ORS environment that shuffles by hash()": served("Shuffled"),
     "an OpenEnv environment whose reset ignores its seed": rules(
         provider="openenv", serve=f"{MODULE}.openenv_counter:Unseeded", rows=f"{MODULE}.openenv_counter:rows"
     ),

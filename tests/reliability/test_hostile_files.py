@@ -119,8 +119,13 @@ def run_all(outputs: Path, capsys: pytest.CaptureFixture[str], commands: tuple[t
     return told
 
 
-@pytest.mark.parametrize("kind", SPECIAL)
-@pytest.mark.parametrize("name", [METRICS, LOG, EVALUATION, EPISODES, SUMMARY, MANIFEST])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "fifo") for name in (METRICS, LOG, EVALUATION, EPISODES, SUMMARY, MANIFEST)),
+        *((name, kind) for name in (METRICS, SUMMARY) for kind in ("zero", "root")),
+    ],
+)
 def test_a_file_that_is_no_plain_file_is_refused(
     outputs: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,21 +150,17 @@ EPISODE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("value", [*NUMBERS, "null"])
+RESULT = ["results", "before"]
+
+
 @pytest.mark.parametrize(
-    "path",
+    ("path", "value"),
     [
-        ["results", "before", "reward_mean"],
-        ["results", "before", "reward_stderr"],
-        ["results", "before", "num_scored"],
-        ["results", "before", "pass_threshold"],
-        ["results", "before", "tasks", "whodunit_mini/test/769"],
-        ["results", "before", "tasks"],
-        ["results", "before"],
-        ["results"],
-        ["held_out"],
-        ["held_out", "x", "num_trained_on"],
-        [],
+        *(([*RESULT, "reward_mean"], value) for value in (*NUMBERS, "null")),
+        *(([*RESULT, name], "1e999") for name in ("reward_stderr", "num_scored", "pass_threshold", "tasks")),
+        ([*RESULT, "tasks", "whodunit_mini/test/769"], "NaN"),
+        *((path, '"x"') for path in (RESULT, ["results"], ["held_out"], ["held_out", "x", "num_trained_on"], [])),
+        *((path, "null") for path in (RESULT, ["held_out"], [])),
     ],
 )
 def test_a_value_of_an_evaluation_that_is_none_is_refused(
@@ -170,14 +171,13 @@ def test_a_value_of_an_evaluation_that_is_none_is_refused(
     assert len(run_all(outputs, capsys, commands)) == len(commands)
 
 
-@pytest.mark.parametrize("value", ['"x"', "null"])
 @pytest.mark.parametrize("path", [[], *([name] for name in SUMMARISED), ["summary", "reward"], ["model", "name"],
                                   ["summary", "reward", "value"], ["environments", "e"],
                                   ["tasks", "e/test/1"], ["tasks", "e/test/1", "rewards"]])  # fmt: skip
 def test_a_summary_of_another_shape_is_one_line_of_the_list(
-    outputs: Path, path: list[str], value: str, capsys: pytest.CaptureFixture[str]
+    outputs: Path, path: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leave(outputs / SUMMARY, path, value)
+    leave(outputs / SUMMARY, path, '"x"')
     lists = (("runs", "list"), ("eval", "list"), ("eval", "list", "--markdown"), ("eval", "list", "--json"))
     wanted = (*lists, ("runs", "show", "good"), ("runs", "compare", "--paired", "good", "bad"))
     told = run_all(outputs, capsys, wanted)

@@ -24,7 +24,7 @@ def together(runs: Runs, number: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.scorecard(3)
-@pytest.mark.parametrize("number", [2, 8])
+@pytest.mark.parametrize("number", few([3, 8], 1))
 def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Path, number: int) -> None:
     runs = new_runs(tmp_path)
     ends = together(runs, number)
@@ -93,7 +93,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.scorecard(5)
-@pytest.mark.parametrize("damage", few(DAMAGE, 4))
+@pytest.mark.parametrize("damage", few(DAMAGE, 2))
 def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(tmp_path: Path, damage: str) -> None:
     runs = new_runs(tmp_path, latency_s=0.0)
     assert runs.finish()[0] == 0
@@ -159,7 +159,7 @@ def wait_until(is_so: Callable[[], bool], limit_s: float = 250.0) -> None:
 
 @pytest.mark.scorecard(8)
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)], ids=lambda v: str(v)
+    ("number", "code"), few([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], 1), ids=str
 )
 def test_a_signal_closes_every_session_and_keeps_what_was_fetched(tmp_path: Path, number: int, code: int) -> None:
     runs = new_runs(tmp_path, latency_s=0.3)

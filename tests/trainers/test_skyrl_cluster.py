@@ -31,7 +31,7 @@ from tests.trainers.skyrl_tasks import (
     serve,
 )
 from xp.backends.skyrl.worker import cluster, engine_watch
-from xp.backends.skyrl.worker.cluster import run_in_ray, run_task, running_ray
+from xp.backends.skyrl.worker.cluster import run_task, running_ray
 from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
@@ -62,7 +62,9 @@ def _environ() -> Iterator[None]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Directory of a job whose Ray runs; each start of Ray takes half a minute of two cores."""
     path = tmp_path_factory.mktemp("ray")
+    handler = signal.getsignal(signal.SIGTERM)
     with running_ray(native(train_config(), path), num_workers=1):
+        assert signal.getsignal(signal.SIGTERM) == handler, "Ray's own handler would kill its processes at once"
         yield path
 
 
@@ -70,8 +72,7 @@ def run(place: Path, task: Callable[..., Any], *arguments: Any) -> Any:
     return run_task(native(train_config(), place), task, arguments)
 
 
-def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's own handler would kill its processes at once."""
+def test_term_lets_the_task_close_its_sessions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CANCEL_PATIENCE_S", PATIENCE_S)
     diary = tmp_path / "diary"
 
@@ -82,7 +83,7 @@ def test_term_lets_the_task_close_its_sessions_before_ray_ends(tmp_path: Path, m
 
     threading.Thread(target=term, daemon=True).start()
     with pytest.raises(Stopped), stopping():
-        run_in_ray(native(train_config(), tmp_path), linger, (diary,), num_workers=1)
+        run(place, linger, diary)
     assert diary.read_text() == "closed"
 
 

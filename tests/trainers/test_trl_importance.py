@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cases import few
 from tools.parity.measure import case_of, spec_of
 from tools.parity.model import make_model
 from tools.parity.options import CORRECTED, Option
@@ -17,7 +18,7 @@ from xp.backends.trl.worker.means import trained
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.worker.importance import Importance
 
-NATIVE = ("token_truncate", "sequence_truncate", "token_mask", "sequence_mask")
+NATIVE = ("token_truncate", "sequence_mask", "sequence_truncate", "token_mask")
 
 
 def scored(scratch: Path, lower: float, upper: float, *overrides: str) -> tuple[Any, dict[str, Any]]:
@@ -40,7 +41,7 @@ def scored(scratch: Path, lower: float, upper: float, *overrides: str) -> tuple[
     return trainer, seen
 
 
-@pytest.mark.parametrize("correction", NATIVE)
+@pytest.mark.parametrize("correction", few(NATIVE, 2))
 def test_a_ratio_at_a_bound_is_kept_and_the_next_number_is_not(correction: str, tmp_path: Path) -> None:
     own = f"algorithm.importance_correction={correction}"
     _, first = scored(tmp_path / "first", 0.0, 1e8, own)

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cases import few
 from tests.launching import PATIENCE_S, eventually, is_alive
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -41,7 +40,8 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
     )
 
 
-@pytest.mark.parametrize("strategy", few(["fsdp2", "ddp"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
 def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, tmp_path: Path) -> None:
     two = ("hardware.accelerators_per_node=2", "training.micro_batch_size=32", f"backend.parallel.strategy={strategy}")
     process = launched(tmp_path, *two)

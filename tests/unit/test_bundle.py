@@ -76,7 +76,7 @@ def bundle_of(run: Path) -> Path:
 
 
 def test_another_directory_plans_and_prepares_the_same(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = bundle_of(run)
     there = tmp_path / "there"
@@ -84,20 +84,21 @@ def test_another_directory_plans_and_prepares_the_same(
     shutil.move(file, there / "own.zip")
     shutil.rmtree(tmp_path / "here")
     marker = there / "imported"
-    told = xp("run", "own.zip", cwd=there, IMPORTED=str(marker))
-    assert told.returncode == ExitCode.RUN_DIR
-    assert "would import modules: game" in told.stderr
-    planned = xp("plan", "own.zip", "--json", cwd=there, IMPORTED=str(marker))
-    assert planned.returncode == 0, planned.stderr
-    assert not marker.exists(), "a bundle is data until it is trusted"
-    stages = json.loads(planned.stdout)["stages"]
+    monkeypatch.chdir(there)
+    monkeypatch.setenv("IMPORTED", str(marker))
+    capsys.readouterr()
+    assert main(["run", "own.zip"]) == ExitCode.RUN_DIR
+    assert "would import modules: game" in capsys.readouterr().err
+    assert main(["plan", "own.zip", "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)["stages"]
     with zipfile.ZipFile(there / "own.zip") as archive:
         (tasks,) = [name for name in archive.namelist() if name.endswith("tasks.parquet")]
         digest = bytes_digest(archive.read(tasks))
     assert stages[0]["job"]["outputs"][1] == tasks
-    assert xp("prepare", "own.zip", cwd=there, IMPORTED=str(marker)).returncode == ExitCode.RUN_DIR
-    assert xp("runs", "trust", "own.zip", cwd=there).returncode == 0
-    monkeypatch.chdir(there)
+    assert main(["prepare", "own.zip"]) == ExitCode.RUN_DIR
+    assert not marker.exists(), "a bundle is data until it is trusted"
+    monkeypatch.delenv("IMPORTED")
+    assert main(["runs", "trust", "own.zip"]) == 0
     recorded = Recorded.open(Path("own.zip"))
     recorded.check_trusted()
     assert recorded.directory is not None

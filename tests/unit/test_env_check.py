@@ -189,8 +189,6 @@ class Silent:
     ("config", "place"),
     [
         (rules(provider="tests.unit.test_env_check:Silent"), "x/other/0 in a second session"),
-        (rules(serve=f"{DRAWN}:Drawn"), "fake/train/0 in a second session"),
-        (rules(serve=f"{DRAWN}:Dated"), "fake/train/0 in a second session"),
         (rules(serve=f"{DRAWN}:Shuffled"), "fake/train/0 in another process"),
         (
             rules(provider="local", grader=f"{DRAWN}_rows:Dealt", rows=f"{DRAWN}_rows:rows"),
@@ -214,7 +212,7 @@ def test_another_prompt_is_a_fault_unless_it_is_live(config: EnvConfig, place: s
     assert place in fault
     assert "expected '" in fault
     assert "set env.prompt=live" in fault
-    if config.serve is None or config.serve.endswith(":Drawn"):  # one of each kind: each check starts servers
+    if config.serve is None:
         assert faults(replace(config, prompt=PromptSource.LIVE)) == []
 
 

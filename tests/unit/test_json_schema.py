@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from itertools import islice
 from types import ModuleType
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -153,20 +154,17 @@ def schemas_of(module: ModuleType) -> Iterator[dict[str, Any]]:
             yield model.model_json_schema()
 
 
-REAL = [
-    *(
-        schema
-        for name in openreward.toolsets.BUILTIN_TOOLSETS
-        for schema in schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
-    ),
-    *schemas_of(mcp.types),
-    *schemas_of(fastapi.openapi.models),
-]
+def real_schemas() -> Iterator[dict[str, Any]]:
+    """Schemas of tools of openreward, and a part of those of MCP and OpenAPI, of which many are alike."""
+    for name in openreward.toolsets.BUILTIN_TOOLSETS:
+        yield from schemas_of(vars(openreward.toolsets)[name.replace("-", "_")])
+    for module in (mcp.types, fastapi.openapi.models):
+        yield from islice(schemas_of(module), 0, None, 4)
 
 
 def test_legal_arguments_of_real_schemas_are_read_back() -> None:
     num_same = 0
-    for number, schema in enumerate(schema for schema in REAL if {"properties", "$ref"} & schema.keys()):
+    for number, schema in enumerate(one for one in real_schemas() if {"properties", "$ref"} & one.keys()):
         tool = ToolSpec("look", "Look.", schema)
         arguments = arguments_of(tool, Draw(number, ()))
         jsonschema.validate(arguments, schema)
@@ -178,7 +176,7 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
             # A text that is also a number, where the schema allows both.
             assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write("look", given)
             jsonschema.validate(call.arguments, schema)
-    assert num_same > 400
+    assert num_same > 100
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from xp.__main__ import main
+from xp.errors import ExitCode, XpError
 
 PROGRAM = """
 import sys
@@ -50,13 +52,14 @@ def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(tmp_path: Path
     ("arguments", "code"),
     [(["plan", "seed=x"], 2), (["plan", "backend=slime"], 3), (["plan", "--nonsense"], 2), (["resume=no-such-run"], 5)],
 )
-def test_a_fault_is_one_message_and_a_documented_code(tmp_path: Path, arguments: list[str], code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "xp", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("xp: ")
+def test_a_fault_is_one_message_and_a_documented_code(
+    tmp_path: Path, arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == code
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert message.startswith("xp: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,24 +73,21 @@ def test_a_fault_is_one_message_and_a_documented_code(tmp_path: Path, arguments:
     ],
 )
 def test_an_unresolved_secret_stops_the_run_before_anything_is_made(
-    tmp_path: Path, overrides: list[str], variable: str
+    tmp_path: Path,
+    overrides: list[str],
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    environ = {name: value for name, value in os.environ.items() if name != variable}
-    done = subprocess.run(
-        [sys.executable, "-m", "xp", *overrides], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 4
-    assert variable in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(variable, raising=False)
+    assert main(overrides) == ExitCode.SECRET
+    message = capsys.readouterr().err
+    assert variable in message
+    assert "Traceback" not in message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "xp", "plan", "seed=x", "--debug"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" in done.stderr
+def test_debug_raises_the_fault() -> None:
+    with pytest.raises(XpError):
+        main(["plan", "seed=x", "--debug"])
