@@ -28,10 +28,10 @@ from xp.lib.packages import IS_CLONE
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
+from xp.planning.episode import budget_fields
 from xp.planning.rows import Native
 from xp.planning.stages import (
     best_rule,
-    budget_fields,
     model_place,
     model_stages,
     rounds,
