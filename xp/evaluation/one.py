@@ -29,9 +29,9 @@ from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
-from xp.planning.episode import chat_of, episode_config, episode_environ
+from xp.planning.episode import chat_of, episode_config, episode_environ, sampling_fields
 from xp.planning.extent import row_lines
-from xp.planning.stages import prepare_config, rounds, sampling_fields
+from xp.planning.stages import prepare_config, rounds
 from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.tasks.load import check_unchanged, within_limit

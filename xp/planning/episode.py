@@ -9,6 +9,7 @@ from typing import Any
 
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, dialect_of
 from xp.envs.target import module_of
+from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import from_value
 from xp.lib.data_files import is_data
@@ -49,6 +50,30 @@ def _secret_overrides(member: EnvMember) -> dict[str, str]:
     """Variable of the environment's server -> variable at launch."""
     secret = {name: value for name, value in member.overrides.items() if not isinstance(value, str)}
     return {name: source.from_env if source else name for name, source in secret.items()}
+
+
+def overlong(spec: RunSpec) -> Overlong | None:
+    """The penalty for length of the training's episodes; None: there is none."""
+    rule = spec.algorithm.overlong
+    return None if rule is None else Overlong(spec.training.max_response_tokens, rule.buffer_tokens, rule.factor)
+
+
+def budget_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
+    """Fields of an xp.worker.token_budget.TokenBudget, of the training or of evaluations."""
+    training, evaluation = spec.training, spec.evaluation
+    own = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
+    return {
+        "max_prompt_tokens": training.max_prompt_tokens,
+        "max_tokens_per_turn": own[0] or training.max_tokens_per_turn,
+        "max_response_tokens": own[1] or training.max_response_tokens,
+    }
+
+
+def sampling_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
+    """Fields of an xp.worker.stage.Sampling, of the training or of evaluations."""
+    section = spec.evaluation if evaluates else spec.training
+    own = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
+    return {**own, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
 
 
 def chat_of(spec: RunSpec) -> Chat:

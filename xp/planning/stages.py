@@ -12,13 +12,12 @@ from typing import Any
 from xp.builtin.model.scripted_play import Player
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
-from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.digest import bytes_digest, text_digest
 from xp.models.files import pinned_place
 from xp.planning.backend import RunPaths
-from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key
+from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key, overlong
 from xp.spec import (
     BuildSpec,
     EngineName,
@@ -302,12 +301,6 @@ def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
     return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
 
 
-def overlong(spec: RunSpec) -> Overlong | None:
-    """The penalty for length of the training's episodes; None: there is none."""
-    rule = spec.algorithm.overlong
-    return None if rule is None else Overlong(spec.training.max_response_tokens, rule.buffer_tokens, rule.factor)
-
-
 def live_rules(spec: RunSpec) -> LiveRules:
     """Rules that a training applies to its own metrics."""
     return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
@@ -344,24 +337,6 @@ def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
         "max_logprob_gap": training.max_logprob_gap,
         "upload_as": places.run.removeprefix("runs/") if spec.upload_rollouts else None,
     }
-
-
-def budget_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
-    """Fields of an xp.worker.token_budget.TokenBudget, of the training or of evaluations."""
-    training, evaluation = spec.training, spec.evaluation
-    own = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
-    return {
-        "max_prompt_tokens": training.max_prompt_tokens,
-        "max_tokens_per_turn": own[0] or training.max_tokens_per_turn,
-        "max_response_tokens": own[1] or training.max_response_tokens,
-    }
-
-
-def sampling_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
-    """Fields of an xp.worker.stage.Sampling, of the training or of evaluations."""
-    section = spec.evaluation if evaluates else spec.training
-    own = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
-    return {**own, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
 
 
 def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:

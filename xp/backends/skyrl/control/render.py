@@ -24,17 +24,16 @@ from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.episode import budget_fields, sampling_fields
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
-    budget_fields,
     cpu_engine,
     cpu_environment,
     model_stages,
     rounds,
-    sampling_fields,
     stage_fields,
     starts_private_ray,
     train_and_evaluate,

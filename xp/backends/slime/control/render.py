@@ -30,12 +30,12 @@ from xp.lib.packages import IS_CLONE
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
+from xp.planning.episode import budget_fields
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields
 from xp.planning.stages import (
     best_rule,
-    budget_fields,
     model_place,
     model_stages,
     policy_start,

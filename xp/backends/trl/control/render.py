@@ -18,6 +18,7 @@ from xp.job import Job, Stage
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.episode import sampling_fields
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields
@@ -27,7 +28,6 @@ from xp.planning.stages import (
     cpu_environment,
     model_stages,
     rounds,
-    sampling_fields,
     stage_fields,
     train_and_evaluate,
     train_fields,
