@@ -28,6 +28,7 @@ from xp.testing.jobs import PATIENCE_S
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, limit in (("functions", "TIMEOUT_S"), ("reach", "PATIENCE_S"), ("template", "TIMEOUT_S")):
         monkeypatch.setattr(import_module(f"xp.doctor.{module}"), limit, PATIENCE_S)
+    monkeypatch.setattr("xp.envs.slots.PATIENCE_S", PATIENCE_S)
 
 
 def only(findings: list[Finding]) -> Finding:
@@ -132,8 +133,9 @@ def test_an_environment_that_does_not_answer_is_a_fault() -> None:
 
 @pytest.mark.integration
 def test_an_environment_answers_and_a_split_that_it_has_not_is_named() -> None:
-    finding = only(list(environments(compose(["env=echo"]))))
-    assert finding.verdict is Verdict.OK
+    answers, slots = environments(compose(["env=echo"]), 4)
+    assert (answers.verdict, slots.verdict) == (Verdict.OK, Verdict.OK)
+    assert "holds 4 idle sessions at the same time" in slots.text
     finding = only(list(environments(compose(["env=echo", "env.train.split=nosuch"]))))
     assert "has no split nosuch" in finding.text
 
@@ -214,7 +216,7 @@ def test_json_has_every_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     import xp.doctor
 
     findings = [ok("plan", "train"), fault("disk", "too small", ExitCode.RESOURCE)]
-    monkeypatch.setattr(xp.doctor, "examine", lambda _: iter(findings))
+    monkeypatch.setattr(xp.doctor, "examine", lambda *_: iter(findings))
     assert main(["doctor", "--json"]) == ExitCode.RESOURCE
     assert json.loads(capsys.readouterr().out) == [
         {"subject": "plan", "verdict": "ok", "text": "train", "code": 0},
