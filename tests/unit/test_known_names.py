@@ -73,7 +73,7 @@ def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[
         ("gpus=8", "hardware.accelerators_per_node"),
         ("batch_size=8", "training.prompts_per_step"),
         ("--batch_size=8", "training.prompts_per_step"),
-        ("--kl_coef=0.1", "the penalty is in the loss"),
+        ("--kl_coef=0.1", "puts the penalty into the reward"),
         ("training.batch_size=8", "training.prompts_per_step"),
     ],
 )
@@ -129,7 +129,8 @@ def _fields() -> frozenset[str]:
     """Every field of xp's, those too that are null in most compositions."""
     lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
     skyrl, slime = TUTORIALS["skyrl"][0], TUTORIALS["slime"][0]
-    specs = [compose(list(given)) for given in (skyrl, slime, [*skyrl, "algorithm=ppo"], [*skyrl, lora])]
+    more = [[*skyrl, word] for word in ("algorithm=ppo", "algorithm=sapo", lora)]
+    specs = [compose(list(given)) for given in (skyrl, slime, *more)]
     return frozenset(path for spec in specs for path in fields_of(spec))
 
 

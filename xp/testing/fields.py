@@ -65,7 +65,8 @@ def others(now: Any, path: str) -> list[Any]:
         return [*variants, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
-        return [Together(one) for one in ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})]
+        losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
+        return [Together(one) for one in losses if one[path.rpartition(".")[2]] != now]
     if path == "algorithm.distill":
         return [{"teacher": "Org/Other", "url": None, "key": None, "coef": 0.5, "beside_reward": True}]
     if path == "algorithm.distill.url":

@@ -6,7 +6,6 @@ from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_meg
 from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
-from xp.planning.backend import Support
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
     OLDER,
@@ -215,8 +214,7 @@ RATES = (
     ),
     Row(
         "training.reference_every",
-        support=Support.UNSUPPORTED,
-        note="SkyRL copies it once an epoch, and xp's view of the tasks is one epoch.",
+        carried_by="nothing: SkyRL copies it once an epoch, and xp's view of the tasks is one epoch",
         refuse=when(
             lambda s: s.training.reference_every is not None,
             "SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
