@@ -125,6 +125,7 @@ def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_la
     "more",
     [
         (),
+        ("algorithm=opd", "algorithm.distill.teacher=org/teacher", "algorithm.distill.url=http://127.0.0.1:1/v1"),
         ("algorithm=gspo", "training.kl_coef=0.1", "algorithm.dynamic_sampling=true", "training.temperature=0.7"),
         (
             "backend.engine.placement=separate",
@@ -146,6 +147,7 @@ def test_slimes_parser_reads_a_fine_tuning_without_engines(more: tuple[str, ...]
     assert (args.lr, args.lr_warmup_iters, args.lr_decay_style) == (2e-5, 2, "cosine")
     assert (args.actor_num_nodes, args.actor_num_gpus_per_node, args.colocate) == (1, 2, False)
     assert (args.use_kl_loss, args.use_critic, args.use_tis, args.use_dynamic_batch_size) == (False,) * 4
+    assert (args.use_opd, args.normalize_advantages, args.dynamic_sampling_filter_path) == (False, False, None)
     assert args.load == args.ref_load == args.hf_checkpoint == str(tmp_path / "models/tiny")
     assert args.save == str(tmp_path / "runs/r/sft_checkpoints")
 

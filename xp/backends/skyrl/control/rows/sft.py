@@ -24,6 +24,7 @@ def _fixed(spec: RunSpec) -> Keys:
     return {
         f"{ALGORITHM}.temperature": 1.0,
         f"{ALGORITHM}.use_kl_loss": False,
+        f"{ALGORITHM}.use_kl_in_reward": False,
         f"{ALGORITHM}.use_entropy_loss": False,
         "trainer.fully_async.enabled": False,
         "trainer.placement.colocate_all": False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.control.rows.algorithm import CRITIC
+from xp.backends.slime.control.rows.algorithm import ALGORITHM
 from xp.backends.slime.control.rows.training import EVALUATION, packing, warmup_flags
 from xp.backends.slime.worker.config import (
     ENTER_SFT,
@@ -28,11 +28,9 @@ def ranks(spec: RunSpec) -> int:
 def _fixed(spec: RunSpec) -> dict[str, Any]:
     """Flags of a training without engines on all accelerators, with the token mean of temperature 1."""
     unset = (
-        *("--colocate", "--use-kl-loss", "--use-tis", "--custom-tis-function-path", "--use-rollout-logprobs"),
-        *("--use-rollout-routing-replay", "--normalize-advantages", "--group-rm", "--custom-rm-path"),
-        *("--dynamic-sampling-filter-path", "--over-sampling-batch-size", "--custom-generate-function-path"),
-        *("--custom-reward-post-process-path", "--rollout-stop", STEPS_FLAG),
-        *render((*CRITIC, *EVALUATION), spec),
+        *("--colocate", "--use-kl-loss", "--use-rollout-routing-replay", "--group-rm", "--custom-rm-path"),
+        *("--custom-generate-function-path", "--custom-reward-post-process-path", "--rollout-stop", STEPS_FLAG),
+        *render((*ALGORITHM, *EVALUATION), spec),
     )
     return dict.fromkeys(unset) | {
         "--loss-type": "sft_loss",
