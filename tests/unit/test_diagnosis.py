@@ -102,6 +102,7 @@ def test_a_reward_that_fell_to_nothing_is_named_first() -> None:
     none = {"reward/groups_without_variance": 1.0, "reward/avg_pass_at_8": 0.0}
     silent = [{**line, **none} if line["step"] > 16 else line for line in lines]
     assert list(found(silent)) == ["collapse", "equal_groups"]
+    assert list(found([{**line, "training/distill_kl": 0.3} for line in silent])) == ["collapse"]
 
 
 def test_a_rare_reward_that_stays_rare_is_seldom_called_a_collapse() -> None:

@@ -87,7 +87,8 @@ def equal_groups(history: History) -> Finding | None:
     """
     shares, rewards = history.series(EQUAL_REWARDS), history.series(REWARD)
     share = latest(shares, STEPS)
-    if share is None or share < 0.9 or is_saturated(history):
+    # A teacher (algorithm.distill) teaches by its log-probabilities, which differ within such groups too.
+    if share is None or share < 0.9 or is_saturated(history) or history.series("training/distill_kl"):
         return None
     is_ever = all(value == 1 for _, value in shares)
     never = " and no reward has varied so far" if is_ever and len({reward for _, reward in rewards}) == 1 else ""
