@@ -142,8 +142,21 @@ def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: type[Hub],
     assert local_directory(pinned_place("Org/Tiny", NEW), tmp_path / "nowhere") is None
 
 
-def test_without_the_model_or_a_network_the_stage_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("has_snapshot", "reason"),
+    [
+        (False, "the model Org/Tiny cannot be loaded from Hugging Face (LocalEntryNotFoundError); download it with"),
+        (True, f"Org/Tiny at {OLD[:12]} has no weights (*.safetensors); download it with"),
+    ],
+)
+def test_without_the_model_or_a_network_the_stage_says_what_to_do(
+    tmp_path: Path, has_snapshot: bool, reason: str
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"name": "Org/Tiny", "commit": OLD, "target": "models/x"}))
+    if has_snapshot:
+        snapshot = tmp_path / "hub/models--Org--Tiny/snapshots" / OLD
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text("{}")
     done = subprocess.run(
         [sys.executable, "-m", "xp.worker.hub_model", "config.json"],
         cwd=tmp_path,
@@ -153,5 +166,5 @@ def test_without_the_model_or_a_network_the_stage_says_what_to_do(tmp_path: Path
         check=False,
     )
     assert done.returncode == ExitCode.RUNTIME
-    assert "the model Org/Tiny cannot be loaded from Hugging Face (LocalEntryNotFoundError)" in done.stderr
-    assert os.listdir(tmp_path) == ["config.json"]
+    assert reason in done.stderr
+    assert not (tmp_path / "models").exists()

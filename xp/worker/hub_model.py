@@ -18,10 +18,14 @@ from typing import Final
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of
+from xp.models.files import missing_parts
 from xp.worker.program import run_stage
 
 SOURCES: Final = "hub.json"
 """Manifest of a fetched model: its hub's name, commit, and the name of each file in Hugging Face's cache."""
+WAY_OUT: Final = (
+    "download it with a network connection and set model.path to its directory, or HF_HOME to a cache that has it"
+)
 WEIGHTS: Final = "*.safetensors"
 FILES: Final = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "LICENSE*", "README.md")
 """Files of a model that are used or tell whose it is."""
@@ -46,6 +50,9 @@ def main(argv: Sequence[str]) -> None:
     snapshot = fetched(config.name, config.commit, FILES)
     if not any(snapshot.glob(WEIGHTS)):
         snapshot = fetched(config.name, config.commit, ("pytorch_model*",))
+    # Without a network, the hub's client returns a snapshot of which files are missing.
+    if missing := list(missing_parts(snapshot)):
+        raise XpError(f"{config.name} at {config.commit[:12]} has no {missing[0]}; {WAY_OUT}", ExitCode.RUNTIME)
     config.target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{config.target.name}-", dir=config.target.parent))
     try:
@@ -84,9 +91,7 @@ def fetched(name: str, commit: str | None, files: Sequence[str] | None = None) -
         return Path(snapshot_download(name, revision=commit, allow_patterns=files, ignore_patterns=SECOND_COPIES))
     except Exception as error:
         raise XpError(
-            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); download it"
-            " with a network connection and set model.path to its directory, or HF_HOME to a cache that has it",
-            ExitCode.RUNTIME,
+            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); {WAY_OUT}", ExitCode.RUNTIME
         ) from error
 
 
