@@ -35,12 +35,18 @@ CHANGEABLE: Final = (
     "training.max_hours",
     "training.budget_usd",
     "hardware.usd_per_hour",
+    "hardware.name",
+    "hardware.accelerator",
+    "hardware.accelerator_memory_gb",
+    "hardware.num_cpus",
+    "hardware.memory_gb",
     "evaluation.",
     "launcher.",
     "preparation.",
     "tracking",
 )
-"""Keys that a resumed run may change. Another key would make it another experiment under the same name."""
+"""Keys that a resumed run may change; `section.` is all of a section. Another key would make it another experiment
+under the same name. The number of accelerators stays: batches and the shards of a checkpoint depend on it."""
 _HERE: Final = ("outputs",)
 """Keys that differ from place to place and decide nothing."""
 _SPEC: Final = "spec"
@@ -159,6 +165,11 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
         more = f" and {len(details) - MOST_NAMED} more" if len(details) > MOST_NAMED else ""
         lines.append(f"{name}: {', '.join(details[:MOST_NAMED])}{more}" if details else line)
     return lines
+
+
+def is_changeable(key: str) -> bool:
+    """Returns whether a resumed run may change a key."""
+    return key in CHANGEABLE or key.startswith(tuple(name for name in CHANGEABLE if name.endswith(".")))
 
 
 def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:

@@ -11,7 +11,7 @@ from xp.composition import from_container, give_way, parse_assignments, with_val
 from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.text import counted
-from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, read_lock, recorded_inputs
+from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, is_changeable, read_lock, recorded_inputs
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
@@ -119,7 +119,7 @@ def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
     for part in parents:
         node = node.get(part) if isinstance(node, dict) else None
     if not isinstance(node, dict) or last not in node:
-        known = [path for path in all_paths(container) if path.startswith(CHANGEABLE)]
+        known = [path for path in all_paths(container) if is_changeable(path)]
         return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
     node[last] = value
     return None
@@ -136,7 +136,7 @@ def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> No
     if (directory / FILE).is_file():
         before = recorded_inputs(directory, read_lock(directory).attempt).spec
     changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
-    if kept := [(key, change) for key, _, change in changed if not key.startswith(CHANGEABLE)]:
+    if kept := [(key, change) for key, _, change in changed if not is_changeable(key)]:
         raise XpError(
             "\n".join(f"{key}: a resumed run keeps it; start a new run to change it ({change})" for key, change in kept)
             + f"\nresume may change {', '.join(CHANGEABLE)}"
