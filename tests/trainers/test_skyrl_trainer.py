@@ -124,6 +124,11 @@ def test_void_episodes_have_no_advantage_under_any_estimator(tmp_path: Path, est
     assert found[4] > 0 > found[7]
 
 
+def test_maxrl_refuses_a_negative_reward(tmp_path: Path) -> None:
+    with pytest.raises(XpError, match="maxrl divides by the group's mean reward, and a reward is -1"):
+        advantages(tmp_path, [1.0, -1.0, None, None, 1.0, 0.0, 1.0, 0.0], UIDS, advantage_estimator="maxrl")
+
+
 def test_an_episode_that_is_alone_in_its_group_has_no_advantage(tmp_path: Path) -> None:
     """SkyRL gives a group of one a baseline of 0, so that the raw reward would be its advantage."""
     found = advantages(tmp_path, [None, 0.7, None, None, 1.0, 0.0, 1.0, 0.0], UIDS)

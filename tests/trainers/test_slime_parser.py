@@ -146,7 +146,7 @@ def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path
     (data,) = args.eval_datasets
     assert (data.name, data.path) == ("held_out", str(tmp_path / "runs/r/attempt_1/evaluate/held_out.jsonl"))
     assert (data.n_samples_per_eval_prompt, data.temperature) == (1, 0.5)
-    assert data.max_response_len == spec.training.max_tokens_per_turn
+    assert data.max_response_len == (spec.evaluation.max_tokens_per_turn or spec.training.max_tokens_per_turn)
     assert args.rollout_num_gpus == spec.hardware.accelerators_per_node * spec.hardware.num_nodes
 
 

@@ -57,6 +57,14 @@ def test_dapo_clips_higher_and_leaves_out_overlong_and_flat() -> None:
     assert algorithm.advantage_scale is AdvantageScale.GROUP_STD
 
 
+@pytest.mark.parametrize(
+    "word", ["algorithm.overlong={buffer_tokens: 64, factor: 1.0}", "algorithm.use_kl_in_reward=true"]
+)
+def test_maxrl_takes_nothing_that_lowers_rewards_below_zero(word: str) -> None:
+    with pytest.raises(XpError, match="estimator=maxrl needs rewards of at least 0"):
+        composed("maxrl", *GPU["skyrl"], word)
+
+
 def test_dr_grpo_divides_neither_by_deviation_nor_by_length() -> None:
     algorithm = compose(["algorithm=dr_grpo"]).algorithm
     assert (algorithm.advantage_scale, algorithm.loss_aggregation) == (AdvantageScale.NONE, LossAggregation.CONSTANT)

@@ -50,6 +50,14 @@ def test_rloo_leaves_each_valid_episode_out_of_its_own_baseline() -> None:
     assert found == pytest.approx([1.0 - 0.25, 0, 0.0 - 0.75, 0.5 - 0.5, 0, 0, 0, 0])
 
 
+def test_maxrl_divides_the_centred_reward_by_the_groups_mean() -> None:
+    estimate = estimate_of(settings_of("maxrl"), by_std=False)
+    _, computed = advantages([sample(1.0, 0), sample(0.0, 0), sample(0.0, 0), sample(0.0, 0)], estimate)
+    assert computed == pytest.approx([3.0, -1.0, -1.0, -1.0], abs=1e-4)
+    with pytest.raises(XpError, match="a reward is -1; use rewards of at least 0"):
+        advantages([sample(1.0, 0), sample(-1.0, 0)], estimate)
+
+
 def test_reinforce_pp_whitens_over_the_trained_tokens_of_the_whole_step() -> None:
     numpy = pytest.importorskip("numpy")
     cut = sample(5.0, 1, 9, is_left_out=True)

@@ -21,6 +21,6 @@ def hub() -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 
 def _distinct(splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-    rows = [row for own in splits.values() for row in own]
+    rows = [row for split in splits.values() for row in split]
     by_text = {row["prompt"][-1]["content"]: row for row in rows}
     return [{"prompt": row["prompt"], "answer": row["reward_model"]["ground_truth"]} for row in by_text.values()]

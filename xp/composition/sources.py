@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
 from xp.composition.values import ESCAPED_MISSING, ESCAPED_REFERENCE, MISSING
 from xp.hardware import AUTO, machine_of, this_machine
 
-if TYPE_CHECKING:
-    from hydra.plugins.config_source import ConfigResult
-
 XP_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
 """Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
-_PARSED: Final[dict[tuple[str, str], ConfigResult]] = {}
-"""xp's own files, parsed once a process: points of a sweep and messages about faults compose them again."""
 
 
 def register_sources(reads: list[FileFault]) -> None:
@@ -45,11 +39,9 @@ def register_sources(reads: list[FileFault]) -> None:
                 return ConfigResult(
                     self.provider, f"{XP_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
                 )
-            if (self.path, config_path) not in _PARSED:
-                loaded = super().load_config(config_path)
-                _name_mixes(loaded)
-                _PARSED[self.path, config_path] = loaded
-            return copy.deepcopy(_PARSED[self.path, config_path])
+            loaded = super().load_config(config_path)
+            _name_mixes(loaded)
+            return loaded
 
     class UserFiles(FileConfigSource):
         into: list[FileFault] = reads

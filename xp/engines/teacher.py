@@ -30,11 +30,11 @@ def check_teacher(rule: Distillation, tokenizer: Any, environ: Mapping[str, str]
     """
     from transformers import AutoTokenizer
 
-    own = AutoTokenizer.from_pretrained(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    policy = AutoTokenizer.from_pretrained(tokenizer) if isinstance(tokenizer, str) else tokenizer
     if rule.url is not None:
-        TeacherApi(rule, environ).check_vocabulary(own)
+        TeacherApi(rule, environ).check_vocabulary(policy)
         return
-    fault = vocabulary_fault(own.get_vocab(), AutoTokenizer.from_pretrained(rule.teacher).get_vocab())
+    fault = vocabulary_fault(policy.get_vocab(), AutoTokenizer.from_pretrained(rule.teacher).get_vocab())
     if fault is not None:
         raise XpError(f"algorithm.distill.teacher={rule.teacher}: {fault}", ExitCode.CONFIG)
 
@@ -79,12 +79,12 @@ class TeacherApi(Api):
         ids = sorted(tokenizer.get_vocab().values())
         probed = [*ids[:: max(1, len(ids) // NUM_PROBED)][:NUM_PROBED], *sorted(tokenizer.all_special_ids)]
         for number, token in zip(probed[1:], self._tokens(probed)[1:], strict=True):
-            own, there = tokenizer.decode([number]), str(token.get("decoded_token"))
+            here, there = tokenizer.decode([number]), str(token.get("decoded_token"))
             # vLLM restores a space at the beginning, which SentencePiece's tokenizers leave out.
-            if own.strip(" ") != there.strip(" ") and UNKNOWN not in own + there:
+            if here.strip(" ") != there.strip(" ") and UNKNOWN not in here + there:
                 raise XpError(
-                    f"algorithm.distill.teacher={self.name}: token {number} is {own!r} for the policy and {there!r} for"
-                    " the teacher; choose a teacher with the policy's tokenizer",
+                    f"algorithm.distill.teacher={self.name}: token {number} is {here!r} for the policy and {there!r}"
+                    " for the teacher; choose a teacher with the policy's tokenizer",
                     ExitCode.CONFIG,
                 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -29,6 +29,15 @@ class Valid:
     """Number of trained tokens, which the policy wrote."""
 
 
+def check_not_negative(rewards: Iterable[float]) -> None:
+    """Raises XpError(CONFIG) for a reward below 0, with which MaxRL's division by the group's mean has no meaning."""
+    if (lowest := min(rewards, default=0.0)) < 0:
+        raise XpError(
+            f"algorithm.estimator=maxrl divides by the group's mean reward, and a reward is {lowest:g}; use rewards of"
+            " at least 0, or another algorithm"
+        )
+
+
 EQUAL = 1e-6
 """Largest difference of rewards that is no variance."""
 
@@ -43,7 +52,7 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
     by_group: dict[str, list[float]] = {}
     for group, reward in zip(groups, rewards, strict=True):
         by_group.setdefault(group, []).extend([] if reward is None else [reward])
-    flat = {group for group, own in by_group.items() if len(own) > 1 and max(own) - min(own) <= EQUAL}
+    flat = {group for group, valid in by_group.items() if len(valid) > 1 and max(valid) - min(valid) <= EQUAL}
     return [group in flat for group in groups]
 
 

@@ -43,8 +43,8 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
     if others or not needs_catalog_key(member) or len(member.train.split) != 1:
         raise XpError(f"--logged needs one environment of the OpenReward catalog and one training split; {REMEDY}")
     api = api_target(os.environ, member.allowed_origins, "tasks profile --logged")
-    asked = {"variant": member.variant, "split": member.train.split[0], "model_name": model}
-    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    parameters = {"variant": member.variant, "split": member.train.split[0], "model_name": model}
+    query = urlencode({name: value for name, value in parameters.items() if value is not None})
     path = f"/v1/environments/{member.target}/task-difficulty"
     transport = Transport(api, ATTEMPTS)
 
@@ -87,8 +87,8 @@ def _rows(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, i
         if lowest is None or mean is None or highest is None:
             continue
         if not 0 <= lowest <= mean <= highest <= 1:
-            found = f"task {index} has rewards from {lowest:g} to {highest:g}, mean {mean:g}"
-            raise XpError(f"--logged takes mean rewards from 0 to 1 as pass rates; {found}; {REMEDY}", ExitCode.TASKS)
+            rewards = f"task {index} has rewards from {lowest:g} to {highest:g}, mean {mean:g}"
+            raise XpError(f"--logged takes mean rewards from 0 to 1 as pass rates; {rewards}; {REMEDY}", ExitCode.TASKS)
         if index in rows:
             raise XpError(f"{member.target} has rollouts of several variants of task {index}; set env.variant")
         rows[index] = (mean, number)

@@ -61,19 +61,19 @@ def overlong(spec: RunSpec) -> Overlong | None:
 def budget_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
     """Fields of an xp.worker.token_budget.TokenBudget, of the training or of evaluations."""
     training, evaluation = spec.training, spec.evaluation
-    own = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
+    limits = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
     return {
         "max_prompt_tokens": training.max_prompt_tokens,
-        "max_tokens_per_turn": own[0] or training.max_tokens_per_turn,
-        "max_response_tokens": own[1] or training.max_response_tokens,
+        "max_tokens_per_turn": limits[0] or training.max_tokens_per_turn,
+        "max_response_tokens": limits[1] or training.max_response_tokens,
     }
 
 
 def sampling_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
     """Fields of an xp.worker.stage.Sampling, of the training or of evaluations."""
     section = spec.evaluation if evaluates else spec.training
-    own = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
-    return {**own, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
+    distribution = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
+    return {**distribution, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
 
 
 def chat_of(spec: RunSpec) -> Chat:

@@ -5,9 +5,9 @@ A backend's rows give the native keys of a job, the refusals, the parity table a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import field as factory
 from operator import attrgetter
 from typing import Any
 
@@ -45,9 +45,9 @@ class Row:
     """Returns why this value cannot run and how to fix it; None if it can run."""
     native: tuple[str, ...] = ()
     """Native keys of the field that are written elsewhere, or not at all."""
-    opens: Native = factory(default_factory=dict)
+    opens: Native = dataclasses.field(default_factory=dict)
     """Native keys that `backend.overrides` may set in place of xp, each with the sentence of what no longer holds."""
-    reasons: Native = factory(default_factory=dict)
+    reasons: Native = dataclasses.field(default_factory=dict)
     """Native keys with one value for every run, each with the reason."""
 
     def keys(self, spec: RunSpec) -> Native:
@@ -111,7 +111,7 @@ def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpe
     return lambda spec: reason if is_refused(spec) else None
 
 
-def temperature_rows(prefix: str) -> tuple[Row, ...]:
+def sapo_rows(prefix: str) -> tuple[Row, ...]:
     """Rows of `algorithm.sapo`, with the native names `prefix` and `pos` or `neg`."""
 
     def of(sign: str) -> Row:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import Refusal, RunPaths, backend_of
-from xp.planning.stages import start_place
+from xp.planning.stages import model_stages, start_place
 from xp.spec import RunSpec, Thinking
 from xp.spec.sft import EVAL, RUN, SOLVE
 from xp.tasks.profile import ROOM as EVALUATIONS
@@ -16,6 +16,11 @@ from xp.worker.demonstrations import ExampleRule
 
 ROOMS: Final = {RUN: "runs", EVAL: EVALUATIONS}
 """Kind of source -> directory below the outputs root."""
+
+
+def sft_needs(spec: RunSpec, places: RunPaths) -> tuple[str, ...]:
+    """Stages before a fine-tuning."""
+    return ("prepare", *(stage.name for stage in model_stages(spec, places)))
 
 
 def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:

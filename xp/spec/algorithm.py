@@ -214,6 +214,13 @@ class Algorithm(Section):
         return self
 
     @model_validator(mode="after")
+    def _maxrl_takes_no_penalty(self) -> Algorithm:
+        for name in ("overlong", "use_kl_in_reward"):
+            if self.estimator is Estimator.MAXRL and getattr(self, name):
+                raise ValueError(f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _sapo_has_gates(self) -> Algorithm:
         is_sapo = self.policy_loss is PolicyLoss.SAPO
         if is_sapo is not (self.sapo is not None):

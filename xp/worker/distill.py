@@ -31,5 +31,5 @@ class Distillation:
         """
         is_trained = mask > 0
         gap = (policy - teacher).detach().masked_fill(~is_trained, 0.0)
-        own = of_reward * is_trained if self.beside_reward else 0.0
-        return own - self.coef * gap, gap.sum()
+        base = of_reward * is_trained if self.beside_reward else 0.0
+        return base - self.coef * gap, gap.sum()

@@ -30,7 +30,7 @@ WEIGHTS: Final = "*.safetensors"
 FILES: Final = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "LICENSE*", "README.md")
 """Files of a model that are used or tell whose it is."""
 SECOND_COPIES: Final = ("consolidated*", "*/*")
-"""Weights in another format that some models have too."""
+"""Files that are left out: the same weights in another format, and what is in directories."""
 
 
 @dataclass(frozen=True)

@@ -66,10 +66,8 @@ def override_refusals(spec: RunSpec, rows: Sequence[Row], owned: Mapping[str, st
 def _faults(key: str, value: Any, rows: Sequence[Row], owners: Mapping[str, str]) -> Iterator[str]:
     fields = catalog()["fields"]
     # A key above an open one would replace its neighbours too.
-    taken = (
-        one for one in owners if _overlap(one, key) and not (one == key and not_overridable(rows, owners, key) is None)
-    )
-    rendered = next(taken, None)
+    is_open = key in owners and not_overridable(rows, owners, key) is None
+    rendered = next((one for one in owners if _overlap(one, key) and not (is_open and one == key)), None)
     if rendered is not None:
         way_out = not_overridable(rows, owners, rendered) or f"write {rendered} itself"
         yield f"xp renders {rendered} itself; {way_out}"

@@ -27,7 +27,7 @@ from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import budget_fields, sampling_fields
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
-from xp.planning.sft import sft_fields
+from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
     best_rule,
     cpu_engine,
@@ -132,8 +132,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     }
     config = SkyRLSftConfig(common=_common(spec, places, "sft", keys, paths), **sft_fields(spec, places))
     job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
-    needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
-    return Stage("sft", job, needs=needs)
+    return Stage("sft", job, needs=sft_needs(spec, places))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:

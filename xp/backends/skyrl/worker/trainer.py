@@ -18,7 +18,7 @@ from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
-from xp.episode.advantages import AdvantageFn, without_variance
+from xp.episode.advantages import AdvantageFn, check_not_negative, without_variance
 from xp.episode.rewards import Overlong
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
@@ -184,18 +184,20 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self._overlong is not None:
             for rewards, reason in zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True):
                 rewards[-1] += 0.0 if reason == VOID else self._overlong.penalty(len(rewards))
+        reasons = generator_output["stop_reasons"]
+        totals = [
+            None if reason == VOID else sum(rewards)
+            for rewards, reason in zip(generator_output["rewards"], reasons, strict=True)
+        ]
+        if self.cfg.trainer.algorithm.advantage_estimator == "maxrl":
+            check_not_negative(total for total in totals if total is not None)
         if self.cfg.trainer.algorithm.zero_variance_filter:
-            reasons = generator_output["stop_reasons"]
-            totals = [
-                None if reason == VOID else sum(rewards)
-                for rewards, reason in zip(generator_output["rewards"], reasons, strict=True)
-            ]
             generator_output["loss_masks"] = [
                 [0] * len(mask) if is_flat else mask
                 for mask, is_flat in zip(generator_output["loss_masks"], without_variance(totals, uids), strict=True)
             ]
         data = super().convert_to_training_input(generator_output, uids)
-        data.metadata[IS_VOID] = [reason == VOID for reason in generator_output["stop_reasons"]]
+        data.metadata[IS_VOID] = [reason == VOID for reason in reasons]
         return data
 
     def fwd_logprobs_values_reward(self, training_input: Any) -> Any:

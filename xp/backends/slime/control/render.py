@@ -33,7 +33,7 @@ from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_sha
 from xp.planning.episode import budget_fields
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
-from xp.planning.sft import sft_fields
+from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
     best_rule,
     model_place,
@@ -162,7 +162,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     )
     outputs = (f"{places.sft}/config.json",)
     job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
-    return Stage("sft", job, needs=("prepare", *(stage.name for stage in model_stages(spec, places))))
+    return Stage("sft", job, needs=sft_needs(spec, places))
 
 
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:

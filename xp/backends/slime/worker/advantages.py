@@ -12,7 +12,14 @@ from typing import Any, Protocol
 
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.rollout_process import is_void, read_played, worker_of
-from xp.episode.advantages import AdvantageFn, Valid, load_advantage_fn, reinforce_pp, without_variance
+from xp.episode.advantages import (
+    AdvantageFn,
+    Valid,
+    check_not_negative,
+    load_advantage_fn,
+    reinforce_pp,
+    without_variance,
+)
 from xp.errors import ExitCode, XpError
 
 EPSILON = 1e-6
@@ -104,6 +111,7 @@ def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
 def over_mean(rewards: Sequence[float], *, by_std: bool) -> list[float]:
     """MaxRL (arXiv:2602.02710): rewards minus their mean, divided by it; never scaled."""
     assert not by_std  # refused by the spec
+    check_not_negative(rewards)
     scale = fmean(rewards) + EPSILON
     return [reward / scale for reward in centred(rewards, by_std=False)]
 

@@ -123,23 +123,24 @@ def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
     rank, ranks = mpu.get_data_parallel_rank(with_context_parallel=False), mpu.get_data_parallel_world_size()
     count, device = math.ceil(len(examples) / ranks), accelerator.current_device()
     # Every rank makes the same number of forward passes; those beyond the last episode have no weight.
-    own = [(examples[at % len(examples)], at < len(examples)) for at in range(rank * count, (rank + 1) * count)]
-    starts = [one.mask.index(1) for one, _ in own]
+    share = [(examples[at % len(examples)], at < len(examples)) for at in range(rank * count, (rank + 1) * count)]
+    starts = [one.mask.index(1) for one, _ in share]
     masks = [
-        torch.tensor(one.mask[start:], device=device) * weight for (one, weight), start in zip(own, starts, strict=True)
+        torch.tensor(one.mask[start:], device=device) * weight
+        for (one, weight), start in zip(share, starts, strict=True)
     ]
-    lengths = [len(one.ids) for one, _ in own], [len(mask) for mask in masks]
+    lengths = [len(one.ids) for one, _ in share], [len(mask) for mask in masks]
     data = {
-        "tokens": [torch.tensor(one.ids, device=device) for one, _ in own],
+        "tokens": [torch.tensor(one.ids, device=device) for one, _ in share],
         "loss_masks": masks,
         "total_lengths": lengths[0],
         "response_lengths": lengths[1],
         "micro_batch_indices": [[at] for at in range(count)],
     }
-    found = forward_only(get_log_probs_and_entropy, args, model, get_data_iterator(data), [count])
+    outputs = forward_only(get_log_probs_and_entropy, args, model, get_data_iterator(data), [count])
     total = torch.zeros((), dtype=torch.float64, device=device)
-    if "log_probs" in found:
+    if "log_probs" in outputs:
         reduce = get_sum_of_sample_mean(*lengths, masks, None, True)
-        total -= reduce(torch.cat(found["log_probs"])).double()
+        total -= reduce(torch.cat(outputs["log_probs"])).double()
     torch.distributed.all_reduce(total, group=mpu.get_data_parallel_group(with_context_parallel=True))
     return float(total) / sum(sum(one.mask) for one in examples)

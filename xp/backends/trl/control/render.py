@@ -21,7 +21,7 @@ from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import sampling_fields
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
-from xp.planning.sft import sft_fields
+from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
     best_rule,
     cpu_engine,
@@ -87,8 +87,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         files["accelerate.yaml"] = accelerate_config(spec)
         argv.append(f"{here}/accelerate.yaml")
     job = _job(spec, here, tuple(argv), files, (f"{places.sft}/model.safetensors",))
-    needs = ("prepare", *(stage.name for stage in model_stages(spec, places)))
-    return Stage("sft", job, needs=needs)
+    return Stage("sft", job, needs=sft_needs(spec, places))
 
 
 SHARED = (

@@ -50,7 +50,7 @@ class TRLTrainConfig(TrainConfig):
     every: int | None
     """Rollout steps between two evaluations; None: only before and after the training."""
     best: BestRule | None
-    """ExampleRule for the evaluations during training."""
+    """Rule for the evaluations during training."""
     importance: Importance | None
     """Importance correction; None: none."""
     ratio_from: str

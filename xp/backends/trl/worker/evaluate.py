@@ -63,10 +63,10 @@ def _play(
     with (
         _engine(config, directory, chat) as open_engine,
         Recorder(file, mix, upload_as, os.environ) as recorder,
-        tqdm(total=len(todo), desc=f"evaluate {name}", unit="episode") as bar,
     ):
         rollouts = play_each(open_engine, chat, numbered, mix, places=config.batch_size)
-        ended = (rollout.record for rollout in rollouts if bar.update() is not False)
+        shown = tqdm(rollouts, total=len(todo), desc=f"evaluate {name}", unit="episode")
+        ended = (rollout.record for rollout in shown)
         settled = with_group_rewards(mix, ended, config.rounds.samples_per_task)
         return record(settled, recorder, config.common.run, f"evaluate/{name}", 0)
 

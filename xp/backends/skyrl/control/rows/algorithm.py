@@ -8,7 +8,7 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
-from xp.planning.rows import Row, is_corrected, is_to_engine, temperature_rows, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, sapo_rows, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
@@ -178,7 +178,7 @@ ALGORITHM = (
             " part of them, and they take no importance correction; dppo's ratio is to the engine"
         },
     ),
-    *temperature_rows(f"{PLACE}.sapo.tau_"),
+    *sapo_rows(f"{PLACE}.sapo.tau_"),
     Row("algorithm.ratio_level", carried_by="trainer.algorithm.policy_loss_type, with policy_loss"),
     *(_clip_row(end) for end in ("low", "high")),
     Row(

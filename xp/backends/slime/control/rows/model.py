@@ -83,7 +83,7 @@ DROPOUT = Pin(
 FIXED = pinned(
     {
         "--train-backend": Pin("megatron", "it is Slime's only trainer"),
-        "--loss-type": Pin("policy_loss", "xp fine-tunes with TRL (sft.data)"),
+        "--loss-type": Pin("policy_loss", "set sft.data, which fine-tunes in a stage of its own"),
         "--optimizer": Pin("adam", "the spec has the settings of Adam", "training.adam_* have no effect"),
         # Megatron's own defaults are 0.1.
         "--attention-dropout": DROPOUT,

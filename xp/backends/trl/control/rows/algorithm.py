@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xp.planning.backend import Support
-from xp.planning.rows import Row, is_corrected, is_to_engine, temperature_rows, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, sapo_rows, when
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -59,10 +59,10 @@ def _other_estimator(spec: RunSpec) -> str | None:
 
 def _other_aggregation(spec: RunSpec) -> str | None:
     aggregation, loss = spec.algorithm.loss_aggregation, spec.algorithm.policy_loss
-    own = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}.get(loss)
-    if own in (None, aggregation):
+    native = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}.get(loss)
+    if native in (None, aggregation):
         return None
-    return f"TRL's {loss} averages by {own}, not by {aggregation}; set {own}, or use backend=skyrl"
+    return f"TRL's {loss} averages by {native}, not by {aggregation}; set {native}, or use backend=skyrl"
 
 
 def has_native_correction(spec: RunSpec) -> bool:
@@ -122,7 +122,7 @@ ALGORITHM = (
         lambda s: {"loss_type": s.algorithm.policy_loss.value} if _is_cispo(s) or _is_sapo(s) else {},
         receives=lambda s: "" if _is_cispo(s) or _is_sapo(s) else "loss_type, with algorithm.loss_aggregation",
     ),
-    *temperature_rows("sapo_temperature_"),
+    *sapo_rows("sapo_temperature_"),
     Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
     Row(
         "algorithm.clip_low",
