@@ -80,10 +80,10 @@ BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
     ("running", "sent", "code", "told"),
     [
         (PLAIN, signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
-        (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
                 (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: stopped by SIGINT"),
                 ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
             )

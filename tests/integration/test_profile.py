@@ -141,6 +141,7 @@ def test_a_trainer_that_takes_all_prompts_before_it_begins_refuses_it(
     assert f"{backend} takes the whole order of tasks before training; use backend=trl" in said
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_training_on_trl_plays_the_tasks_that_its_own_episodes_select(outputs: Path, tmp_path: Path) -> None:
     """The tiny model solves none, so that the tasks within the bounds leave after the step that played them. Each step

@@ -157,6 +157,7 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
     assert in_time == [True]
 
 
+@pytest.mark.slow
 def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     graders = "tests.envs_under_test.graders"
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
