@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec, UnsafeOrigin
 from xp.envs.loop import current_loop
 from xp.errors import XpError
+from xp.lib.progress import ProgressBar
 from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import TASK_AGAIN, ask, described, entry_of, hash_task, reason, unreachable
@@ -30,17 +31,6 @@ SHOW_EVERY_S = 0.2
 STOP_GRACE_S = 10.0
 GIVE_UP_AFTER = 64
 """Number of consecutive tasks that fail because the environment is unavailable, after which the stage fails."""
-
-
-class Watcher(Protocol):
-    """Receiver of progress."""
-
-    def known(self, num_tasks: int) -> None:
-        """Adds tasks that a finished shard of an earlier run has."""
-
-    def fetched(self, num_tasks: int) -> None: ...
-
-    def failed(self, num_tasks: int) -> None: ...
 
 
 @dataclass
@@ -69,20 +59,20 @@ class Fetcher:
     config: PrepareConfig
     providers: Mapping[str, Provider]
     work: WorkDirectory
-    watcher: Watcher
+    bar: ProgressBar
     failures: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _flying: dict[Future[None], _OpenBlock] = field(default_factory=dict)
     _done: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
     _held_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    _num_known: int = 0
+    """Tasks that finished shards of an earlier run have, or that are left out since they are held out."""
     _num_fetched: int = 0
-    _num_shown: int = 0
-    _num_failures_shown: int = 0
     _failed_in_a_row: int = 0
 
     def run(self, blocks: Sequence[Block]) -> tuple[Failure, ...]:
         """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
-        self._loop = current_loop()
+        self._loop, self._began = current_loop(), time.monotonic()
         self._turns = asyncio.Semaphore(self.config.concurrency)
         self._gates = {name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self._members()}
         self._identities = identities(self.config)
@@ -118,7 +108,7 @@ class Fetcher:
         missing = [index for block, entries in blocks for index in block.indices if index not in entries]
         tasks = self._list(group[0], missing) if missing else {}
         for block, entries in blocks:
-            self.watcher.known(len(entries))
+            self._num_known += len(entries)
             for entry in entries.values():
                 self._note_held_out(block, entry.task_hash)
             self._open_block(block, entries, [tasks[index] for index in block.indices if index in tasks])
@@ -137,7 +127,7 @@ class Fetcher:
             self._note_held_out(block, task_hash)
             if self._overlaps(block, task_hash):
                 entries[task.index] = ShardEntry(task.index, task_hash)
-                self.watcher.fetched(1)
+                self._num_known += 1
             else:
                 pending.append((task, task_hash))
         if tasks and not pending:
@@ -179,10 +169,11 @@ class Fetcher:
 
     def _show(self) -> None:
         """Shows the loop's counts, in the caller's thread, so that a blocked terminal does not delay sessions."""
-        num_fetched, num_failed = self._num_fetched, len(self.failures)
-        self.watcher.fetched(num_fetched - self._num_shown)
-        self.watcher.failed(num_failed - self._num_failures_shown)
-        self._num_shown, self._num_failures_shown = num_fetched, num_failed
+        num_failed = len(self.failures)
+        done = self._num_known + self._num_fetched + num_failed
+        rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
+        left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
+        self.bar.show(done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left)
 
     async def _fetch_block(self, opened: _OpenBlock) -> None:
         """Fetches a block, on the process's loop; each task then has an entry or a failure, and its session is closed.

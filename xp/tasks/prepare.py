@@ -13,6 +13,7 @@ from pathlib import Path
 
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
+from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
 from xp.lib.signals import Stopped, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
@@ -56,7 +57,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
     from xp.tasks.build import judge, merge, publish, set_aside
     from xp.tasks.fetch import Fetcher
     from xp.tasks.prompt_lengths import prompt_lengths
-    from xp.tasks.report import Progress, print_summary
+    from xp.tasks.report import print_summary
     from xp.tasks.shards import WorkDirectory
 
     try:
@@ -76,7 +77,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
-        with Progress(sum(len(block.indices) for block in blocks)) as progress:
+        with ProgressBar("prepare", sum(len(block.indices) for block in blocks), "tasks") as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
     judge(config, blocks, failures, work)
     records = {name: chosen.record for name, chosen in selected.items()}
