@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from queue import Empty, SimpleQueue
 
-from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec, UnsafeOrigin
+from xp.envs.base import Describer, EnvFault, EnvUnavailable, Provider, Task, UnsafeOrigin
 from xp.envs.loop import current_loop
 from xp.errors import XpError
 from xp.lib.progress import ProgressBar
-from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
+from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import TASK_AGAIN, ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import identities
@@ -74,7 +74,9 @@ class Fetcher:
         """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
         self._loop, self._began = current_loop(), time.monotonic()
         self._turns = asyncio.Semaphore(self.config.concurrency)
-        self._gates = {name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self._members()}
+        self._gates = {
+            name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
+        }
         self._identities = identities(self.config)
         self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
         try:
@@ -98,9 +100,6 @@ class Fetcher:
                 if entries := dict(opened.entries):
                     self.work.write(opened.block, entries)
 
-    def _members(self) -> list[tuple[str, MemberConfig]]:
-        return sorted(self.config.members.items())
-
     def _begin(self, group: Sequence[Block]) -> None:
         """Lists the tasks that are in no shard with one request, and begins to fetch each."""
         known = [self.work.read(block) for block in group]
@@ -122,10 +121,12 @@ class Fetcher:
 
     def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
         pending: list[tuple[Task, str]] = []
+        held_out = self._held_out.get(self._identities[block.env], {}) if block.purpose is Purpose.TRAIN else {}
+        is_uniform = len(held_out) == 1 and sum(held_out.values()) > 1
         for task in tasks:
             task_hash = hash_task(task)
             self._note_held_out(block, task_hash)
-            if self._overlaps(block, task_hash):
+            if task_hash in held_out and not is_uniform:
                 entries[task.index] = ShardEntry(task.index, task_hash)
                 self._num_known += 1
             else:
@@ -146,12 +147,6 @@ class Fetcher:
         if block.purpose is Purpose.HELD_OUT and held_out is not None and not held_out.may_overlap:
             hashes = self._held_out.setdefault(self._identities[block.env], {})
             hashes[task_hash] = hashes.get(task_hash, 0) + 1
-
-    def _overlaps(self, block: Block, task_hash: str) -> bool:
-        """Returns whether a training task is held out, so that it must be excluded."""
-        hashes = self._held_out.get(self._identities[block.env], {})
-        is_uniform = len(hashes) == 1 and sum(hashes.values()) > 1
-        return block.purpose is Purpose.TRAIN and task_hash in hashes and not is_uniform
 
     def _collect(self) -> None:
         """Waits for a finished block and writes its shard; shows progress meanwhile."""
@@ -212,7 +207,10 @@ class Fetcher:
                 return failure
             try:
                 async with self._gates[task.env]:
-                    prompt, tools = await self._describe(provider, task)
+                    if isinstance(provider, Describer):
+                        prompt, tools = await provider.describe(task)
+                    else:
+                        prompt, tools = await self._loop.run_in_executor(self._pool, described, provider, task)
                 return entry_of(task, task_hash, prompt, tools, member)
             except XpError:
                 raise
@@ -228,11 +226,6 @@ class Fetcher:
                 return Failure(task.id, reason(error))
             await asyncio.sleep(pause)
         raise AssertionError
-
-    async def _describe(self, provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        if isinstance(provider, Describer):
-            return await provider.describe(task)
-        return await self._loop.run_in_executor(self._pool, described, provider, task)
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:

@@ -48,7 +48,10 @@ def prepare(
         path.parent.mkdir(parents=True, exist_ok=True)
         from xp.tasks.shards import builder_lock
 
-        with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
+        with builder_lock(
+            path.with_name(f".{path.name}.lock"),
+            lambda: _say(f"prepare: another process builds {path.name}; waiting for it"),
+        ):
             return _trainable(config, _build(config, environ, path, reader))
 
 
@@ -133,10 +136,6 @@ def _trainable(config: PrepareConfig, task_set: TaskSet) -> TaskSet:
 def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
     lines = (f"env {name}: {evaluation_only(record)}" for name, record in records.items())
     return XpError("\n".join(lines), ExitCode.TASKS)
-
-
-def _lock_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
 
 
 def _size(task_set: TaskSet) -> str:

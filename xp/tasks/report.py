@@ -26,20 +26,14 @@ def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths
         table.add_column(column, no_wrap=True, justify="left" if number < 2 else "right")
     for env, purposes in sorted(counts.items()):
         for purpose, count in sorted(purposes.items(), reverse=True):
-            shown = _tokens(lengths, env, purpose) if is_counted and lengths is not None else [_characters(count)]
+            shown = [f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"]
+            if is_counted and lengths is not None:
+                group = lengths.groups.get((env, Purpose(purpose)))
+                shown = [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"] if group else ["-"] * 3
             table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), *shown)
     Console(file=sys.stdout, markup=False, highlight=False, width=UNLIMITED).print(table)
     if lengths is not None:
         print(lengths.note)
-
-
-def _characters(count: Count) -> str:
-    return f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"
-
-
-def _tokens(lengths: Counted, env: str, purpose: str) -> list[str]:
-    group = lengths.groups.get((env, Purpose(purpose)))
-    return ["-"] * 3 if group is None else [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"]
 
 
 def print_held_out(manifest: Manifest) -> None:

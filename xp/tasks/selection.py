@@ -237,7 +237,7 @@ def _take(where: str, selection: Selection | HeldOut, available: Places, whole: 
     _refuse_too_many(where, count, f"{'train' if isinstance(selection, Selection) else 'held_out'}.num_tasks")
     if selection.shuffle:
         return drawn(available, count, f"{selection.seed}/{'+'.join(whole.splits)}")
-    return first(available, count)
+    return list(islice(available, count))
 
 
 def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, Selected]) -> list[Block]:
@@ -297,10 +297,6 @@ class Places:
 
     def __iter__(self) -> Iterator[Place]:
         return map(self.__getitem__, range(len(self)))
-
-
-def first(places: Places, count: int) -> list[Place]:
-    return [places[position] for position in range(count)]
 
 
 def drawn(places: Places, count: int, seed: str) -> list[Place]:
