@@ -48,10 +48,8 @@ def prepare(
         path.parent.mkdir(parents=True, exist_ok=True)
         from xp.tasks.shards import builder_lock
 
-        with builder_lock(
-            path.with_name(f".{path.name}.lock"),
-            lambda: _say(f"prepare: another process builds {path.name}; waiting for it"),
-        ):
+        waits = f"prepare: another process builds {path.name}; waiting for it"
+        with builder_lock(path.with_name(f".{path.name}.lock"), lambda: _say(waits)):
             return _trainable(config, _build(config, environ, path, reader))
 
 

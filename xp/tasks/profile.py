@@ -142,10 +142,8 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
     for name, other in members.items():
         if all(other.get(field) == request.get(field) for field in IDENTITY):
             return str(name)
-    expected, *others = (
-        ", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field))
-        for one in (request, *members.values())
-    )
+    envs = (request, *members.values())
+    expected, *others = (", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field)) for one in envs)
     raise XpError(
         f"{place} is of another environment, or of another version of its code (`source`): expected {expected};"
         f" got {' and '.join(others)}; profile the tasks again",
