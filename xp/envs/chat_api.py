@@ -18,7 +18,6 @@ from xp.envs.config import ChatEndpoint
 from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
-from xp.envs.transport import read_body
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import is_count
 from xp.lib.text import counted, valid_text, valid_value
@@ -218,7 +217,7 @@ class Api:
         url = f"{self.url}{self.path}"
         try:
             async with self._client.post(url, data=body, headers=self._headers, allow_redirects=False) as reply:
-                return reply.status, reply.headers, await read_body(reply, self.url)
+                return reply.status, reply.headers, await reply.read()
         except TimeoutError:
             raise TimeoutError(f"no complete answer in {limit_s:g} s") from None
 

@@ -135,7 +135,7 @@ class RunRecord(JsonFile):
     @property
     def minutes(self) -> float:
         """Time of all attempts that have ended."""
-        return sum(_minutes(one.started, one.ended) for one in self.attempts if one.ended is not None)
+        return sum(minutes_between(one.started, one.ended) for one in self.attempts if one.ended is not None)
 
     @property
     def num_steps(self) -> int | None:
@@ -293,7 +293,7 @@ def table(record: RunRecord, outputs: Path | None = None) -> str:
         )
         for stage in attempt.stages:
             exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
-            took = _seconds(stage.started, stage.ended)
+            took = "" if stage.started is None else f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
             log = "" if stage.log is None else stage.log if outputs is None else str(outputs / stage.log)
             line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
@@ -310,11 +310,7 @@ def _length(training: SettledLength | None) -> str:
     return f"  {counted(training.num_steps, 'step')}{how}"
 
 
-def _seconds(started: str | None, ended: str | None) -> str:
-    return "" if started is None else f"{60 * _minutes(started, ended):.1f} s"
-
-
-def _minutes(started: str, ended: str | None) -> float:
+def minutes_between(started: str, ended: str | None) -> float:
     end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
     return (end - datetime.fromisoformat(started)).total_seconds() / 60
 
@@ -322,7 +318,7 @@ def _minutes(started: str, ended: str | None) -> float:
 def time_text(record: RunRecord, hardware: Hardware) -> str:
     """Time of the run with that of the last attempt's stages, GPU-hours, and the price if it is known."""
     stages = [
-        f"{stage.name} {_minutes(stage.started, stage.ended):.1f}"
+        f"{stage.name} {minutes_between(stage.started, stage.ended):.1f}"
         for stage in record.attempts[-1].stages
         if stage.started is not None and stage.ended is not None
     ]
