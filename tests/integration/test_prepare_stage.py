@@ -78,7 +78,7 @@ def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path
     prepared = stage(tmp_path)
     code, said = prepared.finish()
     assert code == 0, said
-    task_set = open_verified(prepared.path, prepared.config)
+    task_set = open_verified(prepared.path)
     assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (150, 20)
     assert prepared.effects() == {"init": 170, "teardown": 170}
     row = next(task_set.rows("train"))

@@ -14,7 +14,7 @@ from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode
 from xp.launchers.node.log import RESTORE, LogStream, harmless
-from xp.lib.terminal import MAX_LINE, RESET, Screen, shown
+from xp.lib.terminal import RESET, Screen, shown
 from xp.secrets.redaction import Redactor
 from xp.spec.section import local_path
 
@@ -92,14 +92,6 @@ def test_a_path_of_a_spec_has_no_control_characters(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="has control characters"):
             local_path(text)
     assert local_path("Modèle mit Leerzeichen/日本") == "Modèle mit Leerzeichen/日本"
-
-
-def test_a_long_line_is_cut_only_for_a_terminal() -> None:
-    for stream, length in ((Terminal(), MAX_LINE + 40), (io.StringIO(), 10 * MAX_LINE)):
-        Screen(stream).write("x" * 10 * MAX_LINE + "\nnext")
-        first, second = stream.getvalue().split("\n")
-        assert len(first) <= length
-        assert second == "next"
 
 
 def test_runs_show_what_a_foreign_run_says_without_its_controls(

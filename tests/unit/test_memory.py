@@ -15,7 +15,7 @@ from xp.planning.memory.estimate import estimate, lora_parameters, shape_of, wei
 from xp.planning.memory.fit import MemoryVerdict, _changes, fit, headroom, memory_json, memory_lines, memory_refusals
 from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
-from xp.tasks.prompt_lengths import keep_counts, place_of
+from xp.tasks.prompt_lengths import place_of
 
 SKYRL = ("env=whodunit", "hardware=a100x4", "backend=skyrl")
 SLIME = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b", "backend=slime")
@@ -306,7 +306,7 @@ def test_prompts_that_the_store_has_counted_are_the_expected_ones(tmp_path: Path
     spec = compose(GSM8K)
     file = place_of(tmp_path / task_set_place(spec)) / "digest.json"
     file.parent.mkdir(parents=True)
-    keep_counts(file, {"a": 100, "b": 140})
+    file.write_text('{"a": 100, "b": 140}')
     found = fit(spec, tmp_path)
     assert found.lengths.mean == 120 + 0.25 * 1024
     assert "2 counted in the prepared set" in found.lengths.source

@@ -91,8 +91,7 @@ def test_counts_are_stored_and_only_other_tasks_are_counted(tmp_path: Path, monk
     assert asked == ["a", "b", "b", "c"]
     file = tmp_path / "set.tokens/digest.json"
     assert prompt_lengths.read_counts(file) == {"a": 3, "c": 5}
-    monkeypatch.setattr(prompt_lengths, "keep_counts", lambda *_: pytest.fail("nothing is new"))
+    monkeypatch.setattr(prompt_lengths, "write_atomically", lambda *_: pytest.fail("nothing is new"))
     assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
-    for damage in (("5", "6"), ('"format": 2', '"format": 3'), ('"counts"', '"count"'), ("{", "")):
-        file.with_name("damaged.json").write_text(file.read_text().replace(*damage))
-        assert prompt_lengths.read_counts(file.with_name("damaged.json")) == {}
+    file.write_text(file.read_text().replace("{", ""))
+    assert prompt_lengths.read_counts(file) == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pytest
 from tests.fake_provider import FakeWorld
 from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
-from xp.tasks.build import judge
 from xp.tasks.config import HeldOut, PrepareConfig, Selection
 from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
 from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
 from xp.tasks.questions import QUESTION_AGAIN, TASK_AGAIN
-from xp.tasks.selection import SHARD_TASKS
 from xp.tasks.shards import ShardEntry
 from xp.tasks.store import TaskSet
 
@@ -157,33 +154,3 @@ def test_code_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="changed since this was planned") as caught:
         prepare(world.config(source="0" * 64), {}, tmp_path)
     assert caught.value.code is ExitCode.TASKS
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda text: text[:-20], lambda _: "", lambda _: None], ids=["torn", "empty", "gone"]
-)
-@pytest.mark.parametrize("allowed", [0.0, 0.5])
-def test_a_shard_damaged_before_the_merge_is_fetched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[str], str | None], allowed: float
-) -> None:
-    world = FakeWorld(tmp_path, splits={"train": SHARD_TASKS + 2, "test": 9})
-    config = replace(world.config(), allow_missing_fraction=allowed)
-
-    def damaged_after(*args: Any) -> None:
-        judge(*args)
-        *_, shard = sorted((tmp_path / "tasks").glob("*.work/shard-*.jsonl"))
-        text = damage(shard.read_text())
-        shard.unlink() if text is None else shard.write_text(text)
-
-    monkeypatch.setattr("xp.tasks.build.judge", damaged_after)
-    with pytest.raises(
-        XpError, match=r"shard-000002\.jsonl: missing or damaged .* 2 of its 2 tasks .*fake/train/"
-    ) as told:
-        prepare(config, {}, tmp_path)
-    assert told.value.code is ExitCode.TASKS
-    assert "run the same command again" in str(told.value)
-    monkeypatch.undo()
-    world.forget()
-    task_set = prepare(config, {}, tmp_path)
-    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (SHARD_TASKS + 2, 9)
-    assert len(world.opened()) == 2

@@ -41,10 +41,6 @@ def _run(parser: argparse.ArgumentParser) -> None:
     _sweep(parser)
     parser.add_argument("--again", action="store_true", help="with -m: also run points that are finished")
     parser.add_argument("--lines", action="store_true", help="plain lines instead of the panel on a terminal")
-    _configuration(parser)
-
-
-def _configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
     parser.add_argument("-p", "--package", metavar="SECTION", help="with --cfg: print only this section, e.g. training")
     parser.add_argument("--resolve", action="store_true", help="with --cfg: no effect; values are always resolved")

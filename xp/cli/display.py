@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
-from xp.episode.clusters import within
 from xp.episode.metrics import FULL_REWARD
-from xp.evaluation.statistics import interval
 from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
+from xp.report.result import interval_of
 from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out, read_rewards
 from xp.run_records.record import read_record, time_text
 from xp.run_records.run_directory import xp_command
@@ -291,12 +290,9 @@ def _reward(result: HeldOutResult) -> str:
 
 def _interval(result: HeldOutResult) -> str:
     """Confidence interval of the mean over tasks; empty with a single task, or if all rewards are equal."""
-    if not result.reward_stderr:
-        return ""
-    if result.num_tasks is None or result.num_tasks < 2:
-        return f" ± {result.reward_stderr:.3f}"
-    bounds = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
-    low, high = (within(one, result.limits) for one in bounds)
+    low, high = interval_of(result)
+    if low is None or high is None:
+        return f" ± {result.reward_stderr:.3f}" if result.reward_stderr else ""
     return f" (95 %: {low:.3f} to {high:.3f})"
 
 

@@ -10,7 +10,7 @@ import re
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -256,22 +256,17 @@ def _needs(member: EnvMember) -> Iterator[str]:
 
 
 def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
-    (name, member), fields = next(iter(spec.env.members.items())), asdict(env)
-    try:
-        provider = load_provider(env_config(name, member, spec), os.environ)
-    except (XpError, EnvFault) as error:
-        return InstalledEnvironment(**fields | {"fault": str(error).splitlines()[0]})
-    try:
-        splits = {split: provider.num_tasks(split) for split in provider.splits()}
-        session = provider.open(provider.tasks(next(iter(splits)), [0])[0])
-        tools = [tool.name for tool in session.tools()]
-        session.close()
-        return InstalledEnvironment(**fields | {"splits": splits, "tools": tools})
-    except (XpError, EnvFault) as error:
-        return InstalledEnvironment(**fields | {"fault": str(error).splitlines()[0]})
-    finally:
-        with suppress(Exception):
-            provider.close()
+    name, member = next(iter(spec.env.members.items()))
+    with ExitStack() as stack:
+        try:
+            provider = load_provider(env_config(name, member, spec), os.environ)
+            stack.callback(provider.close)
+            splits = {split: provider.num_tasks(split) for split in provider.splits()}
+            session = provider.open(provider.tasks(next(iter(splits)), [0])[0])
+            stack.callback(session.close)
+            return replace(env, splits=splits, tools=[tool.name for tool in session.tools()])
+        except (XpError, EnvFault) as error:
+            return replace(env, fault=str(error).splitlines()[0])
 
 
 MODULE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")

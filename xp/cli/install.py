@@ -81,7 +81,13 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
             return there
         if place.exists():  # of an interrupted installation
             shutil.rmtree(place)
-        _build(lock, place, python)
+        program = uv()
+        run([*program, "venv", "--quiet", "--python", python or _python(program, lock.pythons), str(place)], KEPT)
+        pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
+        for file in lock.files:
+            hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
+            without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
+            run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
         (place / WHOLE).write_text(f"{lock.key}\n", encoding="utf-8")
     return place / "bin" / "python"
 
@@ -114,16 +120,6 @@ def cannot_run_here(spec: RunSpec) -> str | None:
         shown = counted(len(there), "GPU")
         return f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
     return None
-
-
-def _build(lock: RuntimeLock, place: Path, python: str | None) -> None:
-    program = uv()
-    run([*program, "venv", "--quiet", "--python", python or _python(program, lock.pythons), str(place)], KEPT)
-    pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
-    for file in lock.files:
-        hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
-        without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
-        run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
 
 
 def _python(program: list[str], versions: Sequence[str]) -> str:
@@ -184,7 +180,9 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
         for one in sources.checkouts:
             _clone(one, place)
         for one in sources.checkouts:
-            _patch(one, place)
+            for name in one.patches:
+                if (file := place / name).is_file():
+                    run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
         write_atomically(place / PLACES, json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n")
         (place / WHOLE).write_text(f"{sources.key}\n", encoding="utf-8")
         return installed_checkouts(sources.key)
@@ -281,12 +279,6 @@ def _clone(one: Checkout, place: Path) -> None:
     there = commit_of(checkout)
     if there is None or not there.startswith(one.commit):
         raise XpError(f"install: {checkout} is at {there}, and {one.commit} is wanted", ExitCode.RUNTIME)
-
-
-def _patch(one: Checkout, place: Path) -> None:
-    for name in one.patches:
-        if (file := place / name).is_file():
-            run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
 
 
 def uv() -> list[str]:

@@ -15,28 +15,9 @@ from xp.errors import XpError, nearest
 _SECTIONS: Final = ("env", "model", "algorithm", "sft", "training", "evaluation", "backend", "hardware", "launcher")
 _KEYS: Final = ("seed", "name", *_SECTIONS)
 """First words of keys, which are not commands."""
-_WORK: Final = frozenset(
-    [
-        "run",
-        "prepare",
-        "sft",
-        "evaluate",
-        "eval",
-        "search",
-        "install",
-        "replay",
-        "publish",
-        "report",
-        "view",
-        "env new",
-        "tasks profile",
-        "tasks prune",
-        "runs fetch",
-        "runs cancel",
-        "runs trust",
-        "runs resume",
-        "runs tag",
-    ]
+_WORK: Final = (
+    *("run", "prepare", "sft", "evaluate", "eval", "search", "install", "replay", "publish", "report", "view"),
+    *("env new", "tasks profile", "tasks prune", "runs fetch", "runs cancel", "runs trust", "runs resume", "runs tag"),
 )
 """Commands and actions that do more than print."""
 REPEATS: Final = ("rerun", "repeat", "again")

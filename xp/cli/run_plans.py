@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from xp.planning.backend import RunPaths, backend_of
 from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.replay.recorded import Recorded, recorded_file
-from xp.run_records.record import RunStatus, read_record
+from xp.run_records.record import RunStatus
 from xp.run_records.resume import Resumed, spec_to_resume, split_off
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
@@ -166,21 +165,11 @@ def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
     from xp.cli.display import console
     from xp.cli.report import places_of_failed
 
-    is_in_a_hurry = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-    places = places_of_failed(run) if _is_own(run, one.attempt) and not is_in_a_hurry else ()
+    # With RUN_DIR another process may hold the run, and writes its report.
+    is_left = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.RUN_DIR)
+    places = () if is_left else places_of_failed(run)
     for line in (*tracked_places(one.spec.tracking, run), *places):
         console(stderr=True).print(f"xp: {line}", soft_wrap=True)
-
-
-def _is_own(run: Path, number: int) -> bool:
-    """Returns whether this process began the attempt or a later one: else another may hold the run, and writes its
-    report."""
-    try:
-        attempts = read_record(run).attempts
-    except XpError:
-        return False
-    process = (os.getpid(), platform.node())
-    return len(attempts) >= number and (attempts[-1].supervisor, attempts[-1].host) == process
 
 
 def plans_of(args: Namespace) -> Sequence[Plan]:

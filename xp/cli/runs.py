@@ -6,14 +6,14 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.display import live_console
-from xp.cli.progress import RunProgress, bar, clock, progress_of, sparkline
+from xp.cli.progress import bar, clock, progress_of, sparkline
 from xp.cli.table import Column, show_table
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
@@ -428,7 +428,7 @@ def _print_changes(chosen: Sequence[Path], look_s: float) -> None:
     before: dict[Path, Row] = {}
     print("\t".join(WATCH_COLUMNS), flush=True)
     while True:
-        rows = {run: _watched_row(run, _plain_cells) for run in chosen}
+        rows = {run: _watched_row(run, is_plain=True) for run in chosen}
         for run, row in rows.items():
             printed = row[:-1]  # without the time left, which always changes
             if before.get(run) != printed:
@@ -451,34 +451,21 @@ def _watch_table(chosen: Sequence[Path]) -> Any:
     return table
 
 
-def _plain_cells(progress: RunProgress | None) -> Row:
-    if progress is None:
-        return ("-", "-", "-", "-")
-    rewards = [value for _, value in progress.rewards]
-    return (
-        "-" if progress.share is None else f"{progress.share:.2f}",
-        f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step),
-        f"{rewards[-1]:.3f}" if rewards else "-",
-        "-" if progress.seconds_left is None else f"{progress.seconds_left:.0f}",
-    )
-
-
-def _cells(progress: RunProgress | None) -> Row:
-    if progress is None:
-        return ("", "", "", "", "")
-    rewards = [value for _, value in progress.rewards]
-    return (
-        "" if progress.share is None else bar(progress.share),
-        f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step),
-        f"{rewards[-1]:.3f}" if rewards else "",
-        sparkline(rewards, CURVE_WIDTH),
-        "" if progress.seconds_left is None else clock(progress.seconds_left),
-    )
-
-
-def _watched_row(run: Path, cells: Callable[[RunProgress | None], Row] = _cells) -> Row:
+def _watched_row(run: Path, *, is_plain: bool = False) -> Row:
+    """Cells of a run: those of WATCH_COLUMNS, or for a terminal those of WATCH_HEAD."""
+    progress, empty = None, "-" if is_plain else ""
     try:
         record = detached.current(run)
-        return (run.name, status(run, record), *cells(progress_of(run, record)))
+        state, progress = status(run, record), progress_of(run, record)
     except XpError as error:
-        return (run.name, " ".join(shown(f"unreadable: {error}").split()), *["-"] * len(cells(None)))
+        state, empty = " ".join(shown(f"unreadable: {error}").split()), "-"
+    if progress is None:
+        return (run.name, state, *[empty] * (4 if is_plain else 5))
+    share, left, rewards = progress.share, progress.seconds_left, [value for _, value in progress.rewards]
+    step = f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step)
+    reward = f"{rewards[-1]:.3f}" if rewards else empty
+    if is_plain:
+        times = empty if left is None else f"{left:.0f}"
+        return (run.name, state, empty if share is None else f"{share:.2f}", step, reward, times)
+    done, time_left = "" if share is None else bar(share), "" if left is None else clock(left)
+    return (run.name, state, done, step, reward, sparkline(rewards, CURVE_WIDTH), time_left)

@@ -13,21 +13,3 @@ from xp.composition.points import (
     parse_assignments,
     to_yaml,
 )
-
-__all__ = [
-    "GROUPS",
-    "ROOT",
-    "Origin",
-    "Point",
-    "compose",
-    "compose_sweep",
-    "faults_of_points",
-    "from_container",
-    "give_way",
-    "options",
-    "origin_of",
-    "other_of",
-    "parse_assignments",
-    "to_yaml",
-    "with_value",
-]

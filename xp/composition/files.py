@@ -201,22 +201,19 @@ class _Walk:
             for index, child in enumerate(node.value):
                 self._value(child, f"{path}.{index}")
         elif isinstance(node, yaml.ScalarNode):
-            self._scalar(node, path)
+            reason = interpolation_fault(node.value)
+            if not node.style and node.tag != _STRING and _SEXAGESIMAL.fullmatch(node.value):
+                reason = f"YAML reads {node.value} as a number in base 60; write seconds as one number, or quote a text"
+            elif not node.style and node.tag != _STRING and _OCTAL.fullmatch(node.value):
+                reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
+            if reason:
+                self._fault(node, f"{path}: {reason}", is_fatal=False)
 
     def _defaults(self, node: yaml.Node) -> None:
         """A file's list of other files must not reach Hydra's own groups: its plugins would be imported."""
         for text in _scalars(node):
             if re.search(r"(^|[\s/])hydra(/|$)", text.value):
                 self._fault(text, f"defaults: {text.value}: Hydra's own settings are not supported; remove them")
-
-    def _scalar(self, node: yaml.ScalarNode, path: str) -> None:
-        reason = interpolation_fault(node.value)
-        if not node.style and node.tag != _STRING and _SEXAGESIMAL.fullmatch(node.value):
-            reason = f"YAML reads {node.value} as a number in base 60; write seconds as one number, or quote a text"
-        elif not node.style and node.tag != _STRING and _OCTAL.fullmatch(node.value):
-            reason = f"YAML reads {node.value} as an octal number; drop the leading zero, or quote a text"
-        if reason:
-            self._fault(node, f"{path}: {reason}", is_fatal=False)
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
         self.user_file.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))

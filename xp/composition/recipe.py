@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import tempfile
@@ -14,7 +13,7 @@ from xp.composition.groups import ROOT, compose_groups, options, with_plugins
 from xp.composition.mixes import MIXED, env_name, general_option, mix_name
 from xp.composition.model import GENERAL
 from xp.composition.points import compose
-from xp.composition.values import MISSING, resolve_values
+from xp.composition.values import MISSING
 from xp.errors import XpError
 from xp.hardware import machine_of
 from xp.spec.env import PROVIDER_FIELDS
@@ -88,58 +87,21 @@ def options_of(spec: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[s
 
 
 def _choose(expected: Mapping[str, Any], directories: tuple[Path, ...]) -> dict[str, str]:
-    """Group -> option, for the groups in which the nearest option is not the default one."""
-    chosen: dict[str, str] = {}
-    for group in _GROUPS:
-        default = _section(group, chosen, directories)
-        is_default = _name(group, default) == _name(group, expected[group])
-        candidates = list(_candidates(group, expected, directories))
-        if len(candidates) == 1:
-            chosen |= {} if is_default else {group: candidates[0]}
-            continue
-        distances = {
-            option: _distance(_section(group, {**chosen, group: option}, directories), expected[group])
-            for option in candidates
-        }
-        best = min(distances, key=lambda option: distances[option])
-        if not is_default or distances[best] < _distance(default, expected[group]):
-            chosen[group] = best
-    return chosen
+    """Group -> option, for the groups in which it is not the default one."""
+    chosen = {"model": GENERAL} | options_of(expected, directories)
+    plain = compose_groups((), directories)
+    is_default = list(expected["env"]["members"]) == [plain.env_name]
+    chosen["env"] = plain.env_name if is_default else _env_option(expected["env"]["members"], directories)
+    # The hardware brings a model and a backend.
+    composed = compose_groups((("hardware", chosen["hardware"]),), directories) if "hardware" in chosen else plain
+    defaults = {group: composed.container[group]["name"] for group in _GROUPS if group != "env"}
+    defaults |= {"env": plain.env_name, "hardware": plain.container["hardware"]["name"]}
+    return {group: chosen[group] for group in _GROUPS if group in chosen and chosen[group] != defaults[group]}
 
 
-def _section(group: str, chosen: Mapping[str, str], directories: tuple[Path, ...]) -> Any:
-    """A group's own section as these options give it; of one environment as of a mixture of one."""
-    composed = compose_groups(tuple(chosen.items()), directories)
-    container = copy.deepcopy(composed.container)
-    resolve_values(container)
-    section = container[group]
-    return {"members": {composed.env_name: section}} if group == "env" and "members" not in section else section
-
-
-def _name(group: str, section: Mapping[str, Any]) -> Any:
-    return list(section["members"]) if group == "env" else section["name"]
-
-
-def _distance(section: Any, expected: Any) -> int:
-    """Number of keys that have another value."""
-    return len(list(_differences(section, expected)))
-
-
-def _candidates(group: str, expected: Mapping[str, Any], directories: tuple[Path, ...]) -> Iterator[str]:
-    """Options that may be the one that a spec was made of."""
-    legal = list(options(group, directories))
-    if group == "env":
-        yield from _mixes_or_one(expected["env"]["members"], legal, directories)
-        return
-    name = expected[group]["name"]
-    of_name = [option for option in legal if option.startswith(name)]
-    if group == "hardware" and not of_name and machine_of(name) is not None:
-        of_name = [name]
-    yield from of_name or ([GENERAL] if group == "model" else legal)
-
-
-def _mixes_or_one(members: Mapping[str, Any], legal: Sequence[str], directories: tuple[Path, ...]) -> Iterator[str]:
-    names = list(members)
+def _env_option(members: Mapping[str, Any], directories: tuple[Path, ...]) -> str:
+    """The option of an environment or a mixture; raises XpError if one is of a directory that is not given."""
+    legal, names = list(options("env", directories)), list(members)
     if len(names) == 1 and env_name(general := general_option(members[names[0]]), members[names[0]], {}) == names[0]:
         names = [general]
     if missing := [name for name in names if name not in legal]:
@@ -149,8 +111,8 @@ def _mixes_or_one(members: Mapping[str, Any], legal: Sequence[str], directories:
         if any((file := place / f"{option}.yaml").is_file() and "members" in file.read_text() for place in places):
             mix = compose_groups((("env", option),), directories).container["env"].get("members", {})
             if list(mix) == names:
-                yield option
-    yield mix_name(names)
+                return option
+    return mix_name(names)
 
 
 def _open_values(container: Mapping[str, Any], chosen: Mapping[str, str], expected: Mapping[str, Any]) -> Changes:

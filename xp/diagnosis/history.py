@@ -36,9 +36,6 @@ class Facts:
     def of_spec(spec: Mapping[str, Any]) -> Facts:
         """Facts of a dumped RunSpec; raises KeyError, TypeError or ValueError for another value."""
         training = spec["training"]
-        numbers = ("updates_per_step", "passes_per_step", "warmup_updates", "max_grad_norm", "num_steps")
-        if not all(training[name] is None or is_finite(training[name]) for name in numbers):
-            raise ValueError("a value of training is not a finite number")
         updates_per_step = int(training["updates_per_step"]) * int(training["passes_per_step"])
         return Facts(
             warmup_updates=int(training["warmup_updates"]),

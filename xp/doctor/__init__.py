@@ -15,8 +15,6 @@ from xp.job import Stage
 from xp.planning.plan import build_plan
 from xp.spec import LauncherName, RunSpec
 
-__all__ = ["Finding", "Verdict", "examine", "exit_code"]
-
 
 def examine(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
     """Runs all checks in order; slow ones (an interpreter, a server) come last.

@@ -10,10 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
-
-MOST_TASKS: Final = 2**53
-"""Largest number of tasks of a split; every JSON reader keeps smaller whole numbers exact."""
+from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
 
 class Message(TypedDict):

@@ -131,7 +131,7 @@ class Catalog:
         return last
 
     async def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        deadline = self._deadline()
+        deadline = asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
         async with self._session(deadline) as sid:
             text = await self._transport.request(
                 method,
@@ -142,6 +142,3 @@ class Catalog:
                 repeat=Repeat.QUESTION,
             )
         return wire.parse_json(text, f"{method} {path}")
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._config.limits.create_timeout_s

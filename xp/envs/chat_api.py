@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import http.client
+import atexit
 import json
-import ssl
-import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import aiohttp
+
+from xp.envs.base import EnvFault
 from xp.envs.config import ChatEndpoint
+from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
-from xp.lib.exchange import post
 from xp.lib.reading import is_count
 from xp.lib.text import counted, valid_text, valid_value
 from xp.secrets.redaction import Redactor
 
-MAX_REPLY_BYTES: Final = 16 * 1024 * 1024
+SLACK_S: Final = 5.0
+FAILURES: Final = (OSError, aiohttp.ClientError, EnvFault)
+"""Exceptions of a request that had no whole answer."""
 MOST_WAIT_S: Final = 300.0
 """Longest pause in seconds; for a longer one the evaluation stops, and continues when it is called again."""
 REFUSED: Final = (400, 422)
@@ -104,7 +106,7 @@ class Api:
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
         self._redactor = Redactor([key] if key else [])
-        self._local = threading.local()
+        self._client: aiohttp.ClientSession | None = None
         self._has_answered = False
         """True if any request with these settings was answered."""
 
@@ -158,8 +160,7 @@ class Api:
         for attempt in range(1, self._endpoint.max_attempts + 1):
             try:
                 status, headers, reply = self._send(body)
-            except (OSError, http.client.HTTPException) as error:
-                self._drop()
+            except FAILURES as error:
                 is_busy = False
                 wait, fault = backoff_s(attempt), f"{type(error).__name__}: {error}"
             else:
@@ -186,8 +187,7 @@ class Api:
         body = {"model": self.name, "messages": HELLO, self._endpoint.limit_name: 1}
         try:
             status, _, reply = self._send(json.dumps(body).encode())
-        except (OSError, http.client.HTTPException):
-            self._drop()
+        except FAILURES:
             return False
         return status in TAKEN and not is_failure(reply)
 
@@ -200,40 +200,26 @@ class Api:
                 return True
         return False
 
-    def _send(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
-        if getattr(self._local, "connection", None) is None:
-            self._local.connection = self._connect()
-        reply = post(
-            self._local.connection,
-            f"{urlsplit(self.url).path}{self.path}",
-            body,
-            self._headers,
-            limit_s=self._endpoint.timeout_s,
-            max_bytes=MAX_REPLY_BYTES,
-        )
-        if reply.is_last:
-            self._drop()
-        return reply.status, reply.headers, reply.body
+    def _send(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        return run(self._exchange(body), self._endpoint.timeout_s + SLACK_S)
 
-    def _connect(self) -> http.client.HTTPConnection:
-        parts, timeout = urlsplit(self.url), self._endpoint.timeout_s
-        assert parts.hostname is not None
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
-        context = ssl.create_default_context()
-        proxy = urllib.request.getproxies().get("https")
-        if proxy and not is_loopback(self.url) and not urllib.request.proxy_bypass(parts.hostname):
-            way = urlsplit(proxy)
-            tunnel = http.client.HTTPSConnection(way.hostname or "", way.port, timeout=timeout, context=context)
-            tunnel.set_tunnel(parts.hostname, parts.port)
-            return tunnel
-        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
-
-    def _drop(self) -> None:
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
+    async def _exchange(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Sends a request on the process's loop, and reads the whole answer."""
+        limit_s = self._endpoint.timeout_s
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self.url.startswith("https://") and not is_loopback(self.url),
+            )
+            atexit.register(lambda client: run(client.close(), SLACK_S), self._client)
+        url = f"{self.url}{self.path}"
+        try:
+            async with self._client.post(url, data=body, headers=self._headers, allow_redirects=False) as reply:
+                return reply.status, reply.headers, await reply.read()
+        except TimeoutError:
+            raise TimeoutError(f"no complete answer in {limit_s:g} s") from None
 
     def _refuse(self, status: int, reply: bytes) -> None:
         text = self._message(reply)

@@ -133,22 +133,36 @@ class ImageServer:
         self._image = image
         self._start_s = start_s
         self._container: DockerContainer | None = None
+        self._id = ""
 
     def start(self) -> None:
         """Starts the container and waits until it answers; raises XpError."""
-        self._container = DockerContainer(self._run())
+        # Without --rm: the log of a container that ended by itself has the reason.
         try:
-            self.url = self._address()
-            deadline = time.monotonic() + self._start_s
-            while not _is_healthy(self.url):
-                self._check_running()
+            publish = ("--publish", f"127.0.0.1::{PORT}")
+            output = _docker("run", "--detach", *publish, *self._bound, self._image)
+        except XpError as error:
+            if error.code is ExitCode.RUNTIME:
+                raise
+            way_out = f"env.image={self._image}: build it or `docker pull` it on this machine, or correct the name"
+            raise XpError(f"{error}\n{way_out}", error.code) from None
+        self._id = output.splitlines()[-1]
+        self._container = DockerContainer(self._id)
+        deadline = time.monotonic() + self._start_s
+        try:
+            while not (self.url and _is_healthy(self.url)):
+                if ended := self._ended():
+                    raise XpError(ended, ExitCode.ENVIRONMENT)
                 if time.monotonic() > deadline:
                     raise XpError(
                         f"image {self._image} did not answer {self.url}/health in {self._start_s:g} s"
                         f" (env.limits.create_timeout_s){self._log()}",
                         ExitCode.ENVIRONMENT,
                     )
-                time.sleep(POLL_S)
+                if self.url:
+                    time.sleep(POLL_S)
+                else:
+                    self.url = f"http://{_docker('port', self._id, f'{PORT}/tcp').splitlines()[0]}"
         except BaseException:
             self.stop()
             raise
@@ -161,46 +175,17 @@ class ImageServer:
                     print(f"xp: {ended}", file=sys.stderr, flush=True)
             self._container.remove()
 
-    def _run(self) -> str:
-        # Without --rm: the log of a container that ended by itself has the reason.
-        try:
-            publish = ("--publish", f"127.0.0.1::{PORT}")
-            return _docker("run", "--detach", *publish, *self._bound, self._image).splitlines()[-1]
-        except XpError as error:
-            if error.code is ExitCode.RUNTIME:
-                raise
-            raise XpError(
-                f"{error}\nenv.image={self._image}: build it or `docker pull` it on this machine, or correct the name",
-                error.code,
-            ) from None
-
-    def _address(self) -> str:
-        try:
-            return f"http://{_docker('port', self._name(), f'{PORT}/tcp').splitlines()[0]}"
-        except (XpError, IndexError):
-            self._check_running()
-            raise
-
-    def _check_running(self) -> None:
-        if ended := self._ended():
-            raise XpError(ended, ExitCode.ENVIRONMENT)
-
     def _ended(self) -> str | None:
         """Returns how the container ended unexpectedly; None while it runs."""
-        state, code = _docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._name()).split()
+        state, code = _docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._id).split()
         if state not in ("exited", "dead"):
             return None
         return f"the container of {self._image} ended by itself with code {code}{self._log()}"
 
-    def _name(self) -> str:
-        assert self._container is not None
-        assert self._container.id is not None
-        return self._container.id
-
     def _log(self) -> str:
         """The last lines of the container's log."""
         with suppress(XpError):
-            output = _docker("logs", "--tail", str(LOG_LINES), self._name(), with_errors=True)
+            output = _docker("logs", "--tail", str(LOG_LINES), self._id, with_errors=True)
             return f"; it said\n{output}" if output else "; it said nothing"
         return ""
 

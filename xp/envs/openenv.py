@@ -32,7 +32,7 @@ from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, Ser
 from xp.envs.retry import Refused
 from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target, origin
-from xp.envs.transport import MAX_REPLY_BYTES, Repeat, raise_for_status, translated
+from xp.envs.transport import Repeat, raise_for_status, translated
 from xp.errors import XpError
 from xp.lib.data_files import Row
 from xp.lib.digest import digest_of
@@ -143,7 +143,7 @@ async def connect(client: aiohttp.ClientSession, target: Target, deadline: float
     try:
         with translated(what):
             async with asyncio.timeout_at(deadline):
-                connection = await client.ws_connect(what, max_msg_size=MAX_REPLY_BYTES, compress=0)
+                connection = await client.ws_connect(what, max_msg_size=0, compress=0)
     except TimeoutError:
         raise DeadlineExceeded(f"{what}: no connection in time") from None
     return Socket(connection, what)

@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 from urllib.parse import urlsplit
 
 from xp.envs.config import EnvConfig
@@ -206,20 +204,6 @@ def _secrets_header(values: Mapping[str, str]) -> dict[str, str]:
 
 def _catalog_secrets(values: Mapping[str, str], key: str, session_url: str, api_url: str) -> dict[str, str]:
     """Secrets with the domains to which the catalog's proxy may forward them; the SDK has the list."""
-    sdk = _sdk_secrets()
-    unknown = [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]
-    if unknown:
-        raise XpError(
-            f"the OpenReward catalog does not know where the secret {unknown[0]} may go.\n"
-            f"Known names: {', '.join(sorted(sdk.WELL_KNOWN_SECRETS))}",
-            ExitCode.SECRET,
-        )
-    everything = sdk.augment_secrets_with_api_key(dict(values), key, session_url, api_url)
-    return {"X-Secrets": sdk.build_secrets_header(everything)}
-
-
-def _sdk_secrets() -> ModuleType | Any:
-    """The SDK's table of secrets, loaded from its file, since importing the SDK takes two seconds and 4,000 modules."""
     package = importlib.util.find_spec("openreward")
     if package is None or package.origin is None:
         raise XpError("environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME)
@@ -229,7 +213,16 @@ def _sdk_secrets() -> ModuleType | Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    sdk = module
+    unknown = [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]
+    if unknown:
+        raise XpError(
+            f"the OpenReward catalog does not know where the secret {unknown[0]} may go.\n"
+            f"Known names: {', '.join(sorted(sdk.WELL_KNOWN_SECRETS))}",
+            ExitCode.SECRET,
+        )
+    everything = sdk.augment_secrets_with_api_key(dict(values), key, session_url, api_url)
+    return {"X-Secrets": sdk.build_secrets_header(everything)}
 
 
 def module_of(target: str) -> str:

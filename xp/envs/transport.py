@@ -149,37 +149,23 @@ async def _detail(response: aiohttp.ClientResponse) -> str:
     return valid_text(str(detail))[:300] if detail is not None else ""
 
 
-MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
-"""Largest size of an answer, in bytes."""
 SILENCE_S: Final = 25.0
 """Seconds without an event after which a call is resumed, if possible; servers send a comment every 10 s."""
 DRAIN_S: Final = 0.2
 EVENTS: Final = "text/event-stream"
 
 
-async def read_body(response: aiohttp.ClientResponse, what: str) -> bytes:
-    body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
-        if len(body) > MAX_REPLY_BYTES:
-            raise NotOffered(f"{what}: the answer is longer than {MAX_REPLY_BYTES} bytes")
-    return bytes(body)
-
-
 async def read_result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
     """Reads events up to `end` and joins the result's pieces."""
     if response.content_type != EVENTS:
         raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
-    reader, pieces, size = EventReader(), list[str](), 0
+    reader, pieces = EventReader(), list[str]()
     while True:
         try:
             async with asyncio.timeout(SILENCE_S if progress else None):
                 piece = await response.content.readany()
         except TimeoutError:
             raise ResponseLost(f"{what}: {SILENCE_S:g} s of silence") from None
-        size += len(piece)
-        if size > MAX_REPLY_BYTES:
-            raise ProtocolError(f"{what}: the answer is longer than {MAX_REPLY_BYTES} bytes")
         if not piece:
             raise ResponseLost(f"{what}: the stream ended before its result")
         try:
@@ -286,7 +272,8 @@ class Transport:
         async def send() -> bytes:
             async with self._open(method, path, body, sid, with_secrets) as response:
                 await self._accept(response, what, sid)
-                return await read_body(response, what)
+                text: bytes = await response.read()
+                return text
 
         return await self._repeated(send, what, repeat, deadline)
 

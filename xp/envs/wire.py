@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from xp.envs.base import MOST_TASKS, Message, ProtocolError, ResponseLost, Task, ToolResult, ToolSpec
+from xp.envs.base import Message, ProtocolError, ResponseLost, Task, ToolResult, ToolSpec
 from xp.envs.messages import chat_messages
 from xp.lib.text import valid_value
 
@@ -193,7 +193,7 @@ def string(value: Any, what: str) -> str:
 
 
 def count(value: Any, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TASKS:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         refuse(what, "a number of tasks", value)
     return value
 

@@ -122,7 +122,17 @@ def with_tools(
     messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect | str
 ) -> list[Message]:
     """The first messages as texts, with the tools at the end of the system message, which is added if there is none."""
-    messages = _without_calls(messages, dialect)
+    result: list[Message] = []
+    for is_environments, group in groupby(messages, lambda message: message["role"] in ("tool", "user")):
+        part = list(group)
+        if is_environments and any(message["role"] == "tool" for message in part):
+            part = as_user(part)
+        for message in part:
+            calls = [call["function"] for call in message.get("tool_calls", ())]
+            written = [syntax_of(dialect).write(call["name"], call["arguments"]) for call in calls]
+            content = "\n".join([*filter(None, [message["content"]]), *written])
+            result.append(Message(role=message["role"], content=content) if calls else message)
+    messages = result
     if not schemas:
         return messages
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
@@ -140,18 +150,3 @@ def as_user(messages: Sequence[Message]) -> list[Message]:
         for message in messages
     ]
     return [Message(role="user", content="\n".join(parts))] if parts else []
-
-
-def _without_calls(messages: Sequence[Message], dialect: Dialect | str) -> list[Message]:
-    """The messages with calls as text in the dialect, and results as a user's text."""
-    result: list[Message] = []
-    for is_environments, group in groupby(messages, lambda message: message["role"] in ("tool", "user")):
-        part = list(group)
-        if is_environments and any(message["role"] == "tool" for message in part):
-            part = as_user(part)
-        for message in part:
-            calls = [call["function"] for call in message.get("tool_calls", ())]
-            written = [syntax_of(dialect).write(call["name"], call["arguments"]) for call in calls]
-            content = "\n".join([*filter(None, [message["content"]]), *written])
-            result.append(Message(role=message["role"], content=content) if calls else message)
-    return result

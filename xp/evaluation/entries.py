@@ -17,15 +17,8 @@ from xp.spec import RunSpec
 
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
+    *("env.", "evaluation.", "preparation.", "project", "seed", "tracking", "training.max_", "training.stop"),
     "backend.engine.memory_fraction",
-    "env.",
-    "evaluation.",
-    "preparation.",
-    "project",
-    "seed",
-    "tracking",
-    "training.max_",
-    "training.stop",
 )
 """Keys that an evaluation of a run may set; the rest of its spec is the run's."""
 WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")

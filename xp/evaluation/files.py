@@ -21,33 +21,22 @@ def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]
     write_atomically(place / "inspect.json", inspect_log(result, records))
 
 
+COLUMNS: Final = (
+    *("evaluation", "model", "task", "env", "split", "index", "sample", "status", "reward", "passed", "turns"),
+    *("tool_calls", "malformed", "prompt_tokens", "completion_tokens", "seconds", "void_reason"),
+)
+WHOLE: Final = ("index", "sample", "turns", "tool_calls", "malformed", "prompt_tokens", "completion_tokens")
+"""Columns with whole numbers."""
+
+
 def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any]]) -> None:
     """Writes one row per episode; a void episode has no reward."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text, whole, number = pa.string(), pa.int64(), pa.float64()
-    kinds = {
-        "evaluation": text,
-        "model": text,
-        "task": text,
-        "env": text,
-        "split": text,
-        "index": whole,
-        "sample": whole,
-        "status": text,
-        "reward": number,
-        "passed": pa.bool_(),
-        "turns": whole,
-        "tool_calls": whole,
-        "malformed": whole,
-        "prompt_tokens": whole,
-        "completion_tokens": whole,
-        "seconds": number,
-        "void_reason": text,
-    }
-    values = [_row(result, record) for record in records]
-    table = pa.Table.from_pylist(values, schema=pa.schema(list(kinds.items())))
+    kinds = {**dict.fromkeys(WHOLE, pa.int64()), "reward": pa.float64(), "seconds": pa.float64(), "passed": pa.bool_()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+    table = pa.Table.from_pylist([_row(result, record) for record in records], schema=schema)
     with replacing(file) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 

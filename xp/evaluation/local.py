@@ -23,7 +23,6 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
 from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
-from xp.launchers.files import inside
 from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of
@@ -212,7 +211,6 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     fault = damaged(manifest) if exists and spec.model.build is not None else None
     if exists and fault is None:
         return
-    _check_no_link(outputs, place)
     if exists:
         print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     (config,) = job.files.values()
@@ -226,17 +224,6 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
         done = subprocess.run(command, cwd=outputs, env={**os.environ, **job.env}, stdout=sys.stderr, check=False)
     if done.returncode:
         raise XpError(f"the model {spec.model.name} could not be made; the messages are above", ExitCode.STAGE_FAILED)
-
-
-def _check_no_link(outputs: Path, place: str) -> None:
-    """Raises XpError(RUN_DIR) if a model would be made through a link: what the link leads to may be the user's own."""
-    way_out = "no whole model is there; remove that link, and the model is made in its place"
-    try:
-        inside(outputs, f"{place}/manifest.json")
-    except XpError as error:
-        raise XpError(f"{error}, and {way_out}", error.code) from None
-    if (outputs / place).is_symlink():
-        raise XpError(f"{outputs / place} is a link, and {way_out}", ExitCode.RUN_DIR)
 
 
 def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:

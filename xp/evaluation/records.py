@@ -77,14 +77,12 @@ def locked(place: Path, requested: Requested) -> Iterator[None]:
     """Makes the directory if necessary, and locks it; the lock ends with its process.
 
     Raises:
-        XpError: RUN_DIR if another process holds it, or for a link in it, through which another file would be written.
+        XpError: RUN_DIR if another process holds it.
     """
     from filelock import FileLock, Timeout
 
     with resource_errors(place):
         place.mkdir(parents=True, exist_ok=True)
-        if links := [path for path in (*place.iterdir(), *(place / EPISODES).parent.glob("*")) if path.is_symlink()]:
-            raise XpError(f"{links[0]} is a link, which xp does not write through; remove it", ExitCode.RUN_DIR)
         lock = FileLock(place / LOCK)
         try:
             lock.acquire(timeout=0)

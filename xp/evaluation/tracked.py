@@ -17,13 +17,8 @@ from xp.tracking.trackers import openers
 METRICS: Final = "metrics.jsonl"
 ESTIMATES: Final = ("reward", "passes", "avg_at_k")
 PLAIN: Final = (
-    "num_tasks",
-    "num_episodes",
-    "num_void",
-    "turns_mean",
-    "tool_calls_mean",
-    "malformed_mean",
-    "tokens_mean",
+    *("num_tasks", "num_episodes", "num_void"),
+    *("turns_mean", "tool_calls_mean", "malformed_mean", "tokens_mean"),
 )
 WHOLE: Final = "all"
 """Used instead of an environment's name for results over a mixture."""

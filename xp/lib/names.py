@@ -13,7 +13,6 @@ from typing import Final
 MAX_PATH: Final = 4096
 _RUN_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,149}")
 _NATIVE_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,399}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 
 def is_name(text: object) -> bool:
@@ -24,11 +23,6 @@ def is_name(text: object) -> bool:
 def is_native_id(text: object) -> bool:
     """Returns whether a text can be a launcher's id of a job; it never starts with a dash and has no space."""
     return isinstance(text, str) and _NATIVE_ID.fullmatch(text) is not None
-
-
-def is_variable(text: object) -> bool:
-    """Returns whether a text can name an environment variable."""
-    return isinstance(text, str) and _VARIABLE.fullmatch(text) is not None
 
 
 def is_inner_path(text: object) -> bool:

@@ -57,7 +57,12 @@ def end(process: subprocess.Popen[bytes], *, now: bool = False) -> None:
 def main(argv: Sequence[str]) -> int:
     grace_s, command = float(argv[0]), list(argv[1:])
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    wakeup = _wake_on_signals()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in WAKING:
+        signal.signal(number, lambda *_: None)
+    wakeup = reader
     job = _start(command)
     return _watch(job, grace_s, wakeup)
 
@@ -103,15 +108,6 @@ def _next_request(sources: list[int], timeout_s: float | None) -> str:
         elif any(number in data for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
             request = request or "T"
     return request
-
-
-def _wake_on_signals() -> int:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in WAKING:
-        signal.signal(number, lambda *_: None)
-    return reader
 
 
 def _start(command: list[str]) -> int:

@@ -97,10 +97,12 @@ def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:
         raise XpError(f"{file} is not JSON: {error}", code) from None
 
 
-def config_of(file: Path, parse: Callable[[str], Config]) -> Config:
-    """Configuration of a stage, from a file of its directory. Raises XpError(RUN_DIR) if it cannot be parsed."""
-    text = text_of(file, ExitCode.RUN_DIR)
+def config_of(
+    file: Path, parse: Callable[[str], Config], *, what: str = "what xp wrote", below: Path | None = None
+) -> Config:
+    """Value of a file that xp wrote, by its parser. Raises XpError(RUN_DIR) if it cannot be read or parsed."""
+    text = text_of(file, ExitCode.RUN_DIR, below=below)
     try:
         return parse(text)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise XpError(f"{file} is not what xp wrote: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
+        raise XpError(f"{file} is not {what}: {error}", ExitCode.RUN_DIR) from None

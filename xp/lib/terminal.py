@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
-MAX_LINE: Final = 10_000
-"""Largest number of a line's characters on a terminal; a pipe gets the whole line."""
 CONTROLS: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1
     r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # direction of writing, other line ends
@@ -25,28 +23,22 @@ CONTROLS: Final = (
 _CONTROL: Final = re.compile(f"[{CONTROLS}]")
 _COLOUR_OR_CONTROL: Final = re.compile(rf"(\x1b\[[0-9;]*m)|[{CONTROLS}]")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
-_UNFINISHED: Final = re.compile(r"\x1b[^m]*\Z")
 RESET: Final = "\x1b[0m"
 _STYLES: Final = frozenset((0, *range(1, 5), *range(22, 25), *range(31, 37), 39, *range(90, 97)))
 """Bold, dim, italic, underlined, their ends, and foreground colours. Backgrounds, black, white and inversion are
 excluded: they can give a text the colour of its background."""
 
 
-def shown(text: str, *, colours: bool = False, max_line: int | None = None) -> str:
+def shown(text: str, *, colours: bool = False) -> str:
     """Returns a text with every control character but tab and line feed written out.
 
     Args:
         text: any text.
         colours: whether sequences that set colours are kept.
-        max_line: longer lines are cut, with a note on the number of characters left out; None: no limit.
     """
     if colours:
-        text = _COLOUR_OR_CONTROL.sub(_visible_or_written, text)
-    else:
-        text = _CONTROL.sub(lambda match: _written(match[0]), text)
-    if max_line is not None and len(text) > max_line:
-        text = "\n".join(_cut(line, max_line) for line in text.split("\n"))
-    return text
+        return _COLOUR_OR_CONTROL.sub(_visible_or_written, text)
+    return _CONTROL.sub(lambda match: _written(match[0]), text)
 
 
 def is_one_output() -> bool:
@@ -93,7 +85,7 @@ class Screen:
 
     def write(self, text: str) -> int:
         is_terminal = self.isatty()
-        harmless = shown(text, colours=is_terminal, max_line=MAX_LINE if is_terminal else None)
+        harmless = shown(text, colours=is_terminal)
         self.send(self._with_resets(harmless) if is_terminal else harmless)
         return len(text)
 
@@ -186,12 +178,6 @@ def _visible_or_written(match: re.Match[str]) -> str:
 def _written(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-
-
-def _cut(line: str, most: int) -> str:
-    if len(line) <= most:
-        return line
-    return f"{_UNFINISHED.sub('', line[:most])}... ({len(line) - most:,} more characters)"
 
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")

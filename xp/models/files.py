@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.exchange import body_of
 from xp.lib.reading import json_of, text_of
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -117,7 +116,7 @@ def _from_hub(path: str) -> dict[str, Any] | None:
     def ask() -> None:
         try:
             with urllib.request.urlopen(f"{endpoint}/{path}", timeout=HUB_TIMEOUT_S) as answer:
-                found.append(_mapping(body_of(answer, MAX_BYTES)))
+                found.append(_mapping(answer.read(MAX_BYTES)))
         except (OSError, ValueError, http.client.HTTPException):
             found.append(None)
 

@@ -21,7 +21,6 @@ from xp.errors import ExitCode, XpError
 from xp.lib.digest import file_digest
 from xp.lib.names import is_inner_path
 from xp.lib.reading import json_of
-from xp.lib.text import counted
 from xp.planning.episode import named_code
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import LockInputs, differences, facts_and_inputs, read_lock, spec_digest
@@ -33,8 +32,6 @@ from xp.worker.facts import Facts
 ABOUT: Final = "bundle.json"
 BUNDLES: Final = "bundles"
 """Directory of unpacked bundles, below the outputs root."""
-MAX_BYTES: Final = 2_000_000_000
-MAX_FILES: Final = 50_000
 
 
 def recorded_file(words: Sequence[str]) -> Path | None:
@@ -70,7 +67,11 @@ class Recorded:
         if source.suffix == ".zip":
             outputs = next((one[8:] for one in overrides if one.startswith("outputs=")), "outputs")
             directory = _unpacked(source, Path(outputs))
-            moved = _moved(directory)
+            about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
+            data = about.get("data") if isinstance(about, dict) else None
+            if not isinstance(data, dict) or not all(is_inner_path(inner) for inner in data.values()):
+                raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
+            moved = {path: str((directory / inner).absolute()) for path, inner in data.items()}
             sys.path += [code for code in map(str, directory.glob("attempt_*/code")) if code not in sys.path]
         elif source.is_dir():
             directory = source
@@ -123,14 +124,6 @@ def _mark(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.trusted")
 
 
-def _moved(directory: Path) -> dict[str, str]:
-    about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
-    data = about.get("data") if isinstance(about, dict) else None
-    if not isinstance(data, dict) or not all(is_inner_path(inner) for inner in data.values()):
-        raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
-    return {path: str((directory / inner).absolute()) for path, inner in data.items()}
-
-
 def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
     """A value with paths that were moved: whole ones, and those before a colon (`DIR:CONFIG`)."""
     if isinstance(node, Mapping):
@@ -149,11 +142,7 @@ def _unpacked(file: Path, outputs: Path) -> Path:
     part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            size = sum(one.file_size for one in entries)
-            if size > MAX_BYTES or len(entries) > MAX_FILES:
-                raise XpError(f"{file} has {counted(len(entries), 'file')} of {size / 1e6:.0f} MB", ExitCode.RUN_DIR)
-            for one in entries:
+            for one in archive.infolist():
                 kind = stat.S_IFMT(one.external_attr >> 16)
                 if not is_inner_path(one.filename) or one.is_dir() or kind not in (0, stat.S_IFREG):
                     raise XpError(f"{file} is not a bundle: it has the entry {one.filename!r}", ExitCode.RUN_DIR)

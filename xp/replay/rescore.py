@@ -43,14 +43,8 @@ from xp.worker.demonstrations import PHASE as SFT
 MEAN: Final = "reward/avg_raw_reward"
 FLAT: Final = "reward/groups_without_variance"
 KEYS: Final = (
-    "reward_fn",
-    "group_reward_fn",
-    "group_score_weight",
-    "judge",
-    "reward.reduction",
-    "reward.nonterminal",
-    "reward.minimum",
-    "reward.maximum",
+    *("reward_fn", "group_reward_fn", "group_score_weight", "judge"),
+    *("reward.reduction", "reward.nonterminal", "reward.minimum", "reward.maximum"),
 )
 """Keys of an environment that make the rule."""
 

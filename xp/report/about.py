@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -13,7 +12,7 @@ from xp.episode.metric_table import title_of_metric
 from xp.errors import XpError
 from xp.planning.memory.fit import memory_lines
 from xp.report.foreign import as_dict, page_name
-from xp.run_records.record import RunRecord, RunStatus, is_held
+from xp.run_records.record import RunRecord, RunStatus, is_held, minutes_between
 
 KILLED: Final = "killed"
 
@@ -57,7 +56,7 @@ def stages(record: RunRecord) -> list[dict[str, Any]]:
             "attempt": attempt.number,
             "stage": page_name(stage.name),
             "status": stage.status.value,
-            "seconds": _seconds(stage.started, stage.ended),
+            "seconds": stage.started and round(60 * minutes_between(stage.started, stage.ended), 1),
             "exit_code": stage.exit_code,
             "log": page_name(stage.log or ""),
         }
@@ -118,13 +117,3 @@ def _mean(values: Mapping[str, Any], name: str) -> str:
 
 def _text(value: Any) -> str:
     return "-" if value is None else f"{value:,.0f}" if isinstance(value, int | float) else str(value)
-
-
-def _seconds(started: str | None, ended: str | None) -> float | None:
-    if started is None:
-        return None
-    try:
-        end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
-        return round((end - datetime.fromisoformat(started)).total_seconds(), 1)
-    except (ValueError, TypeError):
-        return None

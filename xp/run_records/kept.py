@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,14 +135,9 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
 
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
-    try:
-        stages = json_of(file, ExitCode.RUN_DIR)["stages"]
-        stage: dict[str, Any] = next(one for one in stages if one["name"] == name)
-        if not all(isinstance(output, str) for output in stage["job"]["outputs"]):
-            return None
-    except (XpError, ValueError, LookupError, TypeError, StopIteration):
-        return None
-    return stage
+    with suppress(XpError, LookupError, TypeError):
+        return next((one for one in json_of(file, ExitCode.RUN_DIR)["stages"] if one["name"] == name), None)
+    return None
 
 
 def _content(stage: Mapping[str, Any]) -> str:

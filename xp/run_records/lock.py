@@ -16,7 +16,7 @@ from xp.launchers.files import PACKAGE, shipped_files
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile, from_value
 from xp.lib.digest import digest_of, file_digest
-from xp.lib.reading import json_of, text_of
+from xp.lib.reading import config_of, json_of
 from xp.run_records.record import number_of
 from xp.run_records.run_directory import xp_command
 from xp.worker.facts import FILE as FACTS
@@ -24,26 +24,11 @@ from xp.worker.facts import Facts, differing
 
 FILE: Final = "lock.json"
 CHANGEABLE: Final = (
-    "training.num_steps",
-    "training.epochs",
-    "training.checkpoint_every",
-    "training.keep_checkpoints",
-    "training.max_void_fraction",
-    "training.on_nonfinite",
-    "training.max_logprob_gap",
-    "training.on_symptom",
-    "training.max_hours",
-    "training.budget_usd",
-    "hardware.usd_per_hour",
-    "hardware.name",
-    "hardware.accelerator",
-    "hardware.accelerator_memory_gb",
-    "hardware.num_cpus",
-    "hardware.memory_gb",
-    "evaluation.",
-    "launcher.",
-    "preparation.",
-    "tracking",
+    *("training.num_steps", "training.epochs", "training.checkpoint_every", "training.keep_checkpoints"),
+    *("training.max_void_fraction", "training.on_nonfinite", "training.max_logprob_gap", "training.on_symptom"),
+    *("training.max_hours", "training.budget_usd", "hardware.usd_per_hour", "hardware.name", "hardware.accelerator"),
+    *("hardware.accelerator_memory_gb", "hardware.num_cpus", "hardware.memory_gb"),
+    *("evaluation.", "launcher.", "preparation.", "tracking"),
 )
 """Keys that a resumed run may change; `section.` is all of a section. Another key would make it another experiment
 under the same name. The number of accelerators stays: batches and the shards of a checkpoint depend on it."""
@@ -137,11 +122,7 @@ def read_lock(directory: Path) -> Lock:
         XpError: (RUN_DIR) there is none, or it is damaged.
     """
     file = directory / FILE
-    text = text_of(file, ExitCode.RUN_DIR, below=directory)
-    try:
-        lock = Lock.from_json(text)
-    except ValueError as error:
-        raise XpError(f"{file} is not a lock: {error}", ExitCode.RUN_DIR) from None
+    lock = config_of(file, Lock.from_json, what="a lock", below=directory)
     # An attempt that trained no more has the facts of the one before.
     files = () if "tasks.content" in lock.facts else directory.glob(f"attempt_*/train/{FACTS}")
     for found in sorted(files, key=lambda one: number_of(one.parents[1]))[-1:]:

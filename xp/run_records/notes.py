@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
-from xp.lib.reading import text_of
+from xp.lib.reading import config_of
 from xp.run_records.run_directory import resource_errors
 
 FILE: Final = "notes.json"
@@ -34,10 +34,7 @@ def read_notes(directory: Path) -> Notes:
     file = directory / FILE
     if not os.path.lexists(file):
         return Notes()
-    try:
-        return Notes.from_json(text_of(file, ExitCode.RUN_DIR, below=directory))
-    except ValueError as error:
-        raise XpError(f"{file} has no tags and note as `runs tag` writes them: {error}", ExitCode.RUN_DIR) from None
+    return config_of(file, Notes.from_json, what="a file of tags and a note (`runs tag`)", below=directory)
 
 
 def listed_notes(directory: Path) -> Notes:

@@ -21,8 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
-from xp.lib.names import is_name, is_native_id, is_variable
-from xp.lib.reading import text_of
+from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted
 from xp.spec.place import Hardware
 from xp.tasks.training_length import FILE as LENGTH_FILE
@@ -136,7 +135,7 @@ class RunRecord(JsonFile):
     @property
     def minutes(self) -> float:
         """Time of all attempts that have ended."""
-        return sum(_minutes(one.started, one.ended) for one in self.attempts if one.ended is not None)
+        return sum(minutes_between(one.started, one.ended) for one in self.attempts if one.ended is not None)
 
     @property
     def num_steps(self) -> int | None:
@@ -212,37 +211,10 @@ def read_record(directory: Path) -> RunRecord:
     file = directory / FILE
     if not file.exists():
         raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
-    text = text_of(file, ExitCode.RUN_DIR, below=directory)
-    try:
-        record = RunRecord.from_json(text)
-        _check_words(record)
-    except ValueError as error:
-        raise XpError(f"{file} is not a run record: {error}", ExitCode.RUN_DIR) from None
+    record = config_of(file, RunRecord.from_json, what="a run record", below=directory)
     if record.run_id != (name := Path(os.path.abspath(directory)).name):
         raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
     return record
-
-
-def _check_words(record: RunRecord) -> None:
-    """Raises ValueError for a text that becomes a path, an argument or a process id, and that xp would not have
-    written."""
-    _check(is_name(record.run_id), "run_id", record.run_id)
-    for name in record.secrets:
-        _check(is_variable(name), "secrets", name)
-    for number, attempt in enumerate(record.attempts, start=1):
-        place = f"runs/{record.run_id}/attempt_{number}"
-        _check(attempt.number == number, f"{place}: number", attempt.number)
-        # 1 and below mean the first process, groups, or all processes.
-        _check(attempt.supervisor is None or attempt.supervisor > 1, f"{place}: supervisor", attempt.supervisor)
-        for stage in attempt.stages:
-            _check(is_name(stage.name), f"{place}: name of a stage", stage.name)
-            _check(stage.log in (None, f"{place}/{stage.name}/log.txt"), f"{place}: log", stage.log)
-            _check(stage.native_id is None or is_native_id(stage.native_id), f"{place}: job", stage.native_id)
-
-
-def _check(is_legal: bool, what: str, value: object) -> None:
-    if not is_legal:
-        raise ValueError(f"{what}: {value!r} is not what xp writes there")
 
 
 def is_ours(directory: Path) -> bool:
@@ -321,7 +293,7 @@ def table(record: RunRecord, outputs: Path | None = None) -> str:
         )
         for stage in attempt.stages:
             exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
-            took = _seconds(stage.started, stage.ended)
+            took = "" if stage.started is None else f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
             log = "" if stage.log is None else stage.log if outputs is None else str(outputs / stage.log)
             line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
@@ -338,11 +310,7 @@ def _length(training: SettledLength | None) -> str:
     return f"  {counted(training.num_steps, 'step')}{how}"
 
 
-def _seconds(started: str | None, ended: str | None) -> str:
-    return "" if started is None else f"{60 * _minutes(started, ended):.1f} s"
-
-
-def _minutes(started: str, ended: str | None) -> float:
+def minutes_between(started: str, ended: str | None) -> float:
     end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
     return (end - datetime.fromisoformat(started)).total_seconds() / 60
 
@@ -350,7 +318,7 @@ def _minutes(started: str, ended: str | None) -> float:
 def time_text(record: RunRecord, hardware: Hardware) -> str:
     """Time of the run with that of the last attempt's stages, GPU-hours, and the price if it is known."""
     stages = [
-        f"{stage.name} {_minutes(stage.started, stage.ended):.1f}"
+        f"{stage.name} {minutes_between(stage.started, stage.ended):.1f}"
         for stage in record.attempts[-1].stages
         if stage.started is not None and stage.ended is not None
     ]

@@ -17,7 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
 from xp.lib.digest import text_digest
-from xp.lib.reading import text_of
+from xp.lib.reading import config_of
 from xp.run_records.detached import current
 from xp.run_records.leaderboard import INCIDENTAL, leaderboard
 from xp.run_records.record import RunStatus, is_held, is_ours
@@ -51,8 +51,8 @@ def read_sweeps(outputs: Path) -> list[SweepRecord]:
     """The readable records of sweeps."""
     sweeps = []
     for file in sorted((outputs / SWEEPS).glob("*.json")):
-        with suppress(XpError, ValueError):
-            sweeps.append(SweepRecord.from_json(text_of(file, ExitCode.RUN_DIR, below=file.parent)))
+        with suppress(XpError):
+            sweeps.append(config_of(file, SweepRecord.from_json, below=file.parent))
     return sweeps
 
 

@@ -154,24 +154,12 @@ class LauncherSpec(Section):
         return self
 
 
+_SLURM = ("partition", "account", "time_limit_s", "gres", "requeue", "array", "array_at_once", "container", "sbatch")
 OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "secrets_file": (LauncherName.RAY, LauncherName.SLURM),
-    "address": (LauncherName.RAY,),
-    "start_head": (LauncherName.RAY,),
-    "partition": (LauncherName.SLURM,),
-    "account": (LauncherName.SLURM,),
-    "time_limit_s": (LauncherName.SLURM,),
-    "gres": (LauncherName.SLURM,),
-    "requeue": (LauncherName.SLURM,),
-    "array": (LauncherName.SLURM,),
-    "array_at_once": (LauncherName.SLURM,),
-    "container": (LauncherName.SLURM,),
-    "sbatch": (LauncherName.SLURM,),
-    "app": (LauncherName.MODAL,),
-    "volume": (LauncherName.MODAL,),
-    "base_image": (LauncherName.MODAL,),
-    "timeout_s": (LauncherName.MODAL,),
-    "secret_name": (LauncherName.MODAL,),
+    **dict.fromkeys(("address", "start_head"), (LauncherName.RAY,)),
+    **dict.fromkeys(_SLURM, (LauncherName.SLURM,)),
+    **dict.fromkeys(("app", "volume", "base_image", "timeout_s", "secret_name"), (LauncherName.MODAL,)),
 }
 """Field -> launchers that have it, for fields that not every launcher has."""
 REQUIRED = frozenset({"start_head", "gres", "requeue", "array", "sbatch", "app", "volume", "base_image", "timeout_s"})

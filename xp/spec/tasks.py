@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
-from xp.envs.base import MOST_TASKS
-from xp.spec.section import Count, LocalPath, Section, WideSeed
+from xp.spec.section import Count, CountOrZero, LocalPath, Section, WideSeed
 
 
 class Overlap(StrEnum):
@@ -35,7 +34,7 @@ def _as_written(names: tuple[str, ...]) -> Any:
 SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSerializer(_as_written)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PassRate = tuple[Share, Share] | None
-Indices = tuple[Annotated[int, Field(ge=0, lt=MOST_TASKS)], ...] | None
+Indices = tuple[CountOrZero, ...] | None
 
 
 class SelectionSpec(Section):

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from xp.lib.digest import file_digest
 from xp.lib.text import counted
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.held_out import HeldOutRecord
-from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest, missing_fractions
+from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest
 from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
 from xp.tasks.selection import Block
-from xp.tasks.shards import ShardEntry, WorkDirectory
+from xp.tasks.shards import WorkDirectory
 
 MOST_LISTED = 20
 
@@ -36,15 +36,6 @@ class _Tally:
     hashes: Counter[str] = field(default_factory=Counter)
     """Hashes of the tasks in the set."""
 
-    def count(self, failed: int) -> Count:
-        return Count(
-            tasks=self.tasks,
-            failed=failed,
-            overlapping=self.overlapping,
-            prompt_characters=self.prompt_characters,
-            distinct_prompts=len(self.prompts),
-        )
-
 
 def merge(
     config: PrepareConfig,
@@ -57,14 +48,21 @@ def merge(
     """Writes table and manifest into the work directory; returns the directory that is ready to be published."""
     directory = work.path / "set"
     directory.mkdir()
-    failed = Counter((block.env, block.purpose) for block in blocks for _ in _failed_in(block, failures))
+    lost = {failure.task_id for failure in failures}
+    failed = Counter(
+        (block.env, block.purpose) for block in blocks for one in block.indices if block.task_id(one) in lost
+    )
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
     with replacing(directory / TABLE) as temporary:
-        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, failures))
+        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies))
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
-        counts.setdefault(env, {})[purpose] = tally.count(failed[env, purpose])
-    _refuse_empty(counts)
+        counts.setdefault(env, {})[purpose] = Count(
+            tally.tasks, failed[env, purpose], tally.overlapping, tally.prompt_characters, len(tally.prompts)
+        )
+        if not tally.tasks:
+            why = "every one of them is held out as well" if tally.overlapping else "every one of them failed"
+            raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
     manifest = Manifest(
         key=request_key(config),
         request=canonical_request(config),
@@ -102,14 +100,10 @@ def set_aside(path: Path, reason: str) -> None:
 
 def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory) -> None:
     """Raises XpError if too many tasks failed; the full list stays in the work directory."""
-    counts: dict[str, dict[str, Count]] = {}
+    selected, failed = Counter[str](), Counter(failure.task_id.partition("/")[0] for failure in failures)
     for block in blocks:
-        num_failed = len(list(_failed_in(block, failures)))
-        count = counts.setdefault(block.env, {}).get(block.purpose, Count())
-        counts[block.env][block.purpose] = replace(
-            count, tasks=count.tasks + len(block.indices) - num_failed, failed=count.failed + num_failed
-        )
-    shares = missing_fractions(counts)
+        selected[block.env] += len(block.indices)
+    shares = {env: failed[env] / number for env, number in selected.items()}
     if all(share <= config.allow_missing_fraction for share in shares.values()):
         return
     listing = work.path / "failures.json"
@@ -128,23 +122,15 @@ def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Fai
     )
 
 
-def _failed_in(block: Block, failures: Sequence[Failure]) -> Iterator[int]:
-    failed = {failure.task_id for failure in failures}
-    return (index for index in block.indices if failed and block.task_id(index) in failed)
-
-
 def _rows(
     config: PrepareConfig,
     blocks: Sequence[Block],
     work: WorkDirectory,
     tallies: dict[tuple[str, Purpose], _Tally],
-    failures: Sequence[Failure],
 ) -> Iterator[TaskRow]:
-    failed = {failure.task_id for failure in failures}
     for block in blocks:
         tally = tallies[block.env, block.purpose]
         entries = work.read(block)
-        _check_whole(block, entries, failed, work)
         for index in block.indices:
             entry = entries.get(index)
             if entry is None:
@@ -157,18 +143,6 @@ def _rows(
             tally.tasks += 1
             tally.prompt_characters += entry.prompt_characters
             yield entry.row(block, float(config.members[block.env].weight))
-
-
-def _check_whole(block: Block, entries: Mapping[int, ShardEntry], failed: Collection[str], work: WorkDirectory) -> None:
-    """Raises XpError if a shard lacks tasks that were fetched, since the set would silently lack them too."""
-    fetched = [index for index in block.indices if block.task_id(index) not in failed]
-    if lost := [block.task_id(index) for index in fetched if index not in entries]:
-        raise XpError(
-            f"{work.file(block)}: missing or damaged after it was written, with {len(lost)} of its"
-            f" {counted(len(fetched), 'task')} ({lost[0]}, ...); nothing was published\n"
-            "check the disk, and run the same command again: it fetches these tasks again",
-            ExitCode.TASKS,
-        )
 
 
 def _as_built(
@@ -190,14 +164,6 @@ def _as_built(
         )
         built[member] = replace(record, num_held_out=held_out.tasks, num_train=train.tasks, num_trained_on=trained_on)
     return built
-
-
-def _refuse_empty(counts: dict[str, dict[str, Count]]) -> None:
-    for env, purposes in counts.items():
-        for purpose, count in purposes.items():
-            if count.tasks == 0:
-                why = "every one of them is held out as well" if count.overlapping else "every one of them failed"
-                raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
 
 
 def _notes(counts: dict[str, dict[str, Count]]) -> tuple[str, ...]:

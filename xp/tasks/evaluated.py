@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from xp.episode.metrics import Played, episode_metrics
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import TABLE, read_manifest
-from xp.tasks.row import read_rows
+from xp.tasks.row import TaskRow, read_rows
 
 TRAINED_ON = "tasks/trained_on"
 """Metric of the share of held-out tasks that are trained on as well; absent if there are none."""
@@ -44,16 +44,6 @@ def held_out_hashes(tasks: Path) -> dict[str, str]:
     return {row.task_id: row.task_hash for row in read_rows(tasks / TABLE, Purpose.HELD_OUT)}
 
 
-class NamedTask(Protocol):
-    """Identity of a task; a row of the task set has these fields."""
-
-    @property
-    def task_id(self) -> str: ...
-
-
-Row = TypeVar("Row", bound=NamedTask)
-
-
 @dataclass(frozen=True)
 class Rounds:
     """Size of one evaluation."""
@@ -62,7 +52,7 @@ class Rounds:
     """Largest number of held-out tasks; None: all of them."""
     samples_per_task: int
 
-    def tasks(self, rows: Sequence[Row]) -> list[Row]:
+    def tasks(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
         """The tasks to play, in the order of `rows`.
 
         They are chosen by a hash of their names: the choice is the same in every run, and a smaller choice is part of a
@@ -74,6 +64,6 @@ class Rounds:
         chosen = set(sorted(ranks, key=ranks.__getitem__)[: self.num_tasks])
         return [row for row in rows if row.task_id in chosen]
 
-    def episodes(self, rows: Sequence[Row]) -> list[Row]:
+    def episodes(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
         """One row per episode: every task once, then every task again, until each has its number of samples."""
         return self.tasks(rows) * self.samples_per_task

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
-from xp.envs.base import Describer, EnvFault, EnvUnavailable, Message, Provider, Task, ToolSpec, UnsafeOrigin
+from xp.envs.base import Describer, EnvFault, EnvUnavailable, Provider, Task, UnsafeOrigin
 from xp.envs.loop import current_loop
 from xp.errors import XpError
-from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
+from xp.lib.progress import ProgressBar
+from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import TASK_AGAIN, ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import identities
@@ -30,17 +31,6 @@ SHOW_EVERY_S = 0.2
 STOP_GRACE_S = 10.0
 GIVE_UP_AFTER = 64
 """Number of consecutive tasks that fail because the environment is unavailable, after which the stage fails."""
-
-
-class Watcher(Protocol):
-    """Receiver of progress."""
-
-    def known(self, num_tasks: int) -> None:
-        """Adds tasks that a finished shard of an earlier run has."""
-
-    def fetched(self, num_tasks: int) -> None: ...
-
-    def failed(self, num_tasks: int) -> None: ...
 
 
 @dataclass
@@ -69,22 +59,24 @@ class Fetcher:
     config: PrepareConfig
     providers: Mapping[str, Provider]
     work: WorkDirectory
-    watcher: Watcher
+    bar: ProgressBar
     failures: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _flying: dict[Future[None], _OpenBlock] = field(default_factory=dict)
     _done: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
     _held_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    _num_known: int = 0
+    """Tasks that finished shards of an earlier run have, or that are left out since they are held out."""
     _num_fetched: int = 0
-    _num_shown: int = 0
-    _num_failures_shown: int = 0
     _failed_in_a_row: int = 0
 
     def run(self, blocks: Sequence[Block]) -> tuple[Failure, ...]:
         """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
-        self._loop = current_loop()
+        self._loop, self._began = current_loop(), time.monotonic()
         self._turns = asyncio.Semaphore(self.config.concurrency)
-        self._gates = {name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self._members()}
+        self._gates = {
+            name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
+        }
         self._identities = identities(self.config)
         self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
         try:
@@ -108,9 +100,6 @@ class Fetcher:
                 if entries := dict(opened.entries):
                     self.work.write(opened.block, entries)
 
-    def _members(self) -> list[tuple[str, MemberConfig]]:
-        return sorted(self.config.members.items())
-
     def _begin(self, group: Sequence[Block]) -> None:
         """Lists the tasks that are in no shard with one request, and begins to fetch each."""
         known = [self.work.read(block) for block in group]
@@ -118,7 +107,7 @@ class Fetcher:
         missing = [index for block, entries in blocks for index in block.indices if index not in entries]
         tasks = self._list(group[0], missing) if missing else {}
         for block, entries in blocks:
-            self.watcher.known(len(entries))
+            self._num_known += len(entries)
             for entry in entries.values():
                 self._note_held_out(block, entry.task_hash)
             self._open_block(block, entries, [tasks[index] for index in block.indices if index in tasks])
@@ -132,12 +121,14 @@ class Fetcher:
 
     def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
         pending: list[tuple[Task, str]] = []
+        held_out = self._held_out.get(self._identities[block.env], {}) if block.purpose is Purpose.TRAIN else {}
+        is_uniform = len(held_out) == 1 and sum(held_out.values()) > 1
         for task in tasks:
             task_hash = hash_task(task)
             self._note_held_out(block, task_hash)
-            if self._overlaps(block, task_hash):
+            if task_hash in held_out and not is_uniform:
                 entries[task.index] = ShardEntry(task.index, task_hash)
-                self.watcher.fetched(1)
+                self._num_known += 1
             else:
                 pending.append((task, task_hash))
         if tasks and not pending:
@@ -157,12 +148,6 @@ class Fetcher:
             hashes = self._held_out.setdefault(self._identities[block.env], {})
             hashes[task_hash] = hashes.get(task_hash, 0) + 1
 
-    def _overlaps(self, block: Block, task_hash: str) -> bool:
-        """Returns whether a training task is held out, so that it must be excluded."""
-        hashes = self._held_out.get(self._identities[block.env], {})
-        is_uniform = len(hashes) == 1 and sum(hashes.values()) > 1
-        return block.purpose is Purpose.TRAIN and task_hash in hashes and not is_uniform
-
     def _collect(self) -> None:
         """Waits for a finished block and writes its shard; shows progress meanwhile."""
         future = None
@@ -179,10 +164,11 @@ class Fetcher:
 
     def _show(self) -> None:
         """Shows the loop's counts, in the caller's thread, so that a blocked terminal does not delay sessions."""
-        num_fetched, num_failed = self._num_fetched, len(self.failures)
-        self.watcher.fetched(num_fetched - self._num_shown)
-        self.watcher.failed(num_failed - self._num_failures_shown)
-        self._num_shown, self._num_failures_shown = num_fetched, num_failed
+        num_failed = len(self.failures)
+        done = self._num_known + self._num_fetched + num_failed
+        rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
+        left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
+        self.bar.show(done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left)
 
     async def _fetch_block(self, opened: _OpenBlock) -> None:
         """Fetches a block, on the process's loop; each task then has an entry or a failure, and its session is closed.
@@ -221,7 +207,10 @@ class Fetcher:
                 return failure
             try:
                 async with self._gates[task.env]:
-                    prompt, tools = await self._describe(provider, task)
+                    if isinstance(provider, Describer):
+                        prompt, tools = await provider.describe(task)
+                    else:
+                        prompt, tools = await self._loop.run_in_executor(self._pool, described, provider, task)
                 return entry_of(task, task_hash, prompt, tools, member)
             except XpError:
                 raise
@@ -237,11 +226,6 @@ class Fetcher:
                 return Failure(task.id, reason(error))
             await asyncio.sleep(pause)
         raise AssertionError
-
-    async def _describe(self, provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        if isinstance(provider, Describer):
-            return await provider.describe(task)
-        return await self._loop.run_in_executor(self._pool, described, provider, task)
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:

@@ -62,13 +62,12 @@ class HeldOutRecord:
             where += f", chosen by the hash of their {self.identity}"
             if self.num_held_out < FEW:
                 where += f" (warning: means of fewer than {FEW} tasks are uncertain; see the interval)"
-        return f"{where}; {self._trained()}"
-
-    def _trained(self) -> str:
+        trained = f"{self.num_train:,} of {named(self.train_splits)} to train on"
         if not self.train_splits:
-            return "there is no split to train on"
-        text = f"{self.num_train:,} of {named(self.train_splits)} to train on"
-        return f"{text}, {overlap_label(self.num_trained_on, self.num_held_out)}" if self.num_trained_on else text
+            trained = "there is no split to train on"
+        elif self.num_trained_on:
+            trained += f", {overlap_label(self.num_trained_on, self.num_held_out)}"
+        return f"{where}; {trained}"
 
 
 def overlap_label(num_trained_on: int, num_held_out: int) -> str:

@@ -18,7 +18,7 @@ from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.prompt_lengths import SUFFIX
 from xp.tasks.row import TaskRow
 from xp.tasks.shards import try_lock
-from xp.tasks.store import Broken, TaskSet, prove, writing_below
+from xp.tasks.store import TaskSet, open_verified, writing_below
 
 COUNTS = "counts"
 """State of a directory with prompt lengths, beside a set."""
@@ -49,7 +49,7 @@ def list_sets(store: Path) -> list[Listed]:
 
 
 def _look_at(path: Path) -> Listed:
-    num_bytes = _size_of(path)
+    num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     manifest, state = None, "damaged"
     if not _XP_NAMES.fullmatch(path.name):
         state = OTHER
@@ -65,11 +65,6 @@ def _look_at(path: Path) -> Listed:
     return Listed(path, manifest, state, num_bytes, path.stat().st_mtime)
 
 
-def _size_of(path: Path) -> int:
-    """Bytes of the files below a directory."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
 def find_set(store: Path, key: str) -> Path:
     """Path of the only set whose key begins with `key`; raises XpError otherwise."""
     names = [listed.path.name for listed in list_sets(store) if listed.state in ("whole", "damaged")]
@@ -83,13 +78,8 @@ def find_set(store: Path, key: str) -> Path:
 
 def verify_set(path: Path) -> TaskSet:
     """Checks all hashes of a set, and reads its whole table; raises XpError."""
-    try:
-        task_set = prove(path)
-        deque(task_set.rows(), maxlen=0)
-    except (Broken, OSError, ValueError) as error:
-        raise XpError(
-            f"the task set {path} is damaged: {error}\nrun `python -m xp prepare` to build it again", ExitCode.TASKS
-        ) from error
+    task_set = open_verified(path)
+    deque(task_set.rows(), maxlen=0)
     return task_set
 
 
@@ -97,7 +87,7 @@ def show_tasks(
     path: Path, num_tasks: int, purpose: Purpose | None = None, task_id: str | None = None
 ) -> Iterator[TaskRow]:
     """The first tasks of a set, or the task `task_id`; reads what it returns."""
-    rows = verify_hashes(path).rows(purpose)
+    rows = open_verified(path).rows(purpose)
     if task_id is None:
         yield from islice(rows, num_tasks)
         return
@@ -105,13 +95,6 @@ def show_tasks(
     if chosen is None:
         raise XpError(f"the task set {path} has no task {task_id!r}; a task id is member/split/index", ExitCode.TASKS)
     yield chosen
-
-
-def verify_hashes(path: Path) -> TaskSet:
-    try:
-        return prove(path)
-    except (Broken, OSError) as error:
-        raise XpError(f"the task set {path} is damaged: {error}", ExitCode.TASKS) from error
 
 
 def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -34,15 +33,13 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
         purpose: `train` or `held_out`.
 
     Raises:
-        XpError: (TASKS) the set is missing, partial, damaged, or of another spec, with the names of differing fields,
-            or the environment has other tasks by now; (ENVIRONMENT) the environment does not answer.
+        XpError: (TASKS) the set is missing or damaged, or the environment has other tasks by now; (ENVIRONMENT) the
+            environment does not answer.
     """
-    expected = config_of(stage_dir / "prepare.json", PrepareConfig.from_json)
-    task_set = open_verified(directory, expected)
-    rows = list(task_set.rows(purpose))
+    rows = list(open_verified(directory).rows(purpose))
     if not rows:
         raise XpError(f"{directory} holds no {purpose} tasks; widen env.{purpose} in the spec", ExitCode.TASKS)
-    check_unchanged(directory, expected, rows, os.environ)
+    check_unchanged(directory, config_of(stage_dir / "prepare.json", PrepareConfig.from_json), rows, os.environ)
     return rows
 
 
@@ -114,15 +111,26 @@ def check_unchanged(
         if not env_rows or (member.env.serve is not None and member.env.rows is None):
             continue
         provider = load_provider(member.env, environ)
+        missing: list[TaskRow] = []
+        described_anew: list[TaskRow] = []
         try:
-            missing, described_anew = _differing(member, provider, env_rows)
-            compared = () if member.env.prompt is PromptSource.LIVE else _some(described_anew)
+            for split in dict.fromkeys(row.split for row in env_rows):
+                size = ask(member, partial(provider.num_tasks, split), KNOWN_AGAIN)
+                there = [row for row in env_rows if row.split == split and row.index < size]
+                tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), KNOWN_AGAIN)
+                now = {task.index: hash_task(task) for task in tasks}
+                missing += [row for row in env_rows if row.split == split and row.index >= size]
+                described_anew += [row for row in there if now.get(row.index) != row.task_hash]
+            every = -(-len(described_anew) // MOST_OPENED) or 1
+            compared = [] if member.env.prompt is PromptSource.LIVE else described_anew[::every]
             other = missing or [row for row in compared if _prompt(member, provider, row) != row.messages]
         finally:
             provider.close()
         if other:
+            env = member.env
+            place = env.target or (name_of(env.rows) if env.rows else None) or env.grader or env.provider
             raise XpError(
-                f"environment {name} ({_place(member)}) has other tasks than those that were prepared:"
+                f"environment {name} ({place}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
                 " whose prepare stage fetches the tasks again",
@@ -134,37 +142,6 @@ def check_unchanged(
                 f" prompts are the same ({len(compared)} compared)",
                 flush=True,
             )
-
-
-def _place(member: MemberConfig) -> str:
-    rows = member.env.rows
-    return member.env.target or (name_of(rows) if rows else None) or member.env.grader or member.env.provider
-
-
-def _differing(
-    member: MemberConfig, provider: Provider, rows: Sequence[TaskRow]
-) -> tuple[list[TaskRow], list[TaskRow]]:
-    """Tasks that do not exist any more, and those with another hash."""
-    missing: list[TaskRow] = []
-    described_anew: list[TaskRow] = []
-    for split, split_rows in _by_split(rows):
-        size = ask(member, partial(provider.num_tasks, split), KNOWN_AGAIN)
-        there = [row for row in split_rows if row.index < size]
-        tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), KNOWN_AGAIN)
-        now = {task.index: hash_task(task) for task in tasks}
-        missing += [row for row in split_rows if row.index >= size]
-        described_anew += [row for row in there if now.get(row.index) != row.task_hash]
-    return missing, described_anew
-
-
-def _by_split(rows: Sequence[TaskRow]) -> Iterator[tuple[str, list[TaskRow]]]:
-    ordered = sorted(rows, key=lambda row: (row.split, row.index))
-    return ((split, list(group)) for split, group in groupby(ordered, lambda row: row.split))
-
-
-def _some(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """At most MOST_OPENED rows, evenly spread."""
-    return rows[:: -(-len(rows) // MOST_OPENED)] if rows else rows
 
 
 def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:

@@ -31,10 +31,6 @@ class Count:
     """Number of characters of all tasks' messages."""
     distinct_prompts: int = 0
 
-    @property
-    def selected(self) -> int:
-        return self.tasks + self.failed
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -81,15 +77,11 @@ class Manifest:
 
     def missing_fraction(self) -> float:
         """Largest share of failed tasks over the environments."""
-        return max(missing_fractions(self.counts).values(), default=0.0)
-
-
-def missing_fractions(counts: Mapping[str, Mapping[str, Count]]) -> dict[str, float]:
-    shares = {}
-    for member, purposes in counts.items():
-        selected = sum(count.selected for count in purposes.values())
-        shares[member] = sum(count.failed for count in purposes.values()) / max(selected, 1)
-    return shares
+        shares = [0.0]
+        for purposes in self.counts.values():
+            failed = sum(count.failed for count in purposes.values())
+            shares.append(failed / max(1, failed + sum(count.tasks for count in purposes.values())))
+        return max(shares)
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from xp.envs.base import Provider
 from xp.errors import ExitCode, XpError
+from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
 from xp.lib.signals import Stopped, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
@@ -47,7 +48,8 @@ def prepare(
         path.parent.mkdir(parents=True, exist_ok=True)
         from xp.tasks.shards import builder_lock
 
-        with builder_lock(_lock_of(path), lambda: _say(f"prepare: another process builds {path.name}; waiting for it")):
+        waits = f"prepare: another process builds {path.name}; waiting for it"
+        with builder_lock(path.with_name(f".{path.name}.lock"), lambda: _say(waits)):
             return _trainable(config, _build(config, environ, path, reader))
 
 
@@ -56,7 +58,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
     from xp.tasks.build import judge, merge, publish, set_aside
     from xp.tasks.fetch import Fetcher
     from xp.tasks.prompt_lengths import prompt_lengths
-    from xp.tasks.report import Progress, print_summary
+    from xp.tasks.report import print_summary
     from xp.tasks.shards import WorkDirectory
 
     try:
@@ -76,7 +78,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
-        with Progress(sum(len(block.indices) for block in blocks)) as progress:
+        with ProgressBar("prepare", sum(len(block.indices) for block in blocks), "tasks") as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
     judge(config, blocks, failures, work)
     records = {name: chosen.record for name, chosen in selected.items()}
@@ -132,10 +134,6 @@ def _trainable(config: PrepareConfig, task_set: TaskSet) -> TaskSet:
 def _nothing_to_train_on(records: Mapping[str, HeldOutRecord]) -> XpError:
     lines = (f"env {name}: {evaluation_only(record)}" for name, record in records.items())
     return XpError("\n".join(lines), ExitCode.TASKS)
-
-
-def _lock_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
 
 
 def _size(task_set: TaskSet) -> str:

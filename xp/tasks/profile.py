@@ -142,19 +142,13 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
     for name, other in members.items():
         if all(other.get(field) == request.get(field) for field in IDENTITY):
             return str(name)
-    expected, *others = (_words(one) for one in (request, *members.values()))
-    if expected in others:
-        raise XpError(
-            f"{place} was played before the code of the environment ({expected}) changed: profile the tasks again",
-            ExitCode.CONFIG,
-        )
-    got = " and ".join(others)
-    raise XpError(f"{place} is of another environment: expected {expected}; got {got}", ExitCode.CONFIG)
-
-
-def _words(request: Mapping[str, Any]) -> str:
-    """Description of an environment for messages, without the digest of its code."""
-    return ", ".join(f"{field} {request[field]}" for field in IDENTITY if field != "source" and request.get(field))
+    envs = (request, *members.values())
+    expected, *others = (", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field)) for one in envs)
+    raise XpError(
+        f"{place} is of another environment, or of another version of its code (`source`): expected {expected};"
+        f" got {' and '.join(others)}; profile the tasks again",
+        ExitCode.CONFIG,
+    )
 
 
 def pass_share(rewards: Sequence[float | None], threshold: float) -> float | None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from xp.lib.atomic import replacing
-from xp.lib.digest import digest_of
+from xp.lib.atomic import write_atomically
 from xp.models.files import local_directory
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.row import TaskRow, some_rows
@@ -31,6 +30,14 @@ class Lengths:
     """Longest prompt as text: a number of tokens, or "over N" if some were not counted completely."""
     too_long: float
     """Share of prompts longer than `training.max_prompt_tokens`."""
+
+    @staticmethod
+    def of(numbers: Sequence[int | None], limit: int) -> Lengths:
+        """Figures of these lengths; None: far above the limit, not counted."""
+        known = [number for number in numbers if number is not None]
+        longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
+        too_long = sum(number is None or number > limit for number in numbers) / len(numbers)
+        return Lengths(len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long)
 
 
 @dataclass(frozen=True)
@@ -71,26 +78,13 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
         return Counted({}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}")
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.model}{which}; training leaves out prompts over {limit}"
-    return Counted(_by_group(rows, lengths, reader.max_prompt_tokens), note)
-
-
-def _by_group(rows: Sequence[TaskRow], lengths: Mapping[str, int], limit: int) -> dict[tuple[str, Purpose], Lengths]:
     groups: dict[tuple[str, Purpose], list[int | None]] = {}
     for row in rows:
         groups.setdefault((row.env, row.purpose), []).append(lengths.get(row.task_id))
-    return {group: _lengths(numbers, limit) for group, numbers in groups.items()}
-
-
-def _lengths(numbers: Sequence[int | None], limit: int) -> Lengths:
-    known = [number for number in numbers if number is not None]
-    longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
-    too_long = sum(number is None or number > limit for number in numbers) / len(numbers)
-    return Lengths(len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long)
+    return Counted({key: Lengths.of(numbers, reader.max_prompt_tokens) for key, numbers in groups.items()}, note)
 
 
 SUFFIX: Final = ".tokens"
-FORMAT: Final = 2
-"""Version of the file."""
 
 
 def count_tokens(
@@ -111,7 +105,10 @@ def count_tokens(
     fresh = {task_id: number for task_id, number in counted.items() if number is not None}
     if fresh:
         known |= fresh
-        keep_counts(file, known)
+        try:
+            write_atomically(file, json.dumps(known, sort_keys=True))
+        except OSError as error:  # a read-only store: they are counted again each time
+            print(f"token counts are not kept: {file.parent}: {error.strerror}", flush=True)
     return {row.task_id: known[row.task_id] for row in rows if row.task_id in known}
 
 
@@ -123,19 +120,7 @@ def place_of(task_set: Path) -> Path:
 def read_counts(file: Path) -> dict[str, int]:
     """Task id -> tokens; empty if the file is absent or damaged, so that they are counted again."""
     try:
-        stored = json.loads(file.read_bytes())
-        counts: dict[str, int] = stored["counts"]
-        return counts if stored["format"] == FORMAT and stored["sha256"] == digest_of(counts) else {}
-    except (OSError, ValueError, LookupError, TypeError):
+        counts: dict[str, int] = json.loads(file.read_bytes())
+    except (OSError, ValueError):
         return {}
-
-
-def keep_counts(file: Path, known: Mapping[str, int]) -> None:
-    """Stores the counts; with a read-only store they are counted again each time."""
-    try:
-        file.parent.mkdir(exist_ok=True)
-        with replacing(file) as temporary:
-            stored = {"format": FORMAT, "sha256": digest_of(known), "counts": known}
-            temporary.write_text(json.dumps(stored, sort_keys=True))
-    except OSError as error:
-        print(f"token counts are not kept: {file.parent}: {error.strerror}", flush=True)
+    return counts

@@ -6,7 +6,6 @@ Standard library only, because the control plane computes the key while it plans
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -62,7 +61,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
     The dialect is included because a text dialect keeps tools out of the rows, and the weight because it is a column.
     Rare fields are included only if they are set, so that the keys of other environments do not change.
     """
-    env = member.env
+    env, splits = member.env, list(member.train.splits)
     rare = {
         "image": env.image,
         "grader": env.grader,
@@ -84,7 +83,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "source": member.source,
         "system_prompt": env.system_prompt,
         "weight": float(member.weight),
-        "train": _canonical_selection(member.train),
+        "train": {"split": splits[0] if len(splits) == 1 else splits} | _canonical_choice(member.train),
         "held_out": None if member.held_out is None else _canonical_rule(member.held_out, member.train.splits),
     }
 
@@ -94,11 +93,6 @@ def _canonical_rows(rows: str | Mapping[str, str] | None) -> Any:
     if isinstance(rows, Mapping):
         return {split: _canonical_rows(name) for split, name in rows.items()}
     return rows if rows is None or path_in(rows) is None else Path(rows).name
-
-
-def _canonical_selection(selection: Selection) -> dict[str, Any]:
-    split = selection.splits[0] if len(selection.splits) == 1 else list(selection.splits)
-    return {"split": split} | _canonical_choice(selection)
 
 
 def _canonical_choice(choice: Selection | HeldOut) -> dict[str, Any]:
@@ -127,23 +121,6 @@ def identities(config: PrepareConfig) -> dict[str, str]:
         member: digest_of([request[name] for name in names] + ([request["options"]] if "options" in request else []))
         for member, request in members.items()
     }
-
-
-def differing_fields(expected: Mapping[str, Any], actual: Mapping[str, Any], at: str = "") -> list[str]:
-    """Fields in which two requests differ, each as `field: actual -> expected`."""
-    lines = []
-    for key in sorted({*expected, *actual}):
-        mine, theirs = expected.get(key), actual.get(key)
-        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-            lines += differing_fields(mine, theirs, f"{at}{key}.")
-        elif mine != theirs:
-            lines.append(f"{at}{key}: {_short(theirs)} -> {_short(mine)}")
-    return lines
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> PrepareConfig:
@@ -175,13 +152,12 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     data = data_of(env.rows)
     if not named and not data:
         return None
-    return digest_of([_module_digest(name.partition(":")[0], path) for name in named] + [*map(_data_digest, data)])
-
-
-def _data_digest(place: Path) -> str:
-    if not place.exists():
-        raise XpError(f"rows {place}: there is no such file")
-    return digest_of({str(file.relative_to(place)): _file_digest(file) for file in files_in(place)})
+    digests = [_module_digest(name.partition(":")[0], path) for name in named]
+    for place in data:
+        if not place.exists():
+            raise XpError(f"rows {place}: there is no such file")
+        digests.append(digest_of({str(file.relative_to(place)): _file_digest(file) for file in files_in(place)}))
+    return digest_of(digests)
 
 
 def scoring(config: EpisodeConfig, path: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
@@ -233,7 +209,7 @@ def code_digest(name: str, path: Sequence[str] | None = None) -> str:
 
 def _module_digest(module: str, path: Sequence[str] | None) -> str:
     origin = _origin(module, path)
-    if (version := _declared_version(origin.file)) is not None:
+    if (version := _version_in(origin.file.read_bytes())) is not None:
         return digest_of({"module": module, VERSION_NAME: version})
     return _files_digest(origin)
 
@@ -265,17 +241,9 @@ def _files_digest(origin: _Origin) -> str:
     return digest_of({file.relative_to(root).as_posix(): _file_digest(file) for file in code_files(origin.place)})
 
 
-def _declared_version(origin: Path) -> str | None:
-    """Version of the tasks that a module declares at its top level; the module is parsed, not run."""
-    try:
-        return _version_in(origin.read_bytes())
-    except OSError:
-        return None
-
-
 @lru_cache(maxsize=64)
 def _version_in(code: bytes) -> str | None:
-    """The version in a module's text; cached, since every point of a sweep needs it."""
+    """Version of the tasks that a module declares at its top level; it is parsed, not run. A sweep needs it often."""
     try:
         statements = ast.parse(code).body
     except (SyntaxError, ValueError):

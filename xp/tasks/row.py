@@ -78,18 +78,13 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
     num_characters = 0
     for row in rows:
         group.append(row)
-        num_characters += _size(row)
+        texts = (text for message in row.messages for text in _stored(message).values())
+        num_characters += len(row.tools) + sum(map(len, texts))
         if len(group) == ROWS_PER_GROUP or num_characters >= GROUP_CHARACTERS:
             yield group
             group, num_characters = [], 0
     if group:
         yield group
-
-
-def _size(row: TaskRow) -> int:
-    """Number of characters of a task's texts."""
-    size = len(row.task_id) + len(row.env) + len(row.split) + len(row.task_hash) + len(row.tools)
-    return size + sum(len(text) for message in row.messages for text in _stored(message).values())
 
 
 def _stored(message: Message) -> dict[str, str]:

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+
+from xp.tasks.row import TaskRow
 
 
-class Weighted(Protocol):
-    """Fields that determine the order; a row of the task set has them."""
-
-    @property
-    def env(self) -> str: ...
-    @property
-    def weight(self) -> float: ...
-
-
-Row = TypeVar("Row", bound=Weighted)
-
-
-def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool) -> list[Row]:
+def schedule(rows: Sequence[TaskRow], num_prompts: int, *, seed: int, shuffle: bool) -> list[TaskRow]:
     """The first `num_prompts` tasks of an endless training order.
 
     Members of a mixture alternate by weight (the member furthest below its share is next); within a member, every task
@@ -31,7 +20,7 @@ def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool)
         seed: seed of the epochs' orders.
         shuffle: False keeps the order of `rows` in every epoch.
     """
-    members: dict[str, list[Row]] = {}
+    members: dict[str, list[TaskRow]] = {}
     for row in rows:
         members.setdefault(row.env, []).append(row)
     total = sum(tasks[0].weight for tasks in members.values())
@@ -47,7 +36,7 @@ def schedule(rows: Sequence[Row], num_prompts: int, *, seed: int, shuffle: bool)
     return order
 
 
-def _epochs(rows: Sequence[Row], seed: str, shuffle: bool) -> Iterator[Row]:
+def _epochs(rows: Sequence[TaskRow], seed: str, shuffle: bool) -> Iterator[TaskRow]:
     generator = random.Random(seed)
     while True:
         order = list(rows)

@@ -14,13 +14,10 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import file_digest
-from xp.lib.text import counted
-from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.config import Purpose
 from xp.tasks.manifest import MANIFEST, TABLE, Manifest, read_manifest
-from xp.tasks.request import canonical_request, differing_fields, key_of
+from xp.tasks.request import key_of
 from xp.tasks.row import TaskRow, read_rows
-
-MOST_DIFFERENCES = 5
 
 
 @dataclass(frozen=True)
@@ -79,45 +76,15 @@ def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
     return task_set if task_set.manifest.missing_fraction() <= allow_missing_fraction else None
 
 
-def open_verified(path: Path, expected: PrepareConfig | None = None) -> TaskSet:
-    """The verified set at `path`.
-
-    Args:
-        path: directory of the set.
-        expected: the caller's request; None: any valid set.
-
-    Raises:
-        XpError: (ExitCode.TASKS) the set is missing, partial, damaged or of another request; the message names the
-            differing fields.
-    """
+def open_verified(path: Path) -> TaskSet:
+    """The verified set at `path`; raises XpError(TASKS) if it is missing or damaged."""
     try:
-        task_set = prove(path)
+        return prove(path)
     except FileNotFoundError:
-        raise _refusal(f"there is no task set at {path}") from None
+        fault = f"there is no task set at {path}"
     except Broken as error:
-        raise _refusal(f"the task set {path} is damaged: {error}") from error
-    if expected is None:
-        return task_set
-    differences = differing_fields(canonical_request(expected), task_set.manifest.request)
-    if differences:
-        raise _refusal(f"the task set {path} is of another request ({_listed(differences)})")
-    missing = task_set.manifest.missing_fraction()
-    if missing > expected.allow_missing_fraction:
-        lost = counted(len(task_set.manifest.failures), "task")
-        raise _refusal(
-            f"the task set {path} is partial: {lost} missing ({missing:.1%} of an "
-            f"environment's), and preparation.allow_missing_fraction is {expected.allow_missing_fraction}",
-        )
-    return task_set
-
-
-def _refusal(message: str) -> XpError:
-    return XpError(f"{message}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS)
-
-
-def _listed(differences: list[str]) -> str:
-    more = len(differences) - MOST_DIFFERENCES
-    return ", ".join(differences[:MOST_DIFFERENCES]) + (f" and {more} more fields" if more > 0 else "")
+        fault = f"the task set {path} is damaged: {error}"
+    raise XpError(f"{fault}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS)
 
 
 @contextmanager

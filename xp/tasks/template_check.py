@@ -151,22 +151,18 @@ def examine(
     if _QUESTION["content"] not in bare:
         fault = f"the chat template does not render a message of plain text{_reason(bare)}"
         return TemplateReport((f"{fault}; choose a model whose messages are texts",))
-    faults = (*_unread_arguments(chat), *_unread_dialect(chat), *_prompt_faults(chat, tools, has_system=has_system))
-    return TemplateReport(faults) if faults else _over_turns(chat, tools, has_system=has_system)
-
-
-def _unread_arguments(chat: ChatTokens) -> Iterator[str]:
-    for name in chat.chat.arguments:
-        if not chat.reads(name):
-            yield f"the chat template does not read {name}; set model.chat_template.{name}=null"
-
-
-def _unread_dialect(chat: ChatTokens) -> Iterator[str]:
+    faults = [
+        f"the chat template does not read {name}; set model.chat_template.{name}=null"
+        for name in chat.chat.arguments
+        if not chat.reads(name)
+    ]
     if chat.chat.dialect is Dialect.AUTO:
         try:
             detect(chat.tokenizer, chat.chat.arguments)
         except XpError as error:
-            yield str(error)
+            faults.append(str(error))
+    faults += _prompt_faults(chat, tools, has_system=has_system)
+    return TemplateReport(tuple(faults)) if faults else _over_turns(chat, tools, has_system=has_system)
 
 
 def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Iterator[str]:
@@ -177,19 +173,16 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
         text = _try(chat, [_SYSTEM, _QUESTION], [])
         takes_system = _SYSTEM["content"] in text
         if not takes_system:
-            yield f"the chat template supports no system message{_reason(text)}; {_without_system(is_ours)}"
+            way_out = "set env.system_prompt=null, where it is not the environment's own, or choose another model"
+            if is_ours:
+                way_out = "model.tools_prompt=system needs one: choose another model"
+            yield f"the chat template supports no system message{_reason(text)}; {way_out}"
     if not tools or not takes_system:
         return
     bare, with_tools = _try(chat, opening, []), _try(chat, opening, tools)
     lost = [name for name in _names(tools) if _count(with_tools, name) <= _count(bare, name)]
     if lost:
         yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(with_tools)}; {_way_out(chat)}"
-
-
-def _without_system(is_ours: bool) -> str:
-    if is_ours:
-        return "model.tools_prompt=system needs one: choose another model"
-    return "set env.system_prompt=null, where it is not the environment's own, or choose another model"
 
 
 def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> TemplateReport:
@@ -262,20 +255,17 @@ def _count(text: str, name: str) -> int:
     return text.count(name) + (text.count(escaped) if (escaped := json.dumps(name)[1:-1]) != name else 0)
 
 
-def _examined(chat: ChatTokens, task_set: Path | None = None) -> TemplateReport:
-    """Report on the dialogues of a task set, or on the probe."""
-    if task_set is None:
-        return examine(chat)
-    from xp.tasks.row import read_rows
-
-    return examine_prompts(chat, ((row.messages, row.tools) for row in read_rows(task_set / "tasks.parquet")))
-
-
 def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    report = _examined(ChatTokens(tokenizer, decode(Chat, arguments[1])), *map(Path, arguments[2:]))
+    chat = ChatTokens(tokenizer, decode(Chat, arguments[1]))
+    report = examine(chat)
+    for task_set in arguments[2:]:
+        from xp.tasks.row import read_rows
+
+        rows = read_rows(Path(task_set, "tasks.parquet"))
+        report = examine_prompts(chat, ((row.messages, row.tools) for row in rows))
     print(json.dumps({**asdict(report), "line": report.on_record()}))
     return 0
 

@@ -72,7 +72,6 @@ def settle(length: Length, num_tasks: int, prompts_per_step: int, stage: Path) -
         made = last_step(stage.parent.parent / "metrics.jsonl") or 0
         if made > fixed.steps:
             raise XpError(f"training.epochs={fixed.epochs}: these are {fixed.steps} steps, and {made} are made already")
-    if fixed.epochs is not None:
         size = f"{counted(fixed.epochs, 'epoch')} of {counted(num_tasks, 'task')}"
         print(f"{size}, {prompts_per_step} a step: {counted(fixed.steps, 'step')}", flush=True)
     content = {"epochs": fixed.epochs, "num_steps": fixed.steps, "num_tasks": num_tasks}

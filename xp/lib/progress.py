@@ -1,0 +1,69 @@
+"""Progress of a stage on standard error: a bar on a terminal, periodic lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+LINE_EVERY_S: Final = 10.0
+
+
+class ProgressBar:
+    """A context manager; a subclass may remove its bar at the end.
+
+    Args:
+        title: first words of the bar and of each line.
+        total: number of all parts.
+        noun: their name, in the plural.
+        stream: output; None: standard error.
+    """
+
+    removes_bar = False
+
+    def __init__(self, title: str, total: int, noun: str, stream: Any = None) -> None:
+        self.title, self.total, self._noun = title, total, noun
+        self._stream = sys.stderr if stream is None else stream
+        self._last_line = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> Self:
+        from rich import progress
+        from rich.console import Console
+
+        # A launcher sets environment variables if its own output is a terminal.
+        console = Console(file=self._stream)
+        if console.is_terminal:
+            columns = (
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                progress.TimeRemainingColumn(),
+            )
+            self._bar = progress.Progress(*columns, console=console, transient=self.removes_bar)
+            self._bar.add_task(self.title, total=self.total, note="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, done: int, note: str, only_in_log: str = "") -> None:
+        """Shows the number of completed parts.
+
+        Args:
+            done: completed parts.
+            note: text after the number.
+            only_in_log: what a bar shows by itself.
+        """
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, note=note)
+        elif now - self._last_line >= LINE_EVERY_S:
+            self._last_line = now
+            print(f"{self.title}: {done}/{self.total} {self._noun}, {note}{only_in_log}", file=sys.stderr, flush=True)
