@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.lib.exchange import direct_opener
+from xp.worker.stage import Sampling
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""
@@ -34,7 +34,7 @@ class ServerWriter:
     """
 
     def __init__(
-        self, url: str, sampling: EngineSampling, end_ids: Sequence[int], log: str, *, key: str | None = None
+        self, url: str, sampling: Sampling, end_ids: Sequence[int], log: str, *, key: str | None = None
     ) -> None:
         self._url, self._sampling, self._log = url, sampling, log
         self._end_ids = list(end_ids)

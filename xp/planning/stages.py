@@ -301,11 +301,6 @@ def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
     return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
 
 
-def live_rules(spec: RunSpec) -> LiveRules:
-    """Rules that a training applies to its own metrics."""
-    return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
-
-
 def time_limit(spec: RunSpec) -> TimeLimit | None:
     """The stricter of the limits of time and of money; None: there is none."""
     training, price = spec.training, spec.hardware.usd_per_hour
@@ -355,7 +350,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "mask_truncated": spec.algorithm.mask_truncated,
         "zero_variance_filter": spec.algorithm.zero_variance_filter,
         "overlong": overlong(spec),
-        "symptoms": live_rules(spec),
+        "symptoms": LiveRules(training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json"))),
         "time_limit": time_limit(spec),
         "refresh": _refresh(spec),
     }

@@ -30,6 +30,8 @@ class Sampling(TokenBudget):
     top_p: float
     top_k: int | None
     seed: int
+    stop: tuple[str, ...] = ()
+    """Strings that end a turn, in addition to the end-of-turn token."""
 
 
 @dataclass(frozen=True)

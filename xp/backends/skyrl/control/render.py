@@ -24,7 +24,7 @@ from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
-from xp.planning.episode import budget_fields, sampling_fields
+from xp.planning.episode import budget_of, sampling_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
@@ -41,8 +41,7 @@ from xp.planning.stages import (
     trainer_job,
 )
 from xp.spec import Attention, RunSpec, Strategy
-from xp.worker.stage import AFTER, BEFORE, Sampling
-from xp.worker.token_budget import TokenBudget
+from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -210,8 +209,8 @@ def _common(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
         num_workers=ranks(spec) if stage == "sft" else geometry(spec).num_workers,
-        sampling=Sampling(**sampling_fields(spec, evaluates=stage == "evaluate")),
-        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
+        sampling=sampling_of(spec, evaluates=stage == "evaluate"),
+        evaluation_limits=budget_of(spec, evaluates=True),
         rehearsal=is_rehearsal(spec),
         stand_in=has_stand_in(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),

@@ -16,7 +16,7 @@ from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
-from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
+from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, task_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -193,7 +193,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             running.prompt_ids, running.prompt = ids, self._chat.prompt_text(ids)
 
     def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
-        row = ViewRow.of(env_extras)
+        row = task_of(env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
         seed, prompt = self._seed_of(row.task_id, sample), self._chat.prompt_text(ids)

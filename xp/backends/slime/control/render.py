@@ -30,7 +30,7 @@ from xp.lib.packages import IS_CLONE
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
-from xp.planning.episode import budget_fields
+from xp.planning.episode import budget_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
@@ -50,7 +50,6 @@ from xp.planning.stages import (
 )
 from xp.spec import Reference, RunSpec
 from xp.worker.stage import AFTER, BEFORE
-from xp.worker.token_budget import TokenBudget
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 REHEARSE = "; `make rehearse-slime` plays its rollouts on a CPU, where checkouts of Slime and Megatron-LM are given"
@@ -319,8 +318,8 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
 def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
     return SlimeStageConfig(
         **stage_fields(spec, places, stage),
-        limits=TokenBudget(**budget_fields(spec, evaluates=False)),
-        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
+        limits=budget_of(spec, evaluates=False),
+        evaluation_limits=budget_of(spec, evaluates=True),
         seed=spec.seed,
     )
 

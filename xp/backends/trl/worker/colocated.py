@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
 from xp.lib.loopback import HOST, free_port
+from xp.worker.stage import Sampling
 
 IDLE_S = 0.002
 """Seconds between two checks of the group, while all its episodes wait for their environments."""
@@ -28,7 +28,7 @@ class ColocatedWriter:
         end_ids: tokens that end a turn.
     """
 
-    def __init__(self, generation: Any, sampling: EngineSampling, end_ids: Sequence[int]) -> None:
+    def __init__(self, generation: Any, sampling: Sampling, end_ids: Sequence[int]) -> None:
         self._engine = generation.llm.llm_engine
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._sampling, self._end_ids = sampling, list(end_ids)

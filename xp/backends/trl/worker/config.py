@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from xp.engines.config import EngineSampling, VLLMServer
+from xp.engines.config import VLLMServer
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
-from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
+from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TRLStageConfig(StageConfig):
     """Number of threads of one process."""
     dtype: str
     """Data type of the computation."""
-    sampling: EngineSampling
+    sampling: Sampling
     server: VLLMServer | None
     """Server that generates; None: the training processes, or the evaluation's process."""
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Opening
+from xp.worker.stage import Sampling
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
@@ -24,7 +24,7 @@ class SampleRequest:
     """Request for one turn."""
 
     ids: list[int]
-    sampling: EngineSampling
+    sampling: Sampling
     end_ids: tuple[int, ...]
     """Tokens that end the turn."""
     seed: str
@@ -141,7 +141,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         """Answers one or several requests, in SkyRL's format."""
         del model
         parameters = input_batch["sampling_params"]
-        sampling = EngineSampling(
+        sampling = Sampling(
             max_prompt_tokens=0,
             max_tokens_per_turn=parameters["max_tokens"],
             max_response_tokens=parameters["max_tokens"],

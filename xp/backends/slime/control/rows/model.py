@@ -67,9 +67,7 @@ MODEL = (
         "model.lora",
         support=Support.UNSUPPORTED,
         note="Slime has no adapters.",
-        refuse=lambda s: (
-            None if s.model.lora is None else "Slime has no adapters; set it to null, or use backend=skyrl or trl"
-        ),
+        refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl",
     ),
 )
 

@@ -36,10 +36,7 @@ MODEL = (
     Row(
         "model.router_replay",
         carried_by="GRPOTrainer's own router",
-        refuse=when(
-            lambda s: s.model.router_replay,
-            "TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
-        ),
+        refuse="TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
     ),
     Row("model.lora", carried_by="peft_config=None"),
     Row("model.lora.rank", carried_by="LoraConfig.r"),
@@ -52,10 +49,9 @@ MODEL = (
     Row(
         "model.lora.target_modules",
         carried_by="LoraConfig.target_modules, null being all-linear",
-        refuse=lambda s: (
-            f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer"
-            if s.model.lora is not None and HEAD in (s.model.lora.target_modules or ())
-            else None
+        refuse=when(
+            lambda s: s.model.lora is not None and HEAD in (s.model.lora.target_modules or ()),
+            f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer",
         ),
     ),
 )

@@ -38,17 +38,13 @@ def _schedule(spec: RunSpec) -> str:
 def _wrong_reference(spec: RunSpec) -> str | None:
     if spec.model.lora is None or spec.training.kl_coef == 0:
         return None
-    if spec.sft.data is not None and spec.sft.reference is Reference.INITIAL:
-        return (
-            "with model.lora TRL's reference is the fine-tuned model without the adapters, not model.path; set"
-            " sft.reference=sft, or training.kl_coef=0"
-        )
-    if spec.training.initial_checkpoint is None or spec.sft.data is not None:
+    start = "with model.lora TRL's reference is the start without the adapters, not model.path"
+    if spec.sft.data is not None:
+        is_wrong = spec.sft.reference is Reference.INITIAL
+        return f"{start}; set sft.reference=sft, or training.kl_coef=0" if is_wrong else None
+    if spec.training.initial_checkpoint is None:
         return None
-    return (
-        "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"
-        " training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
-    )
+    return f"{start}; set training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
 
 
 def _synced(spec: RunSpec) -> dict[str, Any]:
@@ -114,10 +110,7 @@ TRAINING = (
         "training.max_tokens_per_micro_batch",
         support=Support.UNSUPPORTED,
         note="A micro-batch is a number of episodes there.",
-        refuse=when(
-            lambda s: s.training.max_tokens_per_micro_batch is not None,
-            "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
-        ),
+        refuse="TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
     ),
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", support=Support.UNSUPPORTED, note=NO_CRITIC),
