@@ -76,10 +76,11 @@ class ServerWriter:
         try:
             written = self._turn(answer)
         except (LookupError, TypeError, ValueError) as error:
-            raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
+            fault = f"its answer has no token ids and log-probabilities ({error!r})"
+            raise self._fault(fault, ExitCode.STAGE_FAILED) from None
         if len(written.ids) != len(written.logprobs) or not 0 < len(written.ids) <= request.max_tokens:
             lengths = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
-            raise self._failed(f"{lengths}, for at most {request.max_tokens} tokens")
+            raise self._fault(f"{lengths}, for at most {request.max_tokens} tokens", ExitCode.STAGE_FAILED)
         return written
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
@@ -112,18 +113,12 @@ class ServerWriter:
             with self._opener.open(sent, timeout=TIMEOUT_S) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
-            raise (self._lost(fault) if error.code >= 500 else self._failed(fault)) from None
+            code = ExitCode.ENGINE if error.code >= 500 else ExitCode.STAGE_FAILED
+            raise self._fault(f"{error.code}: {error.read(500).decode(errors='replace')}", code) from None
         except TimeoutError as error:
-            raise self._lost(f"{error} after {TIMEOUT_S:g} s") from None
+            raise self._fault(f"{error} after {TIMEOUT_S:g} s") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._lost(str(error)) from None
+            raise self._fault(str(error)) from None
 
-    def _failed(self, fault: str) -> XpError:
-        return XpError(self._words(fault), ExitCode.STAGE_FAILED)
-
-    def _lost(self, fault: str) -> XpError:
-        return XpError(self._words(fault), ExitCode.ENGINE)
-
-    def _words(self, fault: str) -> str:
-        return f"the {self.engine} server failed: {fault}; its log is {self._log}"
+    def _fault(self, fault: str, code: ExitCode = ExitCode.ENGINE) -> XpError:
+        return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", code)

@@ -226,14 +226,10 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
     env = cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}
-    env |= cpu_engine(spec) | _pretended(spec)
+    env |= cpu_engine(spec)
+    if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
+        env[PRETENDED_GPUS] = str(geometry(spec).workers_per_node)
     return trainer_job(spec, here, argv, files, outputs, runtime, env, _stand_ins(spec))
-
-
-def _pretended(spec: RunSpec) -> dict[str, str]:
-    """Variables of a rehearsal on several nodes, with pretended accelerators for Ray."""
-    is_joining = is_rehearsal(spec) and spec.hardware.num_nodes > 1
-    return {PRETENDED_GPUS: str(geometry(spec).workers_per_node)} if is_joining else {}
 
 
 def _stand_ins(spec: RunSpec) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
@@ -54,11 +55,12 @@ class SkyRLStageConfig(StageConfig):
             root: the outputs root.
             reference: the KL penalty's model, in the same form; None: nothing is trained.
         """
-        paths = {key: str(root / path) for key, path in self.paths.items()}
-        paths |= dict.fromkeys(self.model_keys, _place(model, root))
-        if reference is not None:
-            paths[REFERENCE_KEY] = _place(reference, root)
-        return [*self.overrides, *(f"{key}={json.dumps(_value(key, path))}" for key, path in paths.items())]
+        models = dict.fromkeys(self.model_keys, model) | ({} if reference is None else {REFERENCE_KEY: reference})
+        values: dict[str, Any] = {key: str(root / path) for key, path in self.paths.items()}
+        values |= {key: str(root / name) if (root / name).is_dir() else name for key, name in models.items()}
+        # `data.train_data` and `data.val_data` are lists of files.
+        values |= {key: [path] for key, path in values.items() if key.startswith("data.")}
+        return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,3 @@ def warm_up_too_long(updates: int) -> str:
         f"Megatron's warm-up must be shorter than the run of {updates} updates; set at most {updates - 1}, or"
         " backend.parallel.strategy=fsdp2"
     )
-
-
-def _place(model: str, root: Path) -> str:
-    directory = root / model
-    return str(directory) if directory.is_dir() else model
-
-
-def _value(key: str, path: str) -> str | list[str]:
-    """Value of a path key; `data.train_data` and `data.val_data` are lists of files."""
-    return [path] if key.startswith("data.") else path

@@ -210,21 +210,17 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         best=best_rule(spec, places),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
-        critic=_critic(spec, places),
+        critic=None
+        if spec.algorithm.critic is None
+        else CriticConfig(
+            roles=_roles(here),
+            checkpoints=f"{places.run}/critic",
+            learning_rate=training.critic_learning_rate or training.learning_rate,
+        ),
         distill=rows.distillation(spec),
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
-
-
-def _critic(spec: RunSpec, places: RunPaths) -> CriticConfig | None:
-    if spec.algorithm.critic is None:
-        return None
-    return CriticConfig(
-        roles=_roles(places.stage("train")),
-        checkpoints=f"{places.run}/critic",
-        learning_rate=spec.training.critic_learning_rate or spec.training.learning_rate,
-    )
 
 
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:

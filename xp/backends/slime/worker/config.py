@@ -41,6 +41,14 @@ class SlimeCommand:
     megatron_path_variable: str
     """Variable with the path of Megatron-LM's checkout."""
 
+    def with_value(self, flag: str, value: str) -> SlimeCommand:
+        """Returns a copy in which a flag has this one value."""
+        words = list(self.flags)
+        if flag in words:
+            at = words.index(flag)
+            del words[at : at + 2]
+        return replace(self, flags=(*words, flag, value))
+
 
 @dataclass(frozen=True)
 class SlimeStageConfig(StageConfig):
@@ -100,25 +108,16 @@ class SlimeTrainConfig(TrainConfig):
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""
-        values = {STEPS_FLAG: length.steps}
+        command = self.command.with_value(STEPS_FLAG, str(length.steps))
         if self.evaluation is not None:
             # The last step too has an evaluation; worker/rollout.py leaves out what is not due.
-            values[INTERVAL_FLAG] = math.gcd(self.every or length.steps, length.steps)
-        words = list(self.command.flags)
-        for flag, value in values.items():
-            if flag in words:
-                at = words.index(flag)
-                del words[at : at + 2]
-            words += [flag, str(value)]
-        return replace(self, length=length, command=replace(self.command, flags=tuple(words)))
+            command = command.with_value(INTERVAL_FLAG, str(math.gcd(self.every or length.steps, length.steps)))
+        return replace(self, length=length, command=command)
 
     def from_the_start(self) -> SlimeTrainConfig:
         """Returns a copy with `--load` for a run that has no checkpoint yet."""
-        if self.initial_checkpoint is None:
-            return self
-        words = list(self.command.flags)
-        words[words.index("--load") + 1] = self.initial_checkpoint
-        return replace(self, command=replace(self.command, flags=tuple(words)))
+        start = self.initial_checkpoint
+        return self if start is None else replace(self, command=self.command.with_value("--load", start))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from xp.backends.slime.worker.engine import EngineTurn, write_turn
+from xp.backends.slime.worker.engine import write_turn
 from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
@@ -158,7 +158,14 @@ async def _converse(
         while True:
             length = limits.next_turn(sample.response_length)
             written = await write_turn(args, sample, sampling, length, chat.end_ids)
-            _append(args, sample, written)
+            sample.append_response_tokens(
+                args,
+                tokens=written.ids,
+                log_probs=written.logprobs,
+                trainable=True,
+                meta_info=dict(written.meta),
+                text=written.text,
+            )
             if written.is_aborted or _is_stopping(args):
                 return False
             await opening
@@ -173,17 +180,6 @@ async def _converse(
             sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
     finally:
         await opening
-
-
-def _append(args: Any, sample: Any, written: EngineTurn) -> None:
-    sample.append_response_tokens(
-        args,
-        tokens=written.ids,
-        log_probs=written.logprobs,
-        trainable=True,
-        meta_info=dict(written.meta),
-        text=written.text,
-    )
 
 
 def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
