@@ -55,7 +55,7 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     """
     places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
     for place in places:
-        _check_size(code_files(place), MAX_MODULE_BYTES, f"{place}: keep data outside the package")
+        _check_size(str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package")
     return places
 
 
@@ -68,14 +68,14 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     places = tuple(data_places(spec))
     files = [file for place in places for file in files_in(place)]
     way_out = "give a function that reads them where they are, env.rows=module:function"
-    _check_size(files, MAX_DATA_BYTES, f"env.rows: {way_out}")
+    _check_size("env.rows", files, MAX_DATA_BYTES, way_out)
     return places
 
 
-def _check_size(files: Iterable[Path], most: int, way_out: str) -> None:
+def _check_size(what: str, files: Iterable[Path], most: int, way_out: str) -> None:
     size = sum(file.stat().st_size for file in files)
     if size > most:
-        raise XpError(f"{way_out}; {size / 1e6:.0f} MB would be copied into the run", ExitCode.RESOURCE)
+        raise XpError(f"{what}: {size / 1e6:.0f} MB would be copied into the run; {way_out}", ExitCode.RESOURCE)
 
 
 def data_places(spec: RunSpec) -> Iterator[Path]:
