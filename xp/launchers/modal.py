@@ -103,7 +103,7 @@ class ModalLauncher(ServiceLauncher):
         brought = []
         for name in names:
             place = inside(self._outputs, name)
-            if name not in self._names(str(Path(name).parent), kinds=("dir",)):
+            if (self._entries(str(Path(name).parent)) or {}).get(name) != "dir":
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
             # Atomic, and needed because Modal's --force empties its target directory.
@@ -122,8 +122,9 @@ class ModalLauncher(ServiceLauncher):
         """
         directory = Path(launch.log).parent
         run = Path(*directory.parts[:2])
+        files = [name for name, kind in (self._entries(str(directory)) or {}).items() if kind == "file"]
         missing = []
-        for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
+        for name in (*files, f"{run}/metrics.jsonl"):
             place = inside(self._outputs, name)  # names on the volume are not trusted
             if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
@@ -168,10 +169,6 @@ class ModalLauncher(ServiceLauncher):
             apps = json.loads(ask([*_modal(), "app", "list", "--json"], timeout_s=ANSWER_S))
             return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in apps]
         return []
-
-    def _names(self, directory: str, kinds: Sequence[str] = ("file",)) -> list[str]:
-        """Names in a directory of the volume, of these kinds; none if it does not exist, or Modal does not answer."""
-        return [name for name, kind in (self._entries(directory) or {}).items() if kind in kinds]
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from xp.lib.text import counted
@@ -100,29 +101,18 @@ FIELDS: Mapping[str, str] = {
 
 def batch_shape(spec: RunSpec) -> BatchShape:
     """The batch shape of a spec."""
-    training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     shape = spec.model.architecture or spec.model.build
     per_node = max(1, spec.hardware.accelerators_per_node)
     if spec.hardware.accelerator == "cpu":
-        per_node += engine.accelerators or 0  # processes beside those that train
+        per_node += spec.backend.engine.accelerators or 0  # processes beside those that train
+    of_network = ("num_heads", "num_kv_heads", "num_layers", "num_experts")
+    network: dict[str, Any] = {name: getattr(shape, name, None) for name in of_network}
     return BatchShape(
-        prompts=training.prompts_per_step,
-        group=training.group_size,
-        updates=training.updates_per_step,
-        micro=training.micro_batch_size,
-        tensor=parallel.tensor,
-        pipeline=parallel.pipeline,
-        context=parallel.context,
-        expert=parallel.expert,
-        engine_tensor=engine.tensor_parallel,
-        engine_accelerators=engine.accelerators,
+        **{name: attrgetter(key)(spec) for name, key in FIELDS.items()},
+        **network,
         num_nodes=spec.hardware.num_nodes,
         per_node=per_node,
-        is_packed=training.max_tokens_per_micro_batch is not None,
-        num_heads=shape.num_heads if shape else None,
-        num_kv_heads=shape.num_kv_heads if shape else None,
-        num_layers=shape.num_layers if shape else None,
-        num_experts=spec.model.architecture.num_experts if spec.model.architecture else None,
+        is_packed=spec.training.max_tokens_per_micro_batch is not None,
     )
 
 

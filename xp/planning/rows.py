@@ -13,7 +13,6 @@ from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
 from xp.spec import EngineName, ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
-from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
@@ -204,6 +203,10 @@ def _text(text: Text, spec: RunSpec) -> str:
 
 COMMON = (
     Row("model.name", carried_by="the run's record"),
+    Row(
+        "model.revision",
+        carried_by="the model stage, which fetches the commit; null: the trainer fetches the newest",
+    ),
     Row("model.dialect", carried_by="xp.episode"),
     Row("model.tools_prompt", carried_by="xp.episode.tokens"),
     Row("algorithm.name", carried_by="the run's record"),
@@ -218,6 +221,23 @@ COMMON = (
                 f"buffer_tokens is more than training.max_response_tokens={s.training.max_response_tokens}; lower it"
             ),
         ),
+    ),
+    Row("training.max_void_fraction", carried_by="xp.episode.metrics"),
+    Row("training.max_hours", carried_by="xp.worker.time_limit"),
+    Row(
+        "training.budget_usd",
+        carried_by="xp.worker.time_limit",
+        refuse=when(
+            lambda s: s.training.budget_usd is not None and s.hardware.usd_per_hour is None,
+            "the price of the machines is not known; set hardware.usd_per_hour=N",
+        ),
+    ),
+    Row("training.on_symptom", carried_by="xp.diagnosis"),
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
+    Row(
+        "evaluation.max_response_tokens",
+        carried_by="xp.worker.token_budget",
+        refuse=lambda s: None if s.evaluation.max_response_tokens is None else _beyond_context(s, longest_in_engine(s)),
     ),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
@@ -334,12 +354,6 @@ def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
     )
 
 
-def distillation(spec: RunSpec) -> Distillation | None:
-    """The distillation for a trainer; None if there is none."""
-    distill = spec.algorithm.distill
-    return None if distill is None else Distillation(**distill.model_dump())
-
-
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
     """Returns why sampling during updates is impossible; None if it is possible, or not needed.
 
@@ -370,12 +384,6 @@ def no_reference(spec: RunSpec) -> str | None:
     return None if is_off else "training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef"
 
 
-def no_price(spec: RunSpec) -> str | None:
-    """Refuses training.budget_usd without the machines' price."""
-    is_priced = spec.training.budget_usd is None or spec.hardware.usd_per_hour is not None
-    return None if is_priced else "the price of the machines is not known; set hardware.usd_per_hour=N"
-
-
 def no_patience(spec: RunSpec) -> str | None:
     """Returns why training cannot stop early; None if it can, or if early stopping is not asked for."""
     return None if spec.evaluation.patience is None else _without_evaluation(spec)
@@ -399,11 +407,6 @@ def longest_in_engine(spec: RunSpec) -> int:
 def too_long(spec: RunSpec) -> str | None:
     """Returns why the longest episode does not fit the model's context; None if it fits."""
     return _beyond_context(spec, longest_episode(spec))
-
-
-def too_long_evaluation(spec: RunSpec) -> str | None:
-    """The same for the longest episode of an evaluation with a limit of its own."""
-    return None if spec.evaluation.max_response_tokens is None else _beyond_context(spec, longest_in_engine(spec))
 
 
 def _beyond_context(spec: RunSpec, longest: int) -> str | None:

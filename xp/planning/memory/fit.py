@@ -158,11 +158,10 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths) -> Iterator
         yield from alone[:MOST]
         return
     for changes in _changes(spec):
-        if _room_with(spec, together | changes, capacity, lengths) is None:
+        if (room := _room_with(spec, together | changes, capacity, lengths)) is None:
             continue
         together |= changes
-        room = _room_with(spec, together, capacity, lengths)
-        if room is not None and room >= 0:
+        if room >= 0:
             yield Lever(together, room)
             return
 

@@ -13,6 +13,8 @@ from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.algorithm import has_native_correction
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
+    HELD_OUT_DATA,
+    TRAIN_DATA,
     SkyRLEvaluateConfig,
     SkyRLSftConfig,
     SkyRLStageConfig,
@@ -29,7 +31,6 @@ from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
-    best_rule,
     cpu_engine,
     cpu_environment,
     model_stages,
@@ -137,15 +138,17 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Stage that plays the held-out tasks with each of these models."""
     here = places.stage("evaluate")
-    data = f"{here}/held_out.parquet"
     # SkyRL loads held-out tasks only if evaluations have an interval; the models have whole weights.
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
-    paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
+    paths = {
+        HELD_OUT_DATA: f"{here}/held_out.parquet",
+        "trainer.export_path": f"{here}/exports",
+        "trainer.log_path": f"{here}/skyrl",
+    }
     config = SkyRLEvaluateConfig(
         common=_common(spec, places, "evaluate", keys, paths),
         models=models,
-        held_out_data=data,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
     )
@@ -169,10 +172,9 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     here = places.stage("train")
-    train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
     paths = {
-        "data.train_data": train_data,
-        "data.val_data": held_out_data,
+        TRAIN_DATA: f"{here}/train.parquet",
+        HELD_OUT_DATA: f"{here}/held_out.parquet",
         "trainer.ckpt_path": places.checkpoints,
         "trainer.export_path": _exports(places),
         "trainer.log_path": f"{here}/skyrl",
@@ -180,15 +182,11 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     config = SkyRLTrainStageConfig(
         common=_common(spec, places, "train", native(spec), paths),
         **train_fields(spec, places),
-        train_data=train_data,
-        held_out_data=held_out_data,
         updates_per_rollout=geometry(spec).updates_per_rollout,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
-        distill=rows.distillation(spec),
-        best=best_rule(spec, places),
     )
     # A large model's weights are several files, but there is always one config.json.
     outputs = (f"{places.model}/config.json", places.metrics)

@@ -35,7 +35,6 @@ from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
-    best_rule,
     model_place,
     model_stages,
     policy_start,
@@ -201,13 +200,11 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         architecture=_architecture(spec),
         prompts=_prompts(here),
         held_out=_held_out(here) if spec.env.is_held_out else None,
-        every=spec.evaluation.every,
         checkpoints=places.checkpoints,
         exports=_exports(places),
         updates_per_step=training.updates_per_step,
         warmup_updates=training.warmup_updates,
         keep_checkpoints=training.keep_checkpoints,
-        best=best_rule(spec, places),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         critic=None
@@ -217,7 +214,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
             checkpoints=f"{places.run}/critic",
             learning_rate=training.critic_learning_rate or training.learning_rate,
         ),
-        distill=rows.distillation(spec),
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)

@@ -85,8 +85,6 @@ class SlimeTrainConfig(TrainConfig):
     """Value of --prompt-data, where the program writes the task view: steps x prompts_per_step lines."""
     held_out: str | None
     """Value of --eval-prompt-data, with one line per episode; None: nothing is held out."""
-    every: int | None
-    """Rollout steps between two evaluations; None: only before and after the training."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
@@ -95,16 +93,12 @@ class SlimeTrainConfig(TrainConfig):
     warmup_updates: int
     keep_checkpoints: int
     """Number of checkpoints to keep; xp removes older ones, with their exports, since Slime does not."""
-    best: BestRule | None
-    """Rule for the evaluations during training."""
     estimator: str
     """A spec's `algorithm.estimator`."""
     advantage_fn: str | None
     """Function of the estimator `custom`; None for the others."""
     critic: CriticConfig | None
     """Critic of the estimator `gae`; None for the others."""
-    distill: Distillation | None
-    """On-policy distillation; None: none."""
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""

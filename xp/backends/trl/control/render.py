@@ -23,7 +23,6 @@ from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
-    best_rule,
     cpu_engine,
     cpu_environment,
     model_stages,
@@ -159,11 +158,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         num_processes=world_size(spec),
         updates_per_rollout=geometry(spec).updates_per_rollout,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
-        every=spec.evaluation.every,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
-        distill=rows.distillation(spec),
-        best=best_rule(spec, places),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}

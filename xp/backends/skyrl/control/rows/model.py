@@ -11,7 +11,6 @@ from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
 from xp.planning.episode import chat_of
 from xp.planning.rows import Pin, Row, pinned, when
-from xp.planning.stages import FETCHED
 from xp.spec import DType, RunSpec
 
 LORA = "trainer.policy.model.lora"
@@ -96,7 +95,6 @@ MODEL = (
         carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
         native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
     ),
-    Row("model.revision", carried_by=FETCHED),
     Row("model.build", carried_by="xp.builtin.model, in the model stage"),
     Row(
         "model.dtype",

@@ -26,10 +26,8 @@ from xp.planning.rows import (
     longest_in_engine,
     no_best,
     no_patience,
-    no_price,
     not_ahead,
     too_long,
-    too_long_evaluation,
     when,
 )
 from xp.spec import LrSchedule, RunSpec
@@ -270,15 +268,11 @@ PROGRESS = (
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
     Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
-    Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps"),
-    Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps", refuse=no_price),
     Row(
         "training.deterministic",
         carried_by="nothing: SkyRL has no deterministic mode",
         refuse="SkyRL has no deterministic mode; set false, or use backend=slime",
     ),
-    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.skyrl.worker.steps"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
@@ -301,7 +295,6 @@ TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
 EVALUATED = "generator.eval_sampling_params"
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.temperature", f"{EVALUATED}.temperature"),
     Row("evaluation.top_p", f"{EVALUATED}.top_p"),
@@ -311,11 +304,6 @@ EVALUATION = (
         lambda s: {
             f"{EVALUATED}.max_generate_length": s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn
         },
-    ),
-    Row(
-        "evaluation.max_response_tokens",
-        carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
-        refuse=too_long_evaluation,
     ),
     Row(
         "evaluation.before_training",

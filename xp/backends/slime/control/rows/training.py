@@ -24,11 +24,9 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
-    no_price,
     no_reference,
     not_ahead,
     too_long,
-    too_long_evaluation,
     when,
 )
 from xp.spec import LossAggregation, RunSpec, Sft, Training
@@ -252,10 +250,6 @@ PROGRESS = (
         lambda s: RECOMPUTE if s.training.gradient_checkpointing else dict.fromkeys(RECOMPUTE),
     ),
     Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
-    Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.slime.worker.rollout"),
-    Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.slime.worker.rollout", refuse=no_price),
-    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.slime.worker.training"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
@@ -304,7 +298,6 @@ def _without_export(spec: RunSpec) -> str | None:
 
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     _evaluated("temperature", "--eval-temperature", lambda s: s.evaluation.temperature),
     _evaluated("top_p", "--eval-top-p", lambda s: s.evaluation.top_p),
@@ -314,7 +307,6 @@ EVALUATION = (
         "--eval-max-response-len",
         lambda s: s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn,
     ),
-    Row("evaluation.max_response_tokens", carried_by=ROLLOUT, refuse=too_long_evaluation),
     Row(
         "evaluation.before_training",
         lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},

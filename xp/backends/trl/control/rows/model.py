@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from xp.planning.rows import Pin, Row, pinned, when
-from xp.planning.stages import FETCHED
 from xp.spec import DType
 
 HEAD = "lm_head"
@@ -19,7 +18,6 @@ MODEL = (
         " The order of tasks is the same on every backend.",
     ),
     Row("model.path", carried_by="AutoModelForCausalLM.from_pretrained"),
-    Row("model.revision", carried_by=FETCHED),
     Row("model.build", carried_by="xp.builtin.model, in the model stage"),
     Row(
         "model.dtype",

@@ -15,11 +15,9 @@ from xp.planning.rows import (
     longest_in_engine,
     no_best,
     no_patience,
-    no_price,
     no_reference,
     not_ahead,
     too_long,
-    too_long_evaluation,
     when,
 )
 from xp.spec import EngineName, Reference, RunSpec
@@ -155,12 +153,7 @@ TRAINING = (
         ),
     ),
     Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
-    Row("training.max_void_fraction", carried_by="xp.backends.trl.worker.steps, over all ranks"),
     Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints"),
-    Row(
-        "training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints", refuse=no_price
-    ),
     Row(
         "training.deterministic",
         "full_determinism",
@@ -170,7 +163,6 @@ TRAINING = (
             " hardware=cpu backend.engine.name=transformers",
         ),
     ),
-    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.trl.worker.steps"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
@@ -183,10 +175,8 @@ TRAINING = (
 PLAYS = "xp.backends.trl.worker.held_out"
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated", refuse=_split_task),
     *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
-    Row("evaluation.max_response_tokens", carried_by=PLAYS, refuse=too_long_evaluation),
     Row("evaluation.before_training", carried_by=PLAYS),
     Row("evaluation.batch_size", carried_by=PLAYS),
     Row("evaluation.every", carried_by=PLAYS, native=("eval_strategy",)),
