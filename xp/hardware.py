@@ -39,12 +39,9 @@ class Card:
     tflops: float
     """Dense bfloat16 (before Ampere: float16) with float32 accumulation, in TFLOP/s."""
     bandwidth_gb_s: float
-    nvlink_gb_s: float
-    """0: PCI Express only."""
     host: tuple[int, float]
     """CPU cores, and GB of the host's memory, for each card of the usual machine."""
     bf16: bool
-    fp8: bool
     flash: bool
     """FlashAttention 2 runs on it."""
     names: tuple[str, ...] = ()
@@ -176,8 +173,8 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
     card = card_named(name, memory_gb)
     if card is None:
         short = _letters(re.sub(r"nvidia|geforce|tesla", "", name, flags=re.IGNORECASE))
-        is_ampere, is_ada = version >= (8, 0), version >= (8, 9)
-        return Card(short, "unknown", memory_gb, 0, 0, 0, (1, 1), bf16=is_ampere, fp8=is_ada, flash=is_ampere)
+        is_ampere = version >= (8, 0)
+        return Card(short, "unknown", memory_gb, 0, 0, (1, 1), bf16=is_ampere, flash=is_ampere)
     # nvidia-smi counts a little more than the name says; another figure is another variant of the card.
     is_nominal = abs(memory_gb / card.memory_gb - 1) < 0.15
     return card if is_nominal or not memory_gb else replace(card, memory_gb=memory_gb)

@@ -76,7 +76,7 @@ class Sample:
         """The file that is written last."""
         run = self.place.run()
         assert run is not None
-        return run / "checkpoints/checkpoint-1/sealed.json"
+        return run / "checkpoints/checkpoint-1/digests.json"
 
     def _hit(self, what: str) -> None:
         self.place.num_hits += 1

@@ -242,12 +242,12 @@ def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any, ove
 
 def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200, overlong: Overlong | None = None) -> Any:
     """The script, played by TRL's adapter."""
-    from xp.engines.config import EngineSampling
+    from xp.worker.stage import Sampling
 
     tokenizer, _ = tokenizer_and_model()
     model = ScriptedModel(_conversation(script), len(tokenizer))
     limits = (400, max_tokens_per_turn, 2000)
-    sampling = EngineSampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
+    sampling = Sampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
     return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling, overlong)
 
 
@@ -337,13 +337,13 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool) -> None:
-    from xp.engines.config import EngineSampling
+    from xp.worker.stage import Sampling
 
     tokenizer, _ = tokenizer_and_model()
     script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
     chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = EngineSampling(
+    sampling = Sampling(
         temperature=0.0,
         top_p=1.0,
         top_k=None,
@@ -359,13 +359,13 @@ def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool
 
 @pytest.mark.parametrize("places", [4, 1])
 def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
-    from xp.engines.config import EngineSampling
     from xp.engines.play import play_each
     from xp.engines.transformers_engine import TransformersEngine
+    from xp.worker.stage import Sampling
 
     tokenizer, model = tokenizer_and_model()
     chat, mix = ChatTokens(tokenizer, Chat(keep_prompts=True)), DrawnMix()
-    sampling = EngineSampling(400, 8, 40, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    sampling = Sampling(400, 8, 40, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     numbered = [(ROW, number) for number in range(len(DRAWN))]
 
     def engine(opening: Any) -> TransformersEngine:
@@ -385,14 +385,14 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
 @pytest.mark.parametrize("function", ["ranked", "broken", "overtaken"])
 @pytest.mark.parametrize("places", [4, 1])
 def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
-    from xp.engines.config import EngineSampling
     from xp.engines.play import play_each
     from xp.engines.transformers_engine import TransformersEngine
+    from xp.worker.stage import Sampling
 
     tokenizer, _ = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     model: Any = ScriptedModel(_conversation(Script("wins", grouped.WINS)), len(tokenizer))
-    sampling = EngineSampling(400, 200, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    sampling = Sampling(400, 200, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1)
     numbered = [(ROW, number) for number in range(len(grouped.OWN))] * 2
 
     def engine(opening: Any) -> TransformersEngine:

@@ -15,10 +15,10 @@ from tests.engines.test_trl import configured
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import ServerWriter
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest
 from xp.engines.server import Served, running
 from xp.errors import ExitCode, XpError
+from xp.worker.stage import Sampling
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 LENGTH = 24
@@ -26,7 +26,7 @@ LENGTH = 24
 
 def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
     """Tokens that the model writes at temperature 0."""
-    sampling = EngineSampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
+    sampling = Sampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
     writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
     turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))
     assert len(turn.logprobs) == len(turn.ids)

@@ -35,7 +35,7 @@ def test_patience_stops_training_and_the_best_model_is_played(tmp_path: Path) ->
     assert evaluated(run) == [1, 2, 3]
     assert json.loads((run / "checkpoints/best/best.json").read_text())["step"] == 1
     assert "training stops at step 3: the last 2 evaluations" in (run / "attempt_1/train/log.txt").read_text()
-    assert (run / "checkpoints/checkpoint-3/sealed.json").is_file()
+    assert (run / "checkpoints/checkpoint-3/digests.json").is_file()
     assert (run / "model/model.safetensors").is_file()
     xp(tmp_path, f"resume={run.name}", "evaluation.patience=3")
     assert evaluated(run) == [1, 2, 3, 4]  # two were not better before, so that one more ends it

@@ -27,13 +27,13 @@ import pytest
 from tests.listeners import listeners, off_loopback
 from tests.smollm2 import smollm2
 from xp.__main__ import main
-from xp.backends.trl.control.render import sampling_of
 from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter, running
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
 from xp.lib.loopback import HOST, free_port
+from xp.planning.episode import sampling_of
 from xp.planning.stages import model_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]

@@ -148,7 +148,7 @@ def test_wandbs_key_comes_from_the_modal_secret_and_stands_in_no_file(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
     (cloud / "secrets.json").write_text(json.dumps({"WANDB_API_KEY": CANARY}))
-    with pytest.raises(XpError, match=r"WANDB_API_KEY of a Modal Secret .*launcher\.secret_name=NAME") as caught:
+    with pytest.raises(XpError, match=r"needs WANDB_API_KEY of a Modal Secret: .*launcher\.secret_name=NAME") as caught:
         leave(tmp_path)
     assert caught.value.code == ExitCode.SECRET
     there = leave(tmp_path, secret_name="mine")

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.tiny import tokenizer_and_model
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import (
     Conversation,
     Done,
@@ -23,8 +22,9 @@ from xp.engines.conversation import (
 )
 from xp.engines.kv_cache import masks
 from xp.engines.transformers_engine import TransformersEngine, draw, truncated
+from xp.worker.stage import Sampling
 
-SAMPLING = EngineSampling(
+SAMPLING = Sampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,
@@ -41,7 +41,7 @@ class Engine:
     def __init__(
         self,
         prompts: Sequence[Sequence[int]],
-        sampling: EngineSampling = SAMPLING,
+        sampling: Sampling = SAMPLING,
         seed: str = "1",
         names: Sequence[str] | None = None,
         places: int | None = None,
@@ -254,7 +254,7 @@ def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
 
 
 def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
-    def play(sampling: EngineSampling, seed: str) -> list[list[int]]:
+    def play(sampling: Sampling, seed: str) -> list[list[int]]:
         engine = Engine(prompts(4), sampling, seed=seed)
         engine.begin(*range(4))
         engine.run()

@@ -18,7 +18,6 @@ from tests.fake_session import call
 from tests.ors_server import Effects, rules, running
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.rollout import trl_rows
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Conversation, Opening, RolloutTurn
 from xp.engines.play import Rollout, play_each
 from xp.envs.base import Message, Task
@@ -29,11 +28,12 @@ from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import eventually
+from xp.worker.stage import Sampling
 
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
 OTHER = "tests.envs_under_test.awkward:Other"
-SAMPLING = EngineSampling(
+SAMPLING = Sampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,

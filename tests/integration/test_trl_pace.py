@@ -20,7 +20,6 @@ from tests.fake_session import RULES, FakeSession, with_limits
 from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
-from xp.engines.config import EngineSampling
 from xp.engines.play import Rollout, play_each
 from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
@@ -33,8 +32,9 @@ from xp.lib.signals import Stopped
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.stage import Sampling
 
-SAMPLING = EngineSampling(
+SAMPLING = Sampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,

@@ -138,7 +138,7 @@ def test_each_flag_by_which_slime_loads_code_is_shown(flag: str) -> None:
             "sglang-forward-hooks=[{hook_factory: 'theirs:one'}]",
             "sglang-forward-hooks=[{'hook_factory': 'theirs:one'}]",
         ),
-        ("a={worker_extension_cls: theirs.envs.Env}", "a.worker_extension_cls=theirs.envs.Env"),
+        ("a={worker_extension_cls: theirs.envs.Env}", "a={'worker_extension_cls': 'theirs.envs.Env'}"),
         ("a='{b: theirs.envs.Env}'", "a={b: theirs.envs.Env}"),
         ("trust-remote-code=true", "trust-remote-code=True"),
     ],

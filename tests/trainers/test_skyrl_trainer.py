@@ -18,7 +18,7 @@ from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.control.render import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.backends.skyrl.worker.running_episode import ViewRow
+from xp.backends.skyrl.worker.running_episode import task_of
 from xp.backends.skyrl.worker.train import write_view
 from xp.composition import compose
 from xp.envs.base import Message
@@ -26,6 +26,7 @@ from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.worker.played import SampledTask
 
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
 ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(12)]
@@ -64,7 +65,7 @@ def test_the_prepared_view_loads_in_skyrls_own_dataset(tmp_path: Path) -> None:
     _, env_class, extras, _ = found[3]
     assert len(found) == len(ROWS)
     assert env_class == "xp"
-    assert ViewRow.of(extras) == ViewRow(
+    assert task_of(extras) == SampledTask(
         "fake/train/3", "fake", "train", 3, "[]", (Message(role="user", content="play"),)
     )
 

@@ -22,7 +22,7 @@ from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
-from xp.backends.trl.worker.checkpoints import SEAL, EndInTime, Seal, latest_checkpoint, seal
+from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
@@ -31,6 +31,7 @@ from xp.episode.metrics import Played
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.lib.verified import DIGESTS, write_digests
 from xp.planning.backend import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)
@@ -198,7 +199,7 @@ def step_log(tmp_path: Path, *overrides: str) -> Any:
 def test_a_resume_without_a_step_to_do_has_its_metrics(tmp_path: Path, updates: int, step: int) -> None:
     checkpoint = tmp_path / "checkpoints/checkpoint-4"
     checkpoint.mkdir(parents=True)
-    seal(checkpoint)
+    write_digests(checkpoint)
     log = step_log(tmp_path, f"training.updates_per_step={updates}")
     resumed: list[str] = []
     trainer = SimpleNamespace(train=lambda resume_from_checkpoint: resumed.append(resume_from_checkpoint))
@@ -238,7 +239,7 @@ def checkpoint(root: Path, step: int) -> Path:
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(bytes(1000))
     (folder / "trainer_state.json").write_text("{}")
-    seal(folder)
+    write_digests(folder)
     return folder
 
 
@@ -252,11 +253,11 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert latest_checkpoint(tmp_path) == torn
     weights = torn / "model.safetensors"
     {
-        "never sealed": lambda: (torn / SEAL).unlink(),
+        "never sealed": lambda: (torn / DIGESTS).unlink(),
         "cut": lambda: weights.write_bytes(bytes(500)),
         "changed": lambda: weights.write_bytes(bytes(999) + b"x"),
         "missing": lambda: weights.unlink(),
-        "seal cut": lambda: (torn / SEAL).write_text('{"model'),
+        "seal cut": lambda: (torn / DIGESTS).write_text('{"model'),
     }[damage]()
     assert latest_checkpoint(tmp_path) == whole
     assert "checkpoint-10 is passed over" in capsys.readouterr().err
@@ -269,7 +270,7 @@ def checkpoints_and_others(place: Path) -> None:
     for name in ("checkpoint-1", "checkpoint-2", *NOT_OURS):
         (place / name).mkdir(parents=True)
         (place / name / "model").write_text(name)
-        seal(place / name)
+        write_digests(place / name)
     (place / "checkpoint-7").write_text("a file")
 
 

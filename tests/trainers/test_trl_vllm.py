@@ -28,13 +28,13 @@ from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.engines.completions import ServerWriter
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest, Opening, WritingEngine
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
+from xp.worker.stage import Sampling
 
 FAKE = Path(__file__).parent / "fake_vllm"
-SAMPLING = EngineSampling(
+SAMPLING = Sampling(
     temperature=0.8, top_p=0.9, top_k=None, max_prompt_tokens=100, max_tokens_per_turn=5, max_response_tokens=12, seed=1
 )
 

@@ -14,6 +14,7 @@ from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.composition import compose, options
+from xp.planning.backend import backend_of
 from xp.planning.batch import (
     FIELDS,
     HEADS,
@@ -27,7 +28,6 @@ from xp.planning.batch import (
     broken,
     nearest_legal,
     placement,
-    spec_constraints,
 )
 
 CONSTRAINTS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
@@ -148,7 +148,9 @@ def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
 
 def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
     spec = compose(["backend=skyrl", "hardware=a100x4", "backend.parallel.context=3", "training.micro_batch_size=7"])
-    assert {constraint.tier for constraint in broken(batch_shape(spec), spec_constraints(spec))} == {Tier.PLACEMENT}
+    assert {constraint.tier for constraint in broken(batch_shape(spec), backend_of(spec).batch_constraints(spec))} == {
+        Tier.PLACEMENT
+    }
 
 
 @pytest.mark.parametrize("backend", CONSTRAINTS)

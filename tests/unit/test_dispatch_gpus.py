@@ -12,7 +12,7 @@ import pytest
 from tests.launching import CPU, eventually, stage
 from xp.errors import ExitCode, XpError
 from xp.hardware import visible_gpus
-from xp.job import Stage
+from xp.job import Resources, Stage
 from xp.launchers.base import Context
 from xp.launchers.local import LocalLauncher
 from xp.launchers.node.gpus import claim
@@ -52,36 +52,41 @@ def test_gpus_with_the_least_memory_in_use_come_first(monkeypatch: pytest.Monkey
     assert visible_gpus() == ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"]
 
 
+def a100s(count: int) -> list[Resources]:
+    return [Resources("a100-80gb", count, 1, 1, 1.0)]
+
+
 def test_two_runs_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> None:
-    first = claim(2, "a100-80gb", tmp_path)
-    second = claim(1, "a100-80gb", tmp_path)
+    first = claim(a100s(2), tmp_path)
+    second = claim(a100s(1), tmp_path)
     assert not set(first.names) & set(second.names)
-    with pytest.raises(XpError, match=r"needs 2 .* 1 of 4 are free") as caught:
-        claim(2, "a100-80gb", tmp_path)
+    with pytest.raises(XpError, match=r"needs 2 .* 1 of the 4 that nvidia-smi shows here are free") as caught:
+        claim(a100s(2), tmp_path)
     assert caught.value.code == ExitCode.RUNTIME
     first.release()
-    assert len(claim(2, "a100-80gb", tmp_path).names) == 2
+    assert len(claim(a100s(2), tmp_path).names) == 2
 
 
 def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from xp.launchers.node.gpus import claim\n"
-        f"held = claim(4, 'a100-80gb', Path({str(tmp_path)!r}))\n"
+        "import sys, time; from pathlib import Path; from xp.job import Resources\n"
+        "from xp.launchers.node.gpus import claim\n"
+        f"held = claim([{a100s(4)[0]!r}], Path({str(tmp_path)!r}))\n"
         f"Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     eventually((tmp_path / "up").exists)
-    with pytest.raises(XpError, match="0 of 4"):
-        claim(1, "a100-80gb", tmp_path)
+    with pytest.raises(XpError, match="0 of the 4"):
+        claim(a100s(1), tmp_path)
     holder.kill()
     holder.wait()
-    assert len(claim(4, "a100-80gb", tmp_path).names) == 4
+    assert len(claim(a100s(4), tmp_path).names) == 4
 
 
 @pytest.mark.parametrize("listing", ["exit 1", "printf 'No devices were found'", "sleep 0"])
 def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path, listing: str) -> None:
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{listing}\n")
-    with pytest.raises(XpError, match=r"2 x a100-80gb .* shows 0 .*the plan is fine") as caught:
+    with pytest.raises(XpError, match=r"2 x a100-80gb, and 0 of the 0 .*the plan is fine") as caught:
         LocalLauncher().check([needing(2)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
     assert caught.value.code == ExitCode.RUNTIME
     assert not (tmp_path / "outputs").exists()

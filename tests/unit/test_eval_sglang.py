@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pytest
 
 from xp.backends.slime.control.flags import catalog
-from xp.backends.trl.control.render import sampling_of
 from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter
 from xp.evaluation.local import sglang_arguments
+from xp.planning.episode import sampling_of
 
 SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")
 NOT_SLIMES = {"--tp-size", "--skip-server-warmup", "--random-seed"}

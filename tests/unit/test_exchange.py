@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from xp.engines.completions import ServerWriter
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
 from xp.envs.docker import _is_healthy
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener
 from xp.testing.jobs import PATIENCE_S
+from xp.worker.stage import Sampling
 
 XP = Path(__file__).parents[2] / "xp"
 
@@ -65,7 +65,7 @@ def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) 
 
 def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
     assert not is_answering(f"{redirecting}/health", "key", PATIENCE_S)
-    sampling = EngineSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    sampling = Sampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     with pytest.raises(XpError, match="302"):
         ServerWriter(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
 

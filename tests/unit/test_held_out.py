@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,20 +113,6 @@ def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> No
     ]
 
 
-def test_the_plan_refuses_all_tasks_and_a_share(tmp_path: Path) -> None:
-    served = ["env=openreward", "env.serve=xp.builtin.echo:Echo", f"outputs={tmp_path}"]
-    greedy = compose([*served, "env.train.num_tasks=2"])
-    assert build_plan(greedy, "r").stages  # nothing is known yet
-    prepare(prepare_config(compose(served)), os.environ, tmp_path)
-    with pytest.raises(XpError, match="three ways out") as error:
-        build_plan(greedy, "r")
-    for way_out in ("env.train.num_tasks=null", "env.held_out=null", "env.held_out.overlap=allowed"):
-        assert way_out in str(error.value)
-    allowed = ("env.held_out.split=train", "env.held_out.overlap=allowed")
-    for overrides in (("env.train.num_tasks=1",), ("env.held_out=null",), allowed):
-        assert build_plan(compose([*served, "env.train.num_tasks=2", *overrides]), "r").stages
-
-
 def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp evaluate`") as error:
         build_plan(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r")
@@ -135,21 +120,6 @@ def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Pa
     assert build_model_evaluation(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r").stages
     mix = compose(["env=[gsm1k,whodunit_mini]", f"outputs={tmp_path}"])
     assert build_plan(mix, "r").stages
-
-
-def test_the_plan_refuses_it_once_a_set_has_told_splits(tmp_path: Path) -> None:
-    served = ["env=openreward", "env.serve=tests.envs_under_test.catalog.answers:GSM1K", f"outputs={tmp_path}"]
-    spec = compose([*served, "env.held_out.num_tasks=2"])
-    assert build_plan(spec, "r").stages  # nothing is known yet
-    prepare(prepare_config(spec), os.environ, tmp_path)
-    for overrides in ((), ("env.held_out.num_tasks=3",)):
-        with pytest.raises(XpError, match="the environment has only split test, which is there to be evaluated on"):
-            build_plan(compose([*served, *overrides]), "r")
-    assert build_model_evaluation(compose(served), "r").stages
-    # It has no training task, and an evaluation makes no step of any.
-    assert build_model_evaluation(compose([*served, "env.held_out.num_tasks=2", "training.epochs=1"]), "r").stages
-    on_it = ("env.train.split=test", "env.held_out.split=test", "env.held_out.overlap=allowed")
-    assert build_plan(compose([*served, *on_it]), "r").stages
 
 
 def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path) -> None:

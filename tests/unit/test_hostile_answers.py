@@ -11,7 +11,6 @@ import pytest
 
 from tests.stubs.raw_server import raw_server, whole
 from xp.engines.completions import ServerWriter
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import GenerationRequest
 from xp.envs.base import EnvFault, ToolResult
 from xp.envs.chat_api import Answer, Api, Unavailable
@@ -19,10 +18,11 @@ from xp.envs.wire import tool_result
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub
+from xp.worker.stage import Sampling
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 DEEP = b"[" * 200_000
-SAMPLING = EngineSampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+SAMPLING = Sampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
 
 
 def asked(url: str, **given: Any) -> Answer:

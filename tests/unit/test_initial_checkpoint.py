@@ -108,7 +108,7 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
 def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
     adapters = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
     said = fault(*overrides(tmp_path, "trl", adapters))
-    assert "TRL's reference is the checkpoint without the adapters" in said
+    assert "TRL's reference is the start without the adapters" in said
     build_plan(compose(overrides(tmp_path, "trl", adapters, "training.kl_coef=0.0")), "r")
     build_plan(compose(overrides(tmp_path, "skyrl", adapters)), "r")
     critic = ("algorithm=ppo", "backend.convert_model=true")

@@ -42,8 +42,3 @@ def test_a_resumed_schedule_goes_on_where_it_stopped() -> None:
     second.load_state_dict(first.state_dict())
     second.optimizer.step(), second.step()
     assert second.get_last_lr() == [learning_rate_factor("linear", 2, UPDATES, 4)]
-
-
-def test_an_unknown_schedule_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected one of constant, linear, cosine"):
-        make_scheduler("polynomial", optimizer(), 0, UPDATES)

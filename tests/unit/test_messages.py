@@ -115,7 +115,7 @@ def prepared(tmp_path: Path) -> list[TaskRow]:
 def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> None:
     from datasets import Dataset, load_dataset
 
-    from xp.backends.skyrl.worker.running_episode import ViewRow
+    from xp.backends.skyrl.worker.running_episode import task_of
     from xp.backends.trl.worker.rollout import TASK_ID, trl_rows
 
     made = prepared(tmp_path)
@@ -128,7 +128,7 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
     lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
     seen = {
         "trl": trl,
-        "skyrl": [ViewRow.of(one).messages for one in read],
+        "skyrl": [task_of(one).messages for one in read],
         "slime": [tuple(one["input"]) for one in lines],
     }
     assert seen == dict.fromkeys(seen, expected)

@@ -16,8 +16,8 @@ from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
 from xp.launchers.base import Context
 from xp.launchers.modal import ModalLauncher, limit
-from xp.launchers.modal_app import Part, app_text, gpu_string, image_text
-from xp.launchers.service import lock_of
+from xp.launchers.modal_app import app_text, gpu_string, image_text
+from xp.launchers.service import SubmittedStage, lock_of
 from xp.planning.plan import build_plan
 from xp.runtimes import locks
 from xp.testing.jobs import PATIENCE_S
@@ -33,8 +33,8 @@ def job(resources: Resources = H100S, **runtime: Any) -> Job:
     return Job(("python", "-m", "x"), {}, (), resources, Runtime(**runtime), secrets=secrets)
 
 
-def part(name: str, one: Job, place: str = "/o") -> Part:
-    return Part(name, one, Path(place, "job.json"), Path(place, "code"))
+def part(name: str, one: Job, place: str = "/o") -> SubmittedStage:
+    return SubmittedStage(Stage(name, one), Context("run", 1, Path(place), "attempt"))
 
 
 def arguments(text: str) -> dict[str, dict[str, Any]]:
@@ -74,7 +74,8 @@ def test_preparation_is_a_function_without_a_gpu_whose_image_is_its_lock() -> No
     assert found is not None
     assert found.key == locks()["prepare"].key
     assert "debian_slim(python_version='3.12')" in text
-    assert "requirements=['/o/environment/requirements.lock'], extra_options='--require-hashes --no-deps'" in text
+    lock = "/o/attempt/prepare/environment/requirements.lock"
+    assert f"requirements=['{lock}'], extra_options='--require-hashes --no-deps'" in text
 
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl"])
@@ -85,7 +86,7 @@ def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: st
     assert text.startswith("modal.Image.from_registry('nvidia/cuda:")
     assert "add_python='3.12'" in text
     assert ("/o/flash-attention.txt" in text) is (backend == "skyrl")
-    whole = app_text("t", "a", [Part("train", train, Path("/o/job.json"), Path("/o/code"))], plan.spec.launcher)
+    whole = app_text("t", "a", [part("train", train)], plan.spec.launcher)
     assert whole.index("uv_pip_install") < whole.index("add_local_dir")
 
 
@@ -133,7 +134,7 @@ def test_whatever_is_in_a_name_stays_text() -> None:
     parts = [part("train", job(image=AWKWARD), AWKWARD)]
     text = app_text("t", AWKWARD, parts, launcher_spec("modal"))
     literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
-    assert {AWKWARD, f"{AWKWARD}/code", f"{AWKWARD}/job.json"} <= literals
+    assert {AWKWARD, f"{AWKWARD}/attempt/code", f"{AWKWARD}/attempt/train/job.json"} <= literals
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert names <= {"app", "argv", "bool", "call", "carry_out", "code", "int", "job", "modal", "os", "outputs"} | {
         *("print", "stage", "stage_train", "str", "subprocess", "commit", "ended", "process", "KeyboardInterrupt")
@@ -141,8 +142,10 @@ def test_whatever_is_in_a_name_stays_text() -> None:
 
 
 def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "job.json").write_text("{}")
+    (tmp_path / "attempt/code").mkdir(parents=True)
+    for name in ("train", "evaluate"):
+        (tmp_path / "attempt" / name).mkdir()
+        (tmp_path / "attempt" / name / "job.json").write_text("{}")
     spec = launcher_spec("modal", secret_name="mine")
     file = tmp_path / "modal_app.py"
     parts = [part("train", job(secrets={"KEY": "K"}), str(tmp_path)), part("evaluate", job(), str(tmp_path))]

@@ -59,6 +59,6 @@ def test_ranks_play_as_many_each_and_count_every_episode_once(
     for number in range(processes):
         monkeypatch.setenv("RANK", str(number))
         shares.append(share_of(rows, Ranks()))
-    assert len({len(share.numbered) for share in shares}) == 1
-    counted = [row.task_id for share in shares for row, _ in share.numbered[: share.num_counted]]
+    assert len({len(numbered) for numbered, _ in shares}) == 1
+    counted = [row.task_id for numbered, count in shares for row, _ in numbered[:count]]
     assert sorted(counted) == sorted(row.task_id for row in rows)

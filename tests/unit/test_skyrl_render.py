@@ -204,4 +204,4 @@ def test_the_evaluation_stage_loads_held_out_tasks() -> None:
     config = SkyRLEvaluateConfig.from_json(job.files["runs/r/attempt_1/evaluate/config.json"])
     assert parsed(config.common.overrides)["trainer.eval_interval"] > 0
     assert list(config.models) == ["before", "after"]
-    assert config.common.paths["data.val_data"] == config.held_out_data
+    assert config.common.paths["data.val_data"].endswith("/held_out.parquet")

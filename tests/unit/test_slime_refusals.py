@@ -160,7 +160,7 @@ def test_a_refused_plan_is_one_message_with_every_reason() -> None:
 def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
     origins = {flag.origin for flag in catalog().flags.values()}
     assert origins == {"slime", "megatron", "sglang"}
-    assert catalog().flags["--attention-backend"].choices == ("auto", "flash", "fused", "local", "unfused")
+    assert catalog().flags["--attention-backend"].choices == ["auto", "flash", "fused", "local", "unfused"]
     assert catalog().flags["--colocate"].nargs == 0
 
 

@@ -205,7 +205,7 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
     from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
     from tests.tiny import ScriptedModel
-    from xp.engines.config import EngineSampling
+    from xp.worker.stage import Sampling
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)
     chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
@@ -217,7 +217,7 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
         more = [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
         ids += [*turn, *more]
     ids += tokenizer("more", add_special_tokens=False)["input_ids"]
-    sampling = EngineSampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    sampling = Sampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
     rollout = under_trls_engine(ScriptedModel(ids, len(tokenizer)), chat, mix, sampling)
     assert [turn.text for turn in rollout.episode.turns] == ["3", "7", "5"]
     assert rollout.outcome.status is EpisodeStatus.FINISHED

@@ -10,14 +10,13 @@ import pytest
 from tests.launching import plan, stage
 from tests.unit.test_dispatch import FakeLauncher, go
 from tests.unit.test_kept import at
-from xp.backends.trl.worker.checkpoints import seal
 from xp.backends.trl.worker.lora import whole_model
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.lib.verified import DIGESTS, damaged
+from xp.lib.verified import DIGESTS, damaged, write_digests
 from xp.planning.stages import model_place
 from xp.worker.publish import check_there, publish
 
@@ -67,10 +66,10 @@ def test_a_model_without_digests_is_foreign_or_old(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_what_was_sealed_is_not_evaluated(tmp_path: Path) -> None:
     checkpoint = tmp_path / "runs/r/checkpoints/checkpoint-2"
     save(checkpoint)
-    seal(checkpoint)
+    write_digests(checkpoint)
     assert whole_model(str(checkpoint), tmp_path / "merged") == str(checkpoint)
     flip(checkpoint / "model.safetensors")
-    with pytest.raises(XpError, match=r"checkpoint-2 is damaged: model\.safetensors is not what was saved"):
+    with pytest.raises(XpError, match=r"checkpoint-2 is not the one that was published: model\.safetensors does not"):
         whole_model(str(checkpoint), tmp_path / "merged")
 
 

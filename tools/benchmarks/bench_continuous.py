@@ -25,7 +25,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from tests.fake_session import RULES, FakeSession
 from tests.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import OpenEngine, Opening
 from xp.engines.play import Answered, EpisodePlay
 from xp.engines.transformers_engine import TransformersEngine
@@ -34,10 +33,11 @@ from xp.episode.episode import Episode
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.stage import Sampling
 
 MEDIAN_S, P99_S, MAX_S = 0.2, 5.0, 20.0
 SIGMA = math.log(P99_S / MEDIAN_S) / 2.3263
-SAMPLING = EngineSampling(
+SAMPLING = Sampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,

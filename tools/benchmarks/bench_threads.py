@@ -21,8 +21,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from xp.engines import transformers_engine as engine
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Opening
+from xp.worker.stage import Sampling
 
 SHAPES = ((96, 2), (192, 4), (256, 4), (320, 6), (576, 12))
 """Hidden size and number of layers; the first is the embedded default's, the last SmolLM2-135M's width."""
@@ -63,7 +63,7 @@ def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
         prompts = torch.randint(3, 700, (episodes // GROUP, PROMPT)).repeat_interleave(GROUP, 0).tolist()
         names = [str(number) for number in range(len(prompts))]
         opening = Opening(prompts, names, len(prompts), lambda _: None)
-        sampling = EngineSampling(PROMPT, tokens, 2 * tokens, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+        sampling = Sampling(PROMPT, tokens, 2 * tokens, temperature=1.0, top_p=1.0, top_k=None, seed=1)
         writing = engine.TransformersEngine(model, opening, [END], sampling, "1")
         for number in range(len(prompts)):
             writing.begin(number)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
 from xp.errors import ExitCode, XpError
 from xp.lib.exchange import direct_opener
+from xp.worker.stage import Sampling
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""
@@ -34,7 +34,7 @@ class ServerWriter:
     """
 
     def __init__(
-        self, url: str, sampling: EngineSampling, end_ids: Sequence[int], log: str, *, key: str | None = None
+        self, url: str, sampling: Sampling, end_ids: Sequence[int], log: str, *, key: str | None = None
     ) -> None:
         self._url, self._sampling, self._log = url, sampling, log
         self._end_ids = list(end_ids)
@@ -76,10 +76,11 @@ class ServerWriter:
         try:
             written = self._turn(answer)
         except (LookupError, TypeError, ValueError) as error:
-            raise self._failed(f"its answer has no token ids and log-probabilities ({error!r})") from None
+            fault = f"its answer has no token ids and log-probabilities ({error!r})"
+            raise self._fault(fault, ExitCode.STAGE_FAILED) from None
         if len(written.ids) != len(written.logprobs) or not 0 < len(written.ids) <= request.max_tokens:
             lengths = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
-            raise self._failed(f"{lengths}, for at most {request.max_tokens} tokens")
+            raise self._fault(f"{lengths}, for at most {request.max_tokens} tokens", ExitCode.STAGE_FAILED)
         return written
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
@@ -112,18 +113,12 @@ class ServerWriter:
             with self._opener.open(sent, timeout=TIMEOUT_S) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            fault = f"{error.code}: {error.read(500).decode(errors='replace')}"
-            raise (self._lost(fault) if error.code >= 500 else self._failed(fault)) from None
+            code = ExitCode.ENGINE if error.code >= 500 else ExitCode.STAGE_FAILED
+            raise self._fault(f"{error.code}: {error.read(500).decode(errors='replace')}", code) from None
         except TimeoutError as error:
-            raise self._lost(f"{error} after {TIMEOUT_S:g} s") from None
+            raise self._fault(f"{error} after {TIMEOUT_S:g} s") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._lost(str(error)) from None
+            raise self._fault(str(error)) from None
 
-    def _failed(self, fault: str) -> XpError:
-        return XpError(self._words(fault), ExitCode.STAGE_FAILED)
-
-    def _lost(self, fault: str) -> XpError:
-        return XpError(self._words(fault), ExitCode.ENGINE)
-
-    def _words(self, fault: str) -> str:
-        return f"the {self.engine} server failed: {fault}; its log is {self._log}"
+    def _fault(self, fault: str, code: ExitCode = ExitCode.ENGINE) -> XpError:
+        return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", code)

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.worker.stage import Sampling
-
-
-@dataclass(frozen=True)
-class EngineSampling(Sampling):
-    """Sampling, with strings that end a turn."""
-
-    stop: tuple[str, ...] = ()
-    """Strings that end a turn, in addition to the end-of-turn token."""
-
 
 @dataclass(frozen=True)
 class VLLMServer:

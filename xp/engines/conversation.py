@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from xp.engines.config import EngineSampling
 from xp.episode.tokens import ChatTokens
+from xp.worker.stage import Sampling
 from xp.worker.token_budget import is_cut
 
 
@@ -86,7 +86,7 @@ class EpisodeEngine(ABC):
         self,
         opening: Opening,
         end_ids: Sequence[int],
-        sampling: EngineSampling,
+        sampling: Sampling,
         seed: str,
         is_stop: Callable[[Sequence[int]], bool],
     ) -> None:
@@ -196,7 +196,7 @@ class WritingEngine(EpisodeEngine):
         writer: Writer,
         opening: Opening,
         end_ids: Sequence[int],
-        sampling: EngineSampling,
+        sampling: Sampling,
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
@@ -243,7 +243,7 @@ class WritingEngine(EpisodeEngine):
         self._writer.submit(GenerationRequest(ids, limit, seed), done)
 
 
-def over_writers(writer: Callable[[], Writer], chat: ChatTokens, sampling: EngineSampling, seed: str) -> OpenEngine:
+def over_writers(writer: Callable[[], Writer], chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
     """Opens a WritingEngine over a new writer for each group of episodes."""
     is_stop = chat.holds_one_of(sampling.stop)
     return lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)

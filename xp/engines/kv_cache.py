@@ -194,12 +194,10 @@ def without_padding_mask(model: Any, config: Any, attention_mask: torch.Tensor) 
     if is_needed or not bool(attention_mask[:, 0].all()):
         yield
         return
-    hook = model.register_forward_pre_hook(_without, with_kwargs=True)
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, "attention_mask": None}), with_kwargs=True
+    )
     try:
         yield
     finally:
         hook.remove()
-
-
-def _without(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return args, {**kwargs, "attention_mask": None}

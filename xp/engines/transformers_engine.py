@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Conversation, EpisodeEngine, Opening, RolloutTurn
 from xp.engines.kv_cache import Prefix, SlotCache, masks
+from xp.worker.stage import Sampling
 from xp.worker.token_budget import is_cut
 
 ROOM = 256
@@ -51,7 +51,7 @@ class TransformersEngine(EpisodeEngine):
         model: Any,
         opening: Opening,
         end_ids: Sequence[int],
-        sampling: EngineSampling,
+        sampling: Sampling,
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
@@ -260,9 +260,7 @@ def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return longest
 
 
-def draw(
-    logits: torch.Tensor, sampling: EngineSampling, randoms: Sequence[Random]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(logits: torch.Tensor, sampling: Sampling, randoms: Sequence[Random]) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row, and its log-probability with the temperature (with 1 if the temperature is 0).
 
     Args:

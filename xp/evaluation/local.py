@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.backends.trl.control.processes import evaluation_server
-from xp.backends.trl.control.render import sampling_of
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import OpenEngine
 from xp.envs.config import Dialect
 from xp.episode.mixture import EnvironmentMixture
@@ -25,12 +23,13 @@ from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
 from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
-from xp.planning.episode import chat_of
+from xp.planning.episode import chat_of, sampling_of
 from xp.planning.rows import longest_in_engine
 from xp.planning.stages import MANIFEST, model_place, model_stages
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode
+from xp.worker.stage import Sampling
 
 ON_CPU = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
@@ -99,7 +98,7 @@ class LocalModel:
 
 @contextmanager
 def _transformers(
-    directory: str, spec: RunSpec, chat: ChatTokens, sampling: EngineSampling, *_: object
+    directory: str, spec: RunSpec, chat: ChatTokens, sampling: Sampling, *_: object
 ) -> Iterator[OpenEngine]:
     import torch
     from transformers import AutoModelForCausalLM
@@ -119,7 +118,7 @@ def _served(
     directory: str,
     spec: RunSpec,
     chat: ChatTokens,
-    sampling: EngineSampling,
+    sampling: Sampling,
     python: str | None,
     place: Path,
 ) -> Iterator[OpenEngine]:

@@ -29,7 +29,7 @@ from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
-from xp.planning.episode import chat_of, episode_config, episode_environ, sampling_fields
+from xp.planning.episode import chat_of, episode_config, episode_environ, sampling_of
 from xp.planning.extent import row_lines
 from xp.planning.stages import prepare_config, rounds
 from xp.run_records.run_directory import check_writable
@@ -200,7 +200,7 @@ class EvaluationRun:
             playing |= {"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}
         else:
             chat = chat_of(spec)
-            playing |= sampling_fields(spec, evaluates=True)
+            playing |= asdict(sampling_of(spec, evaluates=True))
             playing |= {"stop": list(spec.training.stop), "dtype": spec.model.dtype.value}
             playing |= {"chat_template": dict(chat.arguments), "tools_prompt": chat.tools_prompt.value}
             if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:

@@ -16,7 +16,7 @@ from xp.job import Job, Stage
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Launch, now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import JOB_SPEC, Spread, make_job_spec
+from xp.launchers.node.job_spec import Spread, make_job_spec
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import decode
 from xp.lib.digest import text_digest
@@ -55,7 +55,7 @@ def place_job_spec(
     file = spec.secrets_file
     if file is None and (written := secrets_files.write(context, stage.name, values)) is not None:
         file = str(written)
-    job_spec = make_job_spec(
+    return make_job_spec(
         stage,
         context,
         root=str(context.outputs),
@@ -64,10 +64,7 @@ def place_job_spec(
         forgets_secrets=spec.detach and spec.secrets_file is None,
         prints=prints,
         spread=spread,
-    )
-    path = context.outputs / job_spec.directory / JOB_SPEC
-    write_atomically(path, job_spec.to_json())
-    return path
+    ).write(context.outputs)
 
 
 def spread_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -55,12 +55,7 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     """
     places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
     for place in places:
-        size = sum(path.stat().st_size for path in code_files(place))
-        if size > MAX_MODULE_BYTES:
-            raise XpError(
-                f"{place} would be copied into the run and holds {size / 1e6:.0f} MB; keep data outside the package",
-                ExitCode.RESOURCE,
-            )
+        _check_size(str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package")
     return places
 
 
@@ -71,14 +66,16 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
         XpError: RESOURCE for more than `MAX_DATA_BYTES`.
     """
     places = tuple(data_places(spec))
-    size = sum(file.stat().st_size for place in places for file in files_in(place))
-    if size <= MAX_DATA_BYTES:
-        return places
-    raise XpError(
-        f"env.rows: its files would be copied into the run and have {size / 1e6:.0f} MB; give a function that reads"
-        " them where they are, env.rows=module:function",
-        ExitCode.RESOURCE,
-    )
+    files = [file for place in places for file in files_in(place)]
+    way_out = "give a function that reads them where they are, env.rows=module:function"
+    _check_size("env.rows", files, MAX_DATA_BYTES, way_out)
+    return places
+
+
+def _check_size(what: str, files: Iterable[Path], most: int, way_out: str) -> None:
+    size = sum(file.stat().st_size for file in files)
+    if size > most:
+        raise XpError(f"{what}: {size / 1e6:.0f} MB would be copied into the run; {way_out}", ExitCode.RESOURCE)
 
 
 def data_places(spec: RunSpec) -> Iterator[Path]:

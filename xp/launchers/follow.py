@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.job_spec import read_result
 from xp.launchers.node.log import plain
+from xp.lib.reading import opened
 from xp.spec.place import LauncherSpec
 
 LOOK_S = 0.3
@@ -51,10 +50,8 @@ class ClusterLauncher:
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued or running."""
         directory = (self._outputs / launch.log).parent
-        if (result := read_result(directory)) is not None:
-            return result.exit_code
         code = self._ended(launch)
-        result = read_result(directory)  # again: the job may have written it meanwhile
+        result = read_result(directory)  # afterwards: the job may have written it meanwhile
         return code if result is None else result.exit_code
 
     def fetch(self, launch: Launch) -> None:
@@ -75,20 +72,21 @@ class Tail:
     def read(self) -> Iterator[str]:
         """New text of the file in pieces of whole lines, if these are not longer than a piece; nothing if the file does
         not exist yet."""
-        while data := self._piece():
-            self._position += len(data)
-            yield self._decoder.decode(data)
-
-    def _piece(self) -> bytes:
-        try:
-            with os.fdopen(os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise XpError(f"{self._file} is not a regular file", ExitCode.RUN_DIR)
+        if not self._file.exists():
+            return
+        with opened(self._file, ExitCode.RUN_DIR) as file:
+            file.seek(self._position)
+            while data := file.read(PIECE_BYTES):
+                if len(data) == PIECE_BYTES and (end := data.rfind(b"\n") + 1):
+                    data = data[:end]
+                self._position += len(data)
                 file.seek(self._position)
-                data = file.read(PIECE_BYTES)
-        except FileNotFoundError:
-            return b""
-        return data[: data.rfind(b"\n") + 1] or data if len(data) == PIECE_BYTES else data
+                yield self._decoder.decode(data)
+
+    def echo(self, echo: Echo) -> None:
+        """Passes on the text that was added since the last read."""
+        for text in self.read():
+            echo(plain(text))
 
 
 def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[], str], echo: Echo) -> int:
@@ -101,30 +99,18 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
         echo: receives the log's lines, which the job has redacted.
     """
     tail = Tail(directory / "log.txt")
-    polled_at = time.monotonic()
-    over: tuple[float, int] | None = None
+    polled_at, ended_at = time.monotonic(), 0.0
+    code: int | None = None
     while (result := read_result(directory)) is None:
-        echo_new(tail, echo)
+        tail.echo(echo)
         now = time.monotonic()
-        if over is not None and now - over[0] > (STOPPED_S if over[1] > 128 else PATIENCE_S):
+        if code is None and now - polled_at >= ASK_S:
+            code, ended_at, polled_at = ended(), now, time.monotonic()
+        elif code is not None and now - ended_at > (STOPPED_S if code > 128 else PATIENCE_S):
             break
-        if over is None and now - polled_at >= ASK_S:
-            code = ended()
-            over, polled_at = None if code is None else (now, code), time.monotonic()
         time.sleep(LOOK_S)
-    echo_new(tail, echo)
-    if result is not None:
-        return result.code
-    assert over is not None
-    text = explain().strip()
-    if text:
+    if result is None and (text := explain().strip()):
         with (directory / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"{text}\n")
-        echo_new(tail, echo)
-    return over[1]
-
-
-def echo_new(tail: Tail, echo: Echo) -> None:
-    """Passes on the text that was added since the last read."""
-    for text in tail.read():
-        echo(plain(text))
+    tail.echo(echo)
+    return code or 0 if result is None else result.code

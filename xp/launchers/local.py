@@ -18,7 +18,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch, now
 from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
-from xp.launchers.node.gpus import Gpus, claim_for
+from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.log import LogStream, drain, is_screen
 from xp.launchers.preflight import check_machine, interpreter, python_variables
 from xp.lib import processes
@@ -64,12 +64,9 @@ class LocalLauncher:
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Checks packages and interpreters; reserves accelerators for the launcher's lifetime."""
         del context
-        for stage in stages:
-            if (limit := needs_one_node(stage, "launcher=local has this machine alone")) is not None:
-                raise XpError(limit, ExitCode.RUNTIME)
         check_machine(stages)
         self._gpus.release()
-        self._gpus = claim_for(stages)
+        self._gpus = claim([stage.job.resources for stage in stages])
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         key = context.key(stage.name)

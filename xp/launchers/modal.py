@@ -25,7 +25,7 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited
 from xp.launchers.files import inside
 from xp.launchers.node.job_spec import JOB_SPEC, RESULT
-from xp.launchers.service import ServiceLauncher, StageContext, limit_of, run_unattended
+from xp.launchers.service import ServiceLauncher, StageContext, SubmittedStage, limit_of, run_unattended
 from xp.lib.atomic import replacing
 from xp.planning.refusals import check_limits, needs_one_node
 from xp.spec.place import LauncherSpec
@@ -57,10 +57,9 @@ class ModalLauncher(ServiceLauncher):
                 f"launcher=modal needs Modal's client: {sys.executable} -m pip install modal==1.6.4, then modal setup",
                 ExitCode.RUNTIME,
             )
-        for stage in stages:
-            modal_app.check_secrets(stage, self._spec)
         check_limits(self._spec, stages)
-        modal_app.check_trackers(context.tracking, self._spec)
+        for stage in stages:
+            modal_app.check_secrets(SubmittedStage(stage, context), self._spec)
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follows Modal's log of the app until the result is on the volume, then copies the small results here."""
@@ -104,7 +103,7 @@ class ModalLauncher(ServiceLauncher):
         brought = []
         for name in names:
             place = inside(self._outputs, name)
-            if name not in self._names(str(Path(name).parent), kinds=("dir",)):
+            if (self._entries(str(Path(name).parent)) or {}).get(name) != "dir":
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
             # Atomic, and needed because Modal's --force empties its target directory.
@@ -123,8 +122,9 @@ class ModalLauncher(ServiceLauncher):
         """
         directory = Path(launch.log).parent
         run = Path(*directory.parts[:2])
+        files = [name for name, kind in (self._entries(str(directory)) or {}).items() if kind == "file"]
         missing = []
-        for name in (*self._names(str(directory)), f"{run}/metrics.jsonl"):
+        for name in (*files, f"{run}/metrics.jsonl"):
             place = inside(self._outputs, name)  # names on the volume are not trusted
             if place.name in (JOB_SPEC, modal_app.APP_FILE, SUBMITTED, *leave):
                 continue
@@ -138,9 +138,9 @@ class ModalLauncher(ServiceLauncher):
 
     def _text(self, stages: Sequence[StageContext]) -> str:
         stage, context = stages[0]
-        parts = [modal_app.part_of(*pair) for pair in stages]
-        title = f"{', '.join(part.stage for part in parts)} of {context.run_id}, attempt {context.attempt}"
-        return modal_app.app_text(title, self._name(stage, context), parts, self._spec)
+        title = f"{', '.join(one.name for one, _ in stages)} of {context.run_id}, attempt {context.attempt}"
+        submitted = [SubmittedStage(*pair) for pair in stages]
+        return modal_app.app_text(title, self._name(stage, context), submitted, self._spec)
 
     def _name(self, stage: Stage, context: Context) -> str:
         return f"{self._spec.app}-{identity(stage, context)}"
@@ -162,18 +162,13 @@ class ModalLauncher(ServiceLauncher):
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name; None: there is none."""
-        ids = (app.get("app_id") for app in self._apps() if app.get("description") == name)
-        return next(ids, None)
+        return next((app.get("app_id") for app in self._apps() if app.get("description") == name), None)
 
     def _apps(self) -> list[dict[str, str]]:
         with suppress(XpError, ValueError, AttributeError):
             apps = json.loads(ask([*_modal(), "app", "list", "--json"], timeout_s=ANSWER_S))
             return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in apps]
         return []
-
-    def _names(self, directory: str, kinds: Sequence[str] = ("file",)) -> list[str]:
-        """Names in a directory of the volume, of these kinds; none if it does not exist, or Modal does not answer."""
-        return [name for name, kind in (self._entries(directory) or {}).items() if kind in kinds]
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.job import Job, Resources, Stage
-from xp.launchers.base import Context
-from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
-from xp.launchers.service import LOCKS, MOUNT, lock_of
+from xp.job import Job, Resources
+from xp.launchers.node.job_spec import JOB_SPEC
+from xp.launchers.service import LOCKS, MOUNT, SubmittedStage, lock_of
 from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
-from xp.tracking.base import NodeTracking
 
 APP_FILE = "modal_app.py"
 CODE = "/xp/code"
@@ -45,8 +42,8 @@ import subprocess
 
 import modal
 
-app = modal.App({app})
-outputs = modal.Volume.from_name({volume}, create_if_missing=True)
+app = modal.App({app!a})
+outputs = modal.Volume.from_name({volume!a}, create_if_missing=True)
 
 
 def carry_out(stage: str) -> int:
@@ -55,7 +52,7 @@ def carry_out(stage: str) -> int:
     if not modal.is_local():
         outputs.reload()
     argv = ["python", "-m", "xp.launchers.node.on_node", job, f"{specs}/{{stage}}.json"]
-    process = subprocess.Popen(argv, env={{**os.environ, "PYTHONPATH": {code}}})
+    process = subprocess.Popen(argv, env={{**os.environ, "PYTHONPATH": {code!a}}})
     try:
         while (code := ended(process)) is None:
             commit()
@@ -85,18 +82,18 @@ FUNCTION = """
 
 @app.function(
     image={image}
-    .add_local_dir({local_code}, {code})
-    .add_local_file({local_job}, {job_spec}),
-    gpu={gpu},
+    .add_local_dir({local_code!a}, {code!a})
+    .add_local_file({local_job!a}, {job_spec!a}),
+    gpu={gpu!a},
     cpu={cpu},
     memory={memory_mb},
     timeout={timeout_s},
     retries={retries},
-    volumes={{{mount}: outputs}},
+    volumes={{{mount!a}: outputs}},
     secrets={secrets},
 )
 def {function}() -> int:
-    return carry_out({stage})
+    return carry_out({stage!a})
 """
 
 ALONE = """
@@ -124,65 +121,29 @@ def main() -> None:
 """
 
 
-@dataclass(frozen=True)
-class Part:
-    """One stage of the app."""
-
-    stage: str
-    job: Job
-    job_spec: Path
-    """Path of the job spec on this machine."""
-    code: Path
-    """Parent directory of the copied package, on this machine."""
-    tracking: NodeTracking | None = None
-
-
-def part_of(stage: Stage, context: Context) -> Part:
-    """Makes the app's part of a stage, with the paths that `ModalLauncher` uses."""
-    job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
-    return Part(stage.name, stage.job, job_spec, context.outputs / context.code, tracking_of(stage, context))
-
-
-def app_text(title: str, name: str, parts: Sequence[Part], spec: LauncherSpec) -> str:
+def app_text(title: str, name: str, stages: Sequence[SubmittedStage], spec: LauncherSpec) -> str:
     """Text of the app of one stage, or of a chain of stages.
 
     Raises:
         XpError: PLAN, as `limit_of` of xp.launchers.service.
     """
-    names = [function_name(part.stage) for part in parts]
     head = HEAD.format(
-        title=title,
-        file=APP_FILE,
-        app=quoted(name),
-        volume=quoted(str(spec.volume)),
-        specs=JOB_SPECS,
-        code=quoted(CODE),
-        commit_s=COMMIT_S,
+        title=title, file=APP_FILE, app=name, volume=str(spec.volume), specs=JOB_SPECS, code=CODE, commit_s=COMMIT_S
     )
-    functions = [_function(part, spec) for part in parts]
-    if len(parts) == 1:
-        return "".join([head, *functions, ALONE.format(function=names[0])])
-    return "".join([head, *functions, CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)])
+    functions = "".join(_function(one, spec) for one in stages)
+    names = [function_name(one.stage.name) for one in stages]
+    if len(stages) == 1:
+        return head + functions + ALONE.format(function=names[0])
+    return head + functions + CHAIN.format(functions=", ".join(names), timeout_s=spec.timeout_s)
 
 
-def check_secrets(stage: Stage, spec: LauncherSpec) -> None:
-    """Raises XpError(SECRET) for a stage with secrets where no Modal Secret is named."""
-    if stage.job.secrets and spec.secret_name is None:
-        names = ", ".join(sorted(stage.job.secrets))
+def check_secrets(one: SubmittedStage, spec: LauncherSpec) -> None:
+    """Raises XpError(SECRET) for a stage with secrets, or trackers with keys, where no Modal Secret is named."""
+    if one.secrets and spec.secret_name is None:
         raise XpError(
-            f"stage {stage.name} needs the secrets {names}: make a Modal Secret of these names"
-            " (modal secret create NAME --from-dotenv .env) and set launcher.secret_name=NAME",
-            ExitCode.SECRET,
-        )
-
-
-def check_trackers(tracking: NodeTracking | None, spec: LauncherSpec) -> None:
-    """Raises XpError(SECRET) for a tracker whose key is in no Modal Secret."""
-    if tracking is not None and tracking.secrets and spec.secret_name is None:
-        raise XpError(
-            f"tracking={','.join(tracking.names)}: the container tells it, with {', '.join(tracking.secrets)} of a"
-            " Modal Secret (modal secret create NAME WANDB_API_KEY=...): set launcher.secret_name=NAME;"
-            " WANDB_MODE=offline needs none",
+            f"stage {one.stage.name} needs {', '.join(one.secrets)} of a Modal Secret: make one of these names (modal"
+            " secret create NAME --from-dotenv .env) and set launcher.secret_name=NAME; with WANDB_MODE=offline, W&B"
+            " needs no key",
             ExitCode.SECRET,
         )
 
@@ -211,33 +172,29 @@ def function_name(stage: str) -> str:
     return "stage_" + re.sub(r"\W", "_", stage)
 
 
-def quoted(text: str) -> str:
-    """A text as a Python literal on one line."""
-    return ascii(text)
-
-
-def _function(part: Part, spec: LauncherSpec) -> str:
-    resources = part.job.resources
-    gpu = gpu_string(resources)
-    required = sorted({*part.job.secrets, *(part.tracking.secrets if part.tracking else ())})
-    secrets = f"[modal.Secret.from_name({quoted(str(spec.secret_name))}, required_keys={required!r})]"
+def _function(one: SubmittedStage, spec: LauncherSpec) -> str:
+    job, resources = one.stage.job, one.stage.job.resources
     return FUNCTION.format(
-        image=image_text(part.job, spec, part.job_spec.parent / LOCKS),
-        local_code=quoted(str(part.code)),
-        code=quoted(CODE),
-        local_job=quoted(str(part.job_spec)),
-        job_spec=quoted(f"{JOB_SPECS}/{part.stage}.json"),
-        gpu=None if gpu is None else quoted(gpu),
+        image=image_text(job, spec, one.directory / LOCKS),
+        local_code=str(one.code),
+        code=CODE,
+        local_job=str(one.directory / JOB_SPEC),
+        job_spec=f"{JOB_SPECS}/{one.stage.name}.json",
+        gpu=gpu_string(resources),
         cpu=float(resources.num_cpus),
         memory_mb=round(resources.memory_gb * 1024),
         timeout_s=spec.timeout_s,
         # A failed stage returns a result; exceptions come from a time limit or a failed machine. With a supervisor,
         # the run begins a new attempt instead.
         retries=spec.max_restarts if spec.detach else 0,
-        mount=quoted(MOUNT),
-        secrets=secrets if required else [],
-        function=function_name(part.stage),
-        stage=quoted(part.stage),
+        mount=MOUNT,
+        secrets=(
+            f"[modal.Secret.from_name({spec.secret_name!a}, required_keys={list(one.secrets)!r})]"
+            if one.secrets
+            else "[]"
+        ),
+        function=function_name(one.stage.name),
+        stage=one.stage.name,
     )
 
 
@@ -273,9 +230,8 @@ def image_text(job: Job, spec: LauncherSpec, locks: Path) -> str:
 
 def _trainer_image(job: Job) -> str:
     """Expression of an image with the trainer; for a trainer in checkouts, with xp's requirements added."""
-    runtime = job.runtime
-    layers = [f"modal.Image.from_registry({runtime.image!a})"]
-    if runtime.project is not None:
-        layers.append(f".pip_install({', '.join(map(ascii, added_to_image()))})")
-        layers.append(f".env({dict(runtime.image_checkouts)!a})")
-    return "\n    ".join(layers)
+    image = f"modal.Image.from_registry({job.runtime.image!a})"
+    if job.runtime.project is None:
+        return image
+    added = ", ".join(map(ascii, added_to_image()))
+    return f"{image}\n    .pip_install({added})\n    .env({dict(job.runtime.image_checkouts)!a})"

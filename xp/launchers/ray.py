@@ -35,7 +35,7 @@ from xp.launchers.cluster import (
     write_launches,
 )
 from xp.launchers.follow import ClusterLauncher
-from xp.launchers.node.gpus import Gpus, claim_for
+from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
@@ -86,7 +86,7 @@ class RayLauncher(ClusterLauncher):
         self._num_cpus = max((stage.job.resources.num_cpus for stage in stages), default=1)
         if self._spec.start_head:
             self._gpus.release()
-            self._gpus = claim_for(stages)
+            self._gpus = claim([stage.job.resources for stage in stages])
         else:
             self._check_cluster(stages)
         del context

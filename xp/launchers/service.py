@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -13,7 +14,7 @@ from xp.job import Job, Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import identity, launches_of, read_launches, write_launches
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import JOB_SPEC, make_job_spec
+from xp.launchers.node.job_spec import make_job_spec, tracking_of
 from xp.launchers.node.log import LogStream, drain
 from xp.lib.atomic import write_atomically
 from xp.runtimes import RuntimeLock, lock_with, smallest_with
@@ -27,6 +28,30 @@ MOUNT = "/outputs"
 """The outputs root on the service's machines."""
 QUIET_S = 15.0
 """Seconds that the last lines of a log may take after the stage's end."""
+
+
+@dataclass(frozen=True)
+class SubmittedStage:
+    """A stage in a submitted file."""
+
+    stage: Stage
+    context: Context
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the stage, on this machine."""
+        return self.context.outputs / self.context.directory / self.stage.name
+
+    @property
+    def code(self) -> Path:
+        """Parent directory of the copied package, on this machine."""
+        return self.context.outputs / self.context.code
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Variables with its secrets, and with its trackers' keys."""
+        tracking = tracking_of(self.stage, self.context)
+        return tuple(sorted({*self.stage.job.secrets, *(tracking.secrets if tracking else ())}))
 
 
 class ServiceLauncher:
@@ -100,16 +125,9 @@ class ServiceLauncher:
         """Writes the files that the machine gets: the job spec, and the lock's files."""
         write_files(stage.job.files, context.outputs)  # so that the run's directory is complete on this machine too
         job_spec = make_job_spec(
-            stage,
-            context,
-            root=MOUNT,
-            grace_s=self._spec.grace_s,
-            secrets_file=None,
-            prints=True,
-            brings_files=True,
+            stage, context, root=MOUNT, grace_s=self._spec.grace_s, prints=True, files=stage.job.files
         )
-        path = context.outputs / job_spec.directory / JOB_SPEC
-        write_atomically(path, job_spec.to_json())
+        path = job_spec.write(context.outputs)
         if (lock := lock_of(stage.job)) is not None:
             for file in lock.files:
                 write_atomically(path.parent / LOCKS / file.name, file.read_text(encoding="utf-8"))

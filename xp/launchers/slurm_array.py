@@ -47,8 +47,9 @@ class SlurmArrays:
         try:
             for words, run_ids in groups.items():
                 self._submit(spec, outputs, words, run_ids)
-        except BaseException:
-            self._cancel()
+        except BaseException:  # nothing would release the arrays before the refused one
+            with suppress(XpError):
+                ask(["scancel", *self._array_ids], timeout_s=ANSWER_S)
             raise
 
     def _submit(self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]) -> None:
@@ -75,23 +76,10 @@ class SlurmArrays:
         return native_id
 
     def release(self) -> None:
-        """Releases the arrays; raises XpError if Slurm refuses one, after it was asked to release the others."""
+        """Releases the arrays."""
         ids, self._array_ids = self._array_ids, []
-        faults: list[XpError] = []
-        for number in ids:
-            try:
-                ask(["scontrol", "release", number], timeout_s=ANSWER_S)
-            except XpError as error:
-                faults.append(error)
-        if faults:
-            raise faults[0]
-
-    def _cancel(self) -> None:
-        """Cancels the arrays of a sweep whose other arrays were refused: nothing would release them."""
-        ids, self._array_ids = self._array_ids, []
-        for number in ids:
-            with suppress(XpError):
-                ask(["scancel", number], timeout_s=ANSWER_S)
+        if ids:
+            ask(["scontrol", "release", ",".join(ids)], timeout_s=ANSWER_S)
 
 
 def array_job(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from xp.lib.text import counted
@@ -100,29 +101,18 @@ FIELDS: Mapping[str, str] = {
 
 def batch_shape(spec: RunSpec) -> BatchShape:
     """The batch shape of a spec."""
-    training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     shape = spec.model.architecture or spec.model.build
     per_node = max(1, spec.hardware.accelerators_per_node)
     if spec.hardware.accelerator == "cpu":
-        per_node += engine.accelerators or 0  # processes beside those that train
+        per_node += spec.backend.engine.accelerators or 0  # processes beside those that train
+    of_network = ("num_heads", "num_kv_heads", "num_layers", "num_experts")
+    network: dict[str, Any] = {name: getattr(shape, name, None) for name in of_network}
     return BatchShape(
-        prompts=training.prompts_per_step,
-        group=training.group_size,
-        updates=training.updates_per_step,
-        micro=training.micro_batch_size,
-        tensor=parallel.tensor,
-        pipeline=parallel.pipeline,
-        context=parallel.context,
-        expert=parallel.expert,
-        engine_tensor=engine.tensor_parallel,
-        engine_accelerators=engine.accelerators,
+        **{name: attrgetter(key)(spec) for name, key in FIELDS.items()},
+        **network,
         num_nodes=spec.hardware.num_nodes,
         per_node=per_node,
-        is_packed=training.max_tokens_per_micro_batch is not None,
-        num_heads=shape.num_heads if shape else None,
-        num_kv_heads=shape.num_kv_heads if shape else None,
-        num_layers=shape.num_layers if shape else None,
-        num_experts=spec.model.architecture.num_experts if spec.model.architecture else None,
+        is_packed=spec.training.max_tokens_per_micro_batch is not None,
     )
 
 
@@ -147,6 +137,11 @@ class Constraint:
     """Values in the formula for a batch shape."""
     source: str
     silent: str = ""
+
+    def fault(self, batch: BatchShape) -> str:
+        """The violated formula, with the numbers of a batch shape."""
+        silent = f"; the trainer does not check this: {self.silent}" if self.silent else ""
+        return f"{self.formula}; got {self.numbers(batch)} ({self.source}){silent}"
 
 
 def divides(part: int, whole: int) -> bool:
@@ -308,43 +303,30 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> lis
 
     The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
     """
-    proposals: dict[tuple[tuple[str, int], ...], Proposal] = {}
+    proposals = []
     is_misplaced = any(constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints))
     for changes in islice(_placements(batch) if is_misplaced else _schedules(batch), MOST_TRIED):
-        if _is_legal(batch, changes, constraints):
-            cost = sum(WEIGHTS[name] * (0.25 + abs(math.log2(new / old))) for name, old, new in _steps(batch, changes))
-            proposal = Proposal({FIELDS[name]: value for name, value in changes.items()}, cost)
-            proposals[tuple(sorted(changes.items()))] = proposal
+        candidate = replace(batch, **changes)
+        if all(constraint.holds(candidate) for constraint in constraints):
+            factors = {name: value / getattr(batch, name) for name, value in changes.items()}
+            cost = sum(WEIGHTS[name] * (0.25 + abs(math.log2(factor))) for name, factor in factors.items())
+            proposals.append(Proposal({FIELDS[name]: value for name, value in changes.items()}, cost))
     nearest: list[Proposal] = []
-    for proposal in sorted(proposals.values(), key=lambda one: (one.cost, len(one.changes), str(one))):
+    for proposal in sorted(proposals, key=lambda one: (one.cost, len(one.changes), str(one))):
         if not any(one.changes.items() <= proposal.changes.items() for one in nearest):
             nearest.append(proposal)
-        if len(nearest) == MOST:
-            break
-    return nearest
-
-
-def _changed(batch: BatchShape, name: str, value: Any) -> BatchShape:
-    return replace(batch, **{name: value})
-
-
-def _steps(batch: BatchShape, changes: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
-    return ((name, getattr(batch, name), value) for name, value in changes.items())
-
-
-def _is_legal(batch: BatchShape, changes: Mapping[str, Any], constraints: tuple[Constraint, ...]) -> bool:
-    candidate = replace(batch, **changes)
-    return all(constraint.holds(candidate) for constraint in constraints)
+    return nearest[:MOST]
 
 
 def _schedules(batch: BatchShape) -> Iterator[dict[str, Any]]:
     """Other numbers of episodes on the same placement; the micro-batch is adapted if necessary."""
     for name in ("micro", *SCHEDULE):
         for value in _values(batch, name):
-            yield {name: value}
-            micro = _best_micro(_changed(batch, name, value))
+            changes: dict[str, Any] = {name: value}
+            yield changes
+            micro = _best_micro(replace(batch, **changes))
             if name != "micro" and not batch.is_packed and micro != batch.micro:
-                yield {name: value, "micro": micro}
+                yield {**changes, "micro": micro}
 
 
 def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
@@ -352,13 +334,11 @@ def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
     names = [name for name in PLACEMENT if getattr(batch, name) is not None]
     for name in names:
         for value in _values(batch, name):
-            yield {name: value}
-            moved = _changed(batch, name, value)
-            for changes in _schedules(moved):
-                if len(changes) == 1:
-                    yield {name: value, **changes}
+            changes: dict[str, Any] = {name: value}
+            yield changes
+            yield from (changes | more for more in _schedules(replace(batch, **changes)) if len(more) == 1)
             for other in names[names.index(name) + 1 :]:
-                yield from ({name: value, other: count} for count in _values(batch, other))
+                yield from ({**changes, other: count} for count in _values(batch, other))
 
 
 def _values(batch: BatchShape, name: str) -> Iterator[int]:
@@ -383,21 +363,16 @@ def _best_micro(batch: BatchShape) -> int:
     return min(divisors, key=lambda n: (abs(math.log2(n / batch.micro)), n))
 
 
-def spec_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """The constraints of the spec's backend."""
-    return backend_of(spec).batch_constraints(spec)
-
-
 def batch_refusals(spec: RunSpec) -> list[Refusal]:
     """Every violated constraint, with its formula, the numbers, the source, and the nearest legal batch shapes."""
-    constraints, batch = spec_constraints(spec), batch_shape(spec)
+    constraints, batch = backend_of(spec).batch_constraints(spec), batch_shape(spec)
     violated = broken(batch, constraints)
     if not violated:
         return []
     near = nearest_legal(batch, constraints)
     way_out = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
     by_field = {constraint.field: constraint for constraint in reversed(violated)}
-    return [Refusal(constraint.field, f"{_what(constraint, batch)}; {way_out}") for constraint in by_field.values()]
+    return [Refusal(field, f"{constraint.fault(batch)}; {way_out}") for field, constraint in by_field.items()]
 
 
 def arithmetic(spec: RunSpec) -> list[str]:
@@ -423,8 +398,3 @@ def arithmetic(spec: RunSpec) -> list[str]:
             f" {engines} on {where} {batch.generating}"
         )
     return lines
-
-
-def _what(constraint: Constraint, batch: BatchShape) -> str:
-    silent = f"; the trainer does not check this: {constraint.silent}" if constraint.silent else ""
-    return f"{constraint.formula}; got {constraint.numbers(batch)} ({constraint.source}){silent}"

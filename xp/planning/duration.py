@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from operator import mul
 from pathlib import Path
 from statistics import median
@@ -18,9 +18,8 @@ from xp.lib.text import counted
 from xp.planning.batch import batch_shape
 from xp.planning.extent import num_steps
 from xp.planning.memory.estimate import shape_of, teacher_shape, weights_of
-from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
+from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.spec import Architecture, EngineName, RunSpec
-from xp.spec.recorded import recorded_spec
 
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128
@@ -140,27 +139,14 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> Duration | None:
     """The median step of the newest run of this shape; the first step of an attempt, with its start, is left out."""
-    expected = _shape(spec.model_dump(mode="json"))
-    files = sorted((outputs / "runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files:
-        try:
-            if _recorded_shape(file, file.stat().st_mtime_ns) != expected:
-                continue
-            lines = read_metrics(file.with_name("metrics.jsonl"), "train")
-        except XpError:
-            continue
-        steps = [line["time/step_s"] for line in lines[1:] if line.get("time/step_s") is not None]
-        if steps:
-            middle = median(steps)
-            source = f"as {file.parent.name}, within {MEASURED:.0%}"
-            return Duration(middle * (1 - MEASURED), middle * (1 + MEASURED), source)
+    for run in earlier_runs(spec, outputs, _shape):
+        with suppress(XpError):
+            lines = read_metrics(run / "metrics.jsonl", "train")
+            if steps := [line["time/step_s"] for line in lines[1:] if line.get("time/step_s") is not None]:
+                middle = median(steps)
+                source = f"as {run.name}, within {MEASURED:.0%}"
+                return Duration(middle * (1 - MEASURED), middle * (1 + MEASURED), source)
     return None
-
-
-@cache
-def _recorded_shape(file: Path, _: int) -> Any:
-    """The shape of a recorded spec. A sweep asks for it at each of its points; the time of change is in the key."""
-    return _shape(recorded_spec(file))
 
 
 def _shape(spec: Mapping[str, Any]) -> Any:

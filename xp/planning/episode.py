@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, dialect_of
@@ -18,6 +18,8 @@ from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.tasks.request import is_found
+from xp.worker.stage import Sampling
+from xp.worker.token_budget import TokenBudget
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
 
@@ -58,22 +60,23 @@ def overlong(spec: RunSpec) -> Overlong | None:
     return None if rule is None else Overlong(spec.training.max_response_tokens, rule.buffer_tokens, rule.factor)
 
 
-def budget_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
-    """Fields of an xp.worker.token_budget.TokenBudget, of the training or of evaluations."""
+def budget_of(spec: RunSpec, *, evaluates: bool) -> TokenBudget:
+    """Token budget of the training's episodes, or of evaluations."""
     training, evaluation = spec.training, spec.evaluation
     limits = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
-    return {
-        "max_prompt_tokens": training.max_prompt_tokens,
-        "max_tokens_per_turn": limits[0] or training.max_tokens_per_turn,
-        "max_response_tokens": limits[1] or training.max_response_tokens,
-    }
+    return TokenBudget(
+        max_prompt_tokens=training.max_prompt_tokens,
+        max_tokens_per_turn=limits[0] or training.max_tokens_per_turn,
+        max_response_tokens=limits[1] or training.max_response_tokens,
+    )
 
 
-def sampling_fields(spec: RunSpec, *, evaluates: bool) -> dict[str, Any]:
-    """Fields of an xp.worker.stage.Sampling, of the training or of evaluations."""
+def sampling_of(spec: RunSpec, *, evaluates: bool) -> Sampling:
+    """Sampling of the training's episodes, or of evaluations."""
     section = spec.evaluation if evaluates else spec.training
     distribution = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
-    return {**distribution, **budget_fields(spec, evaluates=evaluates), "seed": spec.seed}
+    budget = asdict(budget_of(spec, evaluates=evaluates))
+    return Sampling(**budget, **distribution, seed=spec.seed, stop=spec.training.stop)
 
 
 def chat_of(spec: RunSpec) -> Chat:
@@ -173,9 +176,17 @@ def named_code(spec: RunSpec) -> list[str]:
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(
             f"would pass this to the trainer, which may import it: backend.overrides.{key}={value}"
-            for key, value in _overrides(spec.backend.overrides)
+            for key, value in spec.backend.overrides.items()
+            if _may_name_code(key, value)
         ),
     ]
+
+
+def _may_name_code(key: str, value: Any) -> bool:
+    """Returns whether a trainer may import the value of a native key: a dotted name, a file, or several values."""
+    if "trust" in key or not isinstance(value, str):
+        return isinstance(value, Sequence | Mapping) or ("trust" in key and value not in (False, None))
+    return "." in value or ":" in value
 
 
 def _modules_elsewhere(member: EnvMember) -> Iterator[str]:
@@ -184,43 +195,3 @@ def _modules_elsewhere(member: EnvMember) -> Iterator[str]:
         yield member.serve.partition(":")[0].partition(".")[0]
     if member.provider == "verifiers" and member.target is not None:
         yield module_of(member.target)
-
-
-def _overrides(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Native keys of the trainer whose value may name code: a dotted name, a file, or a module and a name in it.
-
-    What a trainer imports by such a key differs between versions, so values decide, and a value too many is shown.
-    """
-    for key, value in overrides.items():
-        if "trust" in str(key) and value not in (False, None):
-            yield str(key), str(value)
-        elif isinstance(value, Mapping):
-            yield from ((f"{key}.{below}", text) for below, text in _overrides(value))
-        elif any(map(_may_name_code, _texts(value))) or _is_pair_of_names(value):
-            yield str(key), str(value)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from (str(key), *_texts(below))
-    elif isinstance(value, Sequence):
-        for below in value:
-            yield from _texts(below)
-
-
-def _may_name_code(text: str) -> bool:
-    if "." not in text and ":" not in text:
-        return False
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
-
-
-def _is_pair_of_names(value: Any) -> bool:
-    """Returns whether a value is a module and a name in it, as Megatron's `spec` has them."""
-    return isinstance(value, Sequence) and len(value) == 2 and all(isinstance(one, str) for one in value)

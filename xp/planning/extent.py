@@ -6,11 +6,10 @@ Sizes are read from files of rows, from the run's cached task set, or from anoth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from xp.envs.config import EnvConfig
 from xp.envs.graders import check_answers
@@ -21,12 +20,11 @@ from xp.lib.packages import require
 from xp.lib.text import counted
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.episode import env_config
-from xp.planning.stages import STORE, prepare_config, profiles, task_set_place
+from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec
 from xp.tasks.config import Purpose, Selection
-from xp.tasks.held_out import HELD_OUT_SPLITS, HeldOutRecord, Rule, evaluation_only, named
-from xp.tasks.manifest import MANIFEST, read_manifest
-from xp.tasks.request import IDENTITY, canonical_request
+from xp.tasks.held_out import HELD_OUT_SPLITS, evaluation_only
+from xp.tasks.manifest import read_manifest
 from xp.tasks.training_length import too_few
 
 
@@ -43,15 +41,10 @@ def num_tasks(spec: RunSpec) -> NumTasks:
     try:
         counts = read_manifest(Path(spec.outputs, task_set_place(spec))).counts
     except (OSError, ValueError):
-        return named_tasks(spec)
+        train = _sum(_named(member.train) for member in prepare_config(spec).members.values())
+        return NumTasks(train, _sum(_held_out(member) for member in spec.env.members.values()))
     sums = {purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of) for purpose in Purpose}
     return NumTasks(sums[Purpose.TRAIN], sums[Purpose.HELD_OUT])
-
-
-def named_tasks(spec: RunSpec) -> NumTasks:
-    """Numbers of tasks that the spec states, as numbers or as lists."""
-    train = _sum(_named(member.train) for member in prepare_config(spec).members.values())
-    return NumTasks(train, _sum(_held_out(member) for member in spec.env.members.values()))
 
 
 def num_steps(spec: RunSpec) -> int | None:
@@ -133,6 +126,8 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
         yield Refusal("evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them")
     if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
+    if trains and not any(member.train.split for member in spec.env.members.values()):
+        yield Refusal("env.train.split", evaluation_only(None))
 
 
 def _named(selection: Selection | HeldOutSpec) -> int | None:
@@ -199,58 +194,6 @@ def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
             yield Refusal(
                 f"{key}.train.easy_first", "training.shuffle=true would change this order; set training.shuffle=false"
             )
-
-
-def split_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses more training tasks than a held-out share leaves, and no training task, if the sizes are known."""
-    requests = canonical_request(prepare_config(spec))["members"]
-    records = {name: _record_of(Path(spec.outputs), requests[name]) for name in spec.env.members}
-    if all(_trains_nothing(member, records[name]) for name, member in spec.env.members.items()):
-        yield from (Refusal("env.train.split", evaluation_only(one)) for one in records.values())
-        return
-    for name, member in spec.env.members.items():
-        record = records[name]
-        requested, held_out = member.train.num_tasks, member.held_out
-        if record is None or set(record.train_splits) != set(member.train.split):
-            continue
-        total = sum(record.sizes.get(split, 0) for split in member.train.split)
-        if held_out is None or requested is None or not _is_share(held_out, record) or requested != total:
-            continue
-        key = member_key(spec, name)
-        yield Refusal(
-            f"{key}.train.num_tasks",
-            f"{requested} tasks of {named(record.train_splits)}, which has {total}, and a share of them is to be held"
-            f" out; three ways out: {key}.train.num_tasks=null (all that are not held out), {key}.held_out=null (no"
-            f" evaluation), or {key}.held_out.split={record.train_splits[0]} {key}.held_out.overlap=allowed"
-            " (evaluated on training tasks, and labelled so)",
-        )
-
-
-def _trains_nothing(member: EnvMember, record: HeldOutRecord | None) -> bool:
-    """Returns whether there are no training tasks, by the spec or because all splits are for evaluation."""
-    if record is None or member.train.split != ("train",):
-        return not member.train.split
-    return bool(record.sizes) and not record.train_splits
-
-
-def _is_share(held_out: HeldOutSpec, record: HeldOutRecord) -> bool:
-    if held_out.indices is not None or held_out.overlap is Overlap.ALLOWED:
-        return False
-    return held_out.split in record.train_splits if held_out.split is not None else record.rule is Rule.SHARE
-
-
-def _record_of(outputs: Path, request: Mapping[str, Any]) -> HeldOutRecord | None:
-    """The held-out record of any task set of the same environment; None: there is none."""
-    for file in sorted((outputs / STORE).glob(f"*/{MANIFEST}")):
-        try:
-            manifest = read_manifest(file.parent)
-        except (OSError, ValueError):
-            continue
-        for name, record in manifest.held_out.items():
-            other = manifest.request["members"].get(name, {})
-            if all(other.get(field) == request.get(field) for field in IDENTITY):
-                return record
-    return None
 
 
 def _rule(held_out: HeldOutSpec | None) -> str:

@@ -15,7 +15,7 @@ from xp.models.files import config_of, local_directory
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
-from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines, split_refusals
+from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
 from xp.planning.stages import start_place
@@ -32,8 +32,7 @@ def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
     refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
     refusals += card_refusals(spec)
     if trains:
-        refusals += [*sft_refusals(spec), *profile_refusals(spec), *split_refusals(spec), *image_refusals(spec)]
-        refusals += teacher_refusals(spec)
+        refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
         # Last: its remedy is searched among legal specs.
         refusals = refusals or [*memory_refusals(spec)]
     if refusals:

@@ -12,8 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
-from xp.spec import EngineName, ImportanceCorrection, RatioFrom, RunSpec
-from xp.worker.distill import Distillation
+from xp.spec import EngineName, ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
 from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
@@ -41,8 +40,9 @@ class Row:
     """One sentence about the difference; with a note, the support is emulated."""
     support: Support | Callable[[RunSpec], Support | None] | None = None
     """Degree of support, if `note` and `refuse` do not determine it."""
-    refuse: Callable[[RunSpec], str | None] | None = None
-    """Returns why this value cannot run and how to fix it; None if it can run."""
+    refuse: str | Callable[[RunSpec], str | None] | None = None
+    """Returns why this value cannot run and how to fix it; None if it can run. A text: why no value but null, false or
+    nothing can."""
     native: tuple[str, ...] = ()
     """Native keys of the field that are written elsewhere, or not at all."""
     opens: Native = dataclasses.field(default_factory=dict)
@@ -55,6 +55,12 @@ class Row:
         if isinstance(self.render, str):
             return {self.render: attrgetter(self.field)(spec)}
         return self.render(spec) if callable(self.render) else self.render or {}
+
+    def refusal(self, spec: RunSpec) -> str | None:
+        """Returns why the spec's value cannot run; None if it can."""
+        if isinstance(self.refuse, str):
+            return self.refuse if attrgetter(self.field)(spec) else None
+        return None if self.refuse is None else self.refuse(spec)
 
 
 @dataclass(frozen=True)
@@ -106,9 +112,9 @@ def override_lines(rows: Sequence[Row], overrides: Native) -> list[str]:
     ]
 
 
-def when(is_refused: Callable[[RunSpec], bool], reason: str) -> Callable[[RunSpec], str | None]:
+def when(is_refused: Callable[[RunSpec], bool], reason: Text) -> Callable[[RunSpec], str | None]:
     """A Row's `refuse` with one condition and one reason, which says how to fix it."""
-    return lambda spec: reason if is_refused(spec) else None
+    return lambda spec: _text(reason, spec) if is_refused(spec) else None
 
 
 def sapo_rows(prefix: str) -> tuple[Row, ...]:
@@ -125,6 +131,11 @@ def sapo_rows(prefix: str) -> tuple[Row, ...]:
     return Row("algorithm.sapo", receives="nothing: the loss is another"), of("positive"), of("negative")
 
 
+def no_clip(spec: RunSpec) -> str:
+    """What a bound of the ratio's clipping means for a loss without it; empty for other losses."""
+    return "nothing: the gates of sapo are soft" if spec.algorithm.policy_loss is PolicyLoss.SAPO else ""
+
+
 def render(rows: Sequence[Row], spec: RunSpec) -> dict[str, Any]:
     """All native keys, in the order of the rows."""
     return {key: value for row in rows for key, value in row.keys(spec).items()}
@@ -137,8 +148,7 @@ def owners(rows: Sequence[Row], spec: RunSpec) -> dict[str, str]:
 
 def refusals(rows: Sequence[Row], spec: RunSpec) -> list[Refusal]:
     """Refusals of the rows, in the order of the rows."""
-    reasons = ((row.field, row.refuse(spec)) for row in rows if row.refuse is not None)
-    return [Refusal(path, reason) for path, reason in reasons if reason is not None]
+    return [Refusal(row.field, reason) for row in rows if (reason := row.refusal(spec)) is not None]
 
 
 def meanings(
@@ -191,22 +201,43 @@ def _text(text: Text, spec: RunSpec) -> str:
     return text(spec) if callable(text) else text
 
 
-def _too_long_buffer(spec: RunSpec) -> str | None:
-    rule, most = spec.algorithm.overlong, spec.training.max_response_tokens
-    if rule is None or rule.buffer_tokens <= most:
-        return None
-    return f"buffer_tokens={rule.buffer_tokens} is more than training.max_response_tokens={most}; lower it"
-
-
 COMMON = (
     Row("model.name", carried_by="the run's record"),
+    Row(
+        "model.revision",
+        carried_by="the model stage, which fetches the commit; null: the trainer fetches the newest",
+    ),
     Row("model.dialect", carried_by="xp.episode"),
     Row("model.tools_prompt", carried_by="xp.episode.tokens"),
     Row("algorithm.name", carried_by="the run's record"),
     Row(
         "algorithm.overlong",
         carried_by="xp.episode, on the training's episodes, before the baseline and after the group's rewards",
-        refuse=_too_long_buffer,
+        refuse=when(
+            lambda s: (
+                s.algorithm.overlong is not None and s.algorithm.overlong.buffer_tokens > s.training.max_response_tokens
+            ),
+            lambda s: (
+                f"buffer_tokens is more than training.max_response_tokens={s.training.max_response_tokens}; lower it"
+            ),
+        ),
+    ),
+    Row("training.max_void_fraction", carried_by="xp.episode.metrics"),
+    Row("training.max_hours", carried_by="xp.worker.time_limit"),
+    Row(
+        "training.budget_usd",
+        carried_by="xp.worker.time_limit",
+        refuse=when(
+            lambda s: s.training.budget_usd is not None and s.hardware.usd_per_hour is None,
+            "the price of the machines is not known; set hardware.usd_per_hour=N",
+        ),
+    ),
+    Row("training.on_symptom", carried_by="xp.diagnosis"),
+    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
+    Row(
+        "evaluation.max_response_tokens",
+        carried_by="xp.worker.token_budget",
+        refuse=lambda s: None if s.evaluation.max_response_tokens is None else _beyond_context(s, longest_in_engine(s)),
     ),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
@@ -323,12 +354,6 @@ def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
     )
 
 
-def distillation(spec: RunSpec) -> Distillation | None:
-    """The distillation for a trainer; None if there is none."""
-    distill = spec.algorithm.distill
-    return None if distill is None else Distillation(**distill.model_dump())
-
-
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
     """Returns why sampling during updates is impossible; None if it is possible, or not needed.
 
@@ -359,12 +384,6 @@ def no_reference(spec: RunSpec) -> str | None:
     return None if is_off else "training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef"
 
 
-def no_price(spec: RunSpec) -> str | None:
-    """Refuses training.budget_usd without the machines' price."""
-    is_priced = spec.training.budget_usd is None or spec.hardware.usd_per_hour is not None
-    return None if is_priced else "the price of the machines is not known; set hardware.usd_per_hour=N"
-
-
 def no_patience(spec: RunSpec) -> str | None:
     """Returns why training cannot stop early; None if it can, or if early stopping is not asked for."""
     return None if spec.evaluation.patience is None else _without_evaluation(spec)
@@ -388,11 +407,6 @@ def longest_in_engine(spec: RunSpec) -> int:
 def too_long(spec: RunSpec) -> str | None:
     """Returns why the longest episode does not fit the model's context; None if it fits."""
     return _beyond_context(spec, longest_episode(spec))
-
-
-def too_long_evaluation(spec: RunSpec) -> str | None:
-    """The same for the longest episode of an evaluation with a limit of its own."""
-    return None if spec.evaluation.max_response_tokens is None else _beyond_context(spec, longest_in_engine(spec))
 
 
 def _beyond_context(spec: RunSpec, longest: int) -> str | None:

@@ -36,6 +36,7 @@ from xp.tasks.request import canonical_request, request_key, with_sources
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.curriculum import Refresh
+from xp.worker.distill import Distillation
 from xp.worker.hub_model import SOURCES
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.time_limit import TimeLimit
@@ -94,8 +95,6 @@ MAKER = "xp.builtin.model.tiny_model"
 MAKER_PACKAGES = ("torch", "transformers", "trl", "tokenizers")
 MANIFEST = "manifest.json"
 FETCHER = "xp.worker.hub_model"
-FETCHED = "the model stage, which fetches the commit; null: the trainer fetches the newest"
-"""What carries model.revision on each backend."""
 
 
 def model_place(model: Model) -> str:
@@ -301,11 +300,6 @@ def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
     return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
 
 
-def live_rules(spec: RunSpec) -> LiveRules:
-    """Rules that a training applies to its own metrics."""
-    return LiveRules(spec.training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json")))
-
-
 def time_limit(spec: RunSpec) -> TimeLimit | None:
     """The stricter of the limits of time and of money; None: there is none."""
     training, price = spec.training, spec.hardware.usd_per_hour
@@ -355,7 +349,10 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "mask_truncated": spec.algorithm.mask_truncated,
         "zero_variance_filter": spec.algorithm.zero_variance_filter,
         "overlong": overlong(spec),
-        "symptoms": live_rules(spec),
+        "best": best_rule(spec, places),
+        "every": spec.evaluation.every,
+        "distill": None if spec.algorithm.distill is None else Distillation(**spec.algorithm.distill.model_dump()),
+        "symptoms": LiveRules(training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json"))),
         "time_limit": time_limit(spec),
         "refresh": _refresh(spec),
     }

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of
 from xp.models.files import missing_parts
 from xp.worker.program import run_stage
+from xp.worker.publish import link_or_copy
 
 SOURCES: Final = "hub.json"
 """Manifest of a fetched model: its hub's name, commit, and the name of each file in Hugging Face's cache."""
@@ -60,10 +60,7 @@ def main(argv: Sequence[str]) -> None:
         for file in sorted(file for file in snapshot.iterdir() if file.is_file()):
             source = file.resolve()  # a link into the cache's blobs
             sources[file.name] = source.name
-            try:
-                os.link(source, unfinished / file.name)
-            except OSError:  # another file system
-                shutil.copyfile(source, unfinished / file.name)
+            link_or_copy(source, unfinished / file.name)
         manifest = {"name": config.name, "commit": config.commit, "files": sources}
         (unfinished / SOURCES).write_text(json.dumps(manifest, indent=1) + "\n")
         unfinished.chmod(0o755)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
@@ -14,24 +14,28 @@ from xp.episode.outcome import Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
+from xp.tasks.row import TaskRow
 
 
-class PlayedTask(Protocol):
-    """Identity of a task in an episode's record; a row of the task set has these fields."""
+@dataclass(frozen=True)
+class SampledTask:
+    """The task of a trainer's sample, with the fields that its view of the tasks has."""
 
-    @property
-    def env(self) -> str: ...
-    @property
-    def task_id(self) -> str: ...
-    @property
-    def tools(self) -> str: ...
+    task_id: str
+    env: str
+    split: str
+    index: int
+    tools: str
+    """JSON list of function schemas."""
+    messages: tuple[Message, ...]
+    """The opening ones."""
 
 
 @dataclass(frozen=True)
 class PlayedEpisode:
     """One episode with its trainer's token counts."""
 
-    task: PlayedTask
+    task: SampledTask | TaskRow
     sample: int
     """Index among the episodes of this task in this step, from 0."""
     episode: Episode

@@ -31,6 +31,14 @@ def publish(save: Callable[[Path], object], target: Path) -> None:
     staged.rename(target)
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Makes a hard link, or a copy on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def check_there(directory: str) -> None:
     """Checks a model before it is loaded.
 

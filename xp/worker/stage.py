@@ -12,7 +12,9 @@ from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
 from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
+from xp.worker.best import BestRule
 from xp.worker.curriculum import Refresh
+from xp.worker.distill import Distillation
 from xp.worker.time_limit import TimeLimit
 from xp.worker.token_budget import TokenBudget
 
@@ -30,6 +32,8 @@ class Sampling(TokenBudget):
     top_p: float
     top_k: int | None
     seed: int
+    stop: tuple[str, ...] = ()
+    """Strings that end a turn, in addition to the end-of-turn token."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,12 @@ class TrainConfig(JsonFile):
     """True leaves groups without variance out of the loss."""
     overlong: Overlong | None
     """Penalty for length; None: none."""
+    best: BestRule | None
+    """Rule for the evaluations during training; None: none."""
+    every: int | None
+    """Rollout steps between two evaluations; None: only before and after the training."""
+    distill: Distillation | None
+    """On-policy distillation; None: none."""
     symptoms: LiveRules
     time_limit: TimeLimit | None
     refresh: Mapping[str, Refresh]

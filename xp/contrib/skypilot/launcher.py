@@ -18,7 +18,6 @@ from typing import Any
 from xp.contrib.skypilot.task import (
     TASK_FILE,
     SkypilotOptions,
-    SkyTask,
     exit_code_in,
     limit_of,
     task_text,
@@ -27,7 +26,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import ask, identity, inherited
-from xp.launchers.service import ServiceLauncher, StageContext, run_unattended
+from xp.launchers.service import ServiceLauncher, StageContext, SubmittedStage, run_unattended
 from xp.lib.atomic import write_atomically
 from xp.planning.refusals import check_limits
 from xp.secrets.redaction import resolve
@@ -111,7 +110,7 @@ class SkypilotLauncher(ServiceLauncher):
         )
 
     def _text(self, stages: Sequence[StageContext]) -> str:
-        return task_text(self._name(*stages[0]), [SkyTask(*pair) for pair in stages], self._spec)
+        return task_text(self._name(*stages[0]), [SubmittedStage(*pair) for pair in stages], self._spec)
 
     def _name(self, stage: Stage, context: Context) -> str:
         return identity(stage, context).replace("_", "-").replace(".", "-")
@@ -122,7 +121,7 @@ class SkypilotLauncher(ServiceLauncher):
     def _hand_in(self, file: Path, name: str, stages: Sequence[StageContext]) -> str:
         """Submits a job; `--secret NAME` takes values from the environment of `sky`, so commands and files have
         none."""
-        names = sorted({secret for pair in stages for secret in SkyTask(*pair).secrets})
+        names = sorted({secret for pair in stages for secret in SubmittedStage(*pair).secrets})
         values = {key: value for _, its in stages for key, value in its.secrets.items()}
         values |= resolve([secret for secret in names if secret not in values])
         words = [word for secret in names for word in ("--secret", secret)]

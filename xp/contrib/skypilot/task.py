@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from xp.job import Job, Resources, Stage
 from xp.launchers import service
-from xp.launchers.base import Context
 from xp.launchers.modal_app import BY_ADDRESS, LOCKED, PYTHON
-from xp.launchers.node.job_spec import JOB_SPEC, tracking_of
-from xp.launchers.service import LOCKS, MOUNT, lock_of
+from xp.launchers.node.job_spec import JOB_SPEC
+from xp.launchers.service import LOCKS, MOUNT, SubmittedStage, lock_of
 from xp.planning.refusals import needs_one_node
 from xp.runtimes import AFTER_LOCK, added_to_image
 from xp.spec.place import LauncherSpec
@@ -77,25 +74,7 @@ _Dumper.add_representer(
 )
 
 
-@dataclass(frozen=True)
-class SkyTask:
-    """One stage of the job."""
-
-    stage: Stage
-    context: Context
-
-    @property
-    def directory(self) -> Path:
-        return self.context.outputs / self.context.directory / self.stage.name
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Names of variables whose values `sky` reads from its environment."""
-        tracking = tracking_of(self.stage, self.context)
-        return tuple(sorted({*self.stage.job.secrets, *(tracking.secrets if tracking else ())}))
-
-
-def task_text(name: str, tasks: Sequence[SkyTask], spec: LauncherSpec) -> str:
+def task_text(name: str, tasks: Sequence[SubmittedStage], spec: LauncherSpec) -> str:
     """The YAML of one stage, or of a chain of stages.
 
     Raises:
@@ -120,11 +99,11 @@ def limit_of(stage: Stage) -> str | None:
     return service.limit_of(stage, "skypilot")
 
 
-def _document(one: SkyTask, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
+def _document(one: SubmittedStage, options: SkypilotOptions, spec: LauncherSpec) -> dict[str, Any]:
     job, name = one.stage.job, one.stage.name
     lock = lock_of(job)
     mounts: dict[str, Any] = {
-        CODE: str(one.context.outputs / one.context.code),
+        CODE: str(one.code),
         f"{JOB_SPECS}/{name}.json": str(one.directory / JOB_SPEC),
     }
     if lock is not None:

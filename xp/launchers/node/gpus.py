@@ -6,12 +6,13 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
 from xp.hardware import visible_gpus
-from xp.job import Stage
+from xp.job import Resources
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -30,43 +31,28 @@ class Gpus:
         self._locks = ()
 
 
-def claim_for(stages: Sequence[Stage]) -> Gpus:
-    """Reserves the GPUs of the stage that needs most; raises XpError(RUNTIME) if there are fewer."""
-    needs = max((stage.job.resources for stage in stages), key=lambda one: one.num_accelerators, default=None)
-    if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
-        return Gpus()
-    return claim(needs.num_accelerators, needs.accelerator)
-
-
-def claim(count: int, accelerator: str, directory: Path | None = None) -> Gpus:
-    """Reserves `count` free GPUs; raises XpError(RUNTIME) if there are fewer."""
+def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus:
+    """Reserves the GPUs of the job that needs most, in `directory`; raises XpError(RUNTIME) if there are fewer."""
     from filelock import FileLock, Timeout
 
-    there = visible_gpus()
-    if len(there) < count:
-        raise XpError(
-            f"this run needs {count} x {accelerator} and this machine shows {len(there)} to nvidia-smi; the plan is"
-            " fine: start it on a machine that has them, or choose a smaller hardware option",
-            ExitCode.RUNTIME,
-        )
+    needs = max(resources, key=lambda one: one.num_accelerators, default=None)
+    if needs is None or not needs.num_accelerators or needs.accelerator == "cpu":
+        return Gpus()
     place = directory or Path(tempfile.gettempdir()) / f"xp-gpus-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
+    there, count = visible_gpus(), needs.num_accelerators
     taken: list[tuple[str, FileLock]] = []
     for name in there:
-        if len(taken) == count:
-            break
         lock = FileLock(place / f"{re.sub('[^A-Za-z0-9-]', '_', name)}.lock")
-        try:
+        with suppress(Timeout):
             lock.acquire(timeout=0)
-        except Timeout:
-            continue
-        taken.append((name, lock))
-    gpus = Gpus([name for name, _ in taken], [lock for _, lock in taken])
-    if len(taken) < count:
-        gpus.release()
-        raise XpError(
-            f"this run needs {count} x {accelerator} and {len(taken)} of {len(there)} are free: other runs of yours"
-            " hold the rest; wait for them, or choose a smaller hardware option",
-            ExitCode.RUNTIME,
-        )
-    return gpus
+            taken.append((name, lock))
+        if len(taken) == count:
+            return Gpus([name for name, _ in taken], [lock for _, lock in taken])
+    Gpus(locks=[lock for _, lock in taken]).release()
+    way_out = "wait for your other runs" if len(there) >= count else "start it on a machine that has them"
+    raise XpError(
+        f"this run needs {count} x {needs.accelerator}, and {len(taken)} of the {len(there)} that nvidia-smi shows here"
+        f" are free; the plan is fine: {way_out}, or choose a smaller hardware option",
+        ExitCode.RUNTIME,
+    )

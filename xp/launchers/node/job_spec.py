@@ -6,15 +6,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context
-from xp.lib.atomic import temporary_beside
-from xp.lib.reading import json_of
+from xp.lib.atomic import temporary_beside, write_atomically
+from xp.lib.reading import config_of
 from xp.tracking.base import NodeTracking
 
 JOB_SPEC = "job.json"
@@ -62,39 +63,44 @@ class JobSpec:
     """Parent directory of the copied package."""
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    files: Mapping[str, str]
-    """Path -> text of files that the node writes; empty if they exist already."""
     outputs: tuple[str, ...]
     done: str | None
     runtime: Runtime
-    secrets_file: str | None
-    """JSON file of mode 0600, variable -> value; None: the variables are in the environment already."""
     secrets: tuple[str, ...]
     """Names of the variables with secrets, for the redactor."""
-    forgets_secrets: bool
-    """True if the node removes the secrets file after the stage, since the run has no supervisor."""
     grace_s: float
-    prints: bool
-    """True if the log is also written to standard output."""
-    tracking: NodeTracking | None = None
+    tracking: NodeTracking | None
     """Trackers that the node opens; None: none, or another process opens them."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path -> text of files that the node writes; empty if they exist already."""
+    secrets_file: str | None = None
+    """JSON file of mode 0600, variable -> value; None: the variables are in the environment already."""
+    forgets_secrets: bool = False
+    """True if the node removes the secrets file after the stage, since the run has no supervisor."""
+    prints: bool = False
+    """True if the log is also written to standard output."""
     spread: Spread | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    def write(self, outputs: Path) -> Path:
+        """Writes the file into the stage's directory on this machine; returns its path."""
+        path = outputs / self.directory / JOB_SPEC
+        write_atomically(path, self.to_json())
+        return path
 
     @staticmethod
     def from_json(text: str) -> JobSpec:
         """Reads the text that `to_json` wrote."""
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
-        if (spread := value.get("spread")) is not None:
+        if (spread := value["spread"]) is not None:
             value["spread"] = Spread(**spread | {name: tuple(spread[name]) for name in ("srun", "container")})
+        if (tracking := value["tracking"]) is not None:
+            value["tracking"] = NodeTracking(**tracking | {"names": tuple(tracking["names"])})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
-        tracking = None
-        if (fields := value.get("tracking")) is not None:
-            tracking = NodeTracking(**fields | {"names": tuple(fields["names"])})
-        return JobSpec(**value | lists | {"runtime": runtime, "tracking": tracking})
+        return JobSpec(**value | lists | {"runtime": runtime})
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,13 @@ class Result:
     ended: str
     """End in UTC, ISO 8601."""
 
+    @staticmethod
+    def from_json(text: str) -> Result:
+        """Reads a result file."""
+        value = json.loads(text)
+        datetime.fromisoformat(value["ended"])
+        return Result(int(value["code"]), tuple(map(str, value["missing"])), value["ended"])
+
     @property
     def exit_code(self) -> int:
         """Exit code of the stage as a whole."""
@@ -120,19 +133,8 @@ def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
     return context.tracking if any(metrics in text for text in stage.job.files.values()) else None
 
 
-def make_job_spec(
-    stage: Stage,
-    context: Context,
-    *,
-    root: str,
-    grace_s: float,
-    secrets_file: str | None,
-    forgets_secrets: bool = False,
-    prints: bool = False,
-    brings_files: bool = False,
-    spread: Spread | None = None,
-) -> JobSpec:
-    """Makes the job spec of a stage."""
+def make_job_spec(stage: Stage, context: Context, *, root: str, grace_s: float, **placement: Any) -> JobSpec:
+    """Makes the job spec of a stage; `placement`: further fields, which depend on the launcher."""
     job = stage.job
     return JobSpec(
         key=context.key(stage.name),
@@ -141,32 +143,20 @@ def make_job_spec(
         code=context.code,
         argv=job.argv,
         env={**job.env, **context.variables(stage.name)},
-        files=job.files if brings_files else {},
         outputs=stage.promised,
         done=stage.done,
         runtime=job.runtime,
-        secrets_file=secrets_file,
         secrets=tuple(sorted(job.secrets)),
-        forgets_secrets=forgets_secrets,
         grace_s=grace_s,
-        prints=prints,
         tracking=tracking_of(stage, context),
-        spread=spread,
+        **placement,
     )
 
 
 def read_result(directory: Path) -> Result | None:
     """The result in a stage's directory; None while there is none."""
     file = directory / RESULT
-    if not file.exists():
-        return None
-    value = json_of(file, ExitCode.RUN_DIR)
-    try:
-        result = Result(int(value["code"]), tuple(map(str, value["missing"])), str(value["ended"]))
-        datetime.fromisoformat(result.ended)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise XpError(f"{file} is not a result: {type(error).__name__} {error}", ExitCode.RUN_DIR) from None
-    return result
+    return config_of(file, Result.from_json) if file.exists() else None
 
 
 def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, State]:

@@ -64,14 +64,13 @@ def plain(text: str) -> str:
 def harmless(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
     queries, hidden text)."""
-    if _CONTROL.search(text) is None:
-        return text
-    return _ESCAPE.sub(lambda match: match[0] if _is_harmless(match[0]) else "", text)
 
+    def kept(match: re.Match[str]) -> str:
+        move = _HARMLESS.fullmatch(match[0])
+        is_shown = move is not None and (move["colours"] is None or is_visible(move["colours"], takes_shades=True))
+        return match[0] if is_shown else ""
 
-def _is_harmless(sequence: str) -> bool:
-    match = _HARMLESS.fullmatch(sequence)
-    return match is not None and (match["colours"] is None or is_visible(match["colours"], takes_shades=True))
+    return _ESCAPE.sub(kept, text) if _CONTROL.search(text) else text
 
 
 class Redrawn:

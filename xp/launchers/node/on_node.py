@@ -76,12 +76,7 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
             code = 0
         else:
             hidden = Redactor(telling_values(os.environ))
-            code = followed(
-                spec,
-                root,
-                lambda: _run(spec, file, ending),
-                lambda text: _note(file, hidden.redact(text)),
-            )
+            code = followed(spec, root, lambda: _run(spec, file, ending), lambda text: _note(file, hidden.redact(text)))
     run = "/".join(spec.directory.split("/")[:2])
     absent = missing(root, spec.outputs, before, run) if code == 0 and not is_done else []
     if ending.has_begun and (code or absent):  # cancelled or preempted; the cluster may run the job again

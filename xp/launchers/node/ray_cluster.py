@@ -141,11 +141,10 @@ def _wait_for_head(nodes: Nodes, check: Callable[[], bool]) -> None:
 
 
 def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
-    asking = [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)]
-    environ = private_ray.joining(variables(spec), part.cluster_variables)
+    """Waits until all nodes have joined; raises XpError(RUNTIME) if they do not, or if Ray ends on this node."""
     with subprocess.Popen(
-        asking,
-        env=environ,
+        [interpreter(spec.runtime), "-c", WAIT, str(nodes.count), str(START_S)],
+        env=private_ray.joining(variables(spec), part.cluster_variables),
         cwd=spec.root,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -153,25 +152,14 @@ def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
         text=True,
     ) as process:
         try:
-            errors = _stderr_of(process, part)
-        except XpError:
+            while process.poll() is None and part.is_alive():
+                time.sleep(0.3)
+        finally:
             process.kill()
-            raise
+        errors = process.communicate()[1]
     if process.returncode:
         lines = errors.strip().splitlines() or ["no message"]
         raise XpError(f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME)
-
-
-def _stderr_of(process: subprocess.Popen[str], part: _NodePart) -> str:
-    """Wait for a program that asks Ray; returns its standard error.
-
-    Raises:
-        XpError: RUNTIME where Ray's processes of this node have ended meanwhile.
-    """
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=LOOK_S)[1]
-        part.is_alive()
 
 
 def _stay(part: _NodePart, nodes: Nodes, ending: Ending) -> int:

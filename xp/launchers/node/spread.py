@@ -37,8 +37,7 @@ def start_all(spec: JobSpec) -> subprocess.Popen[bytes]:
     directory = Path(spec.root, spec.directory)
     for file in directory.glob(ENDED):  # of a start before a requeue
         file.unlink()
-    words = command(spec, str(directory / JOB_SPEC))
-    return piped(words, spec.root, os.environ)
+    return piped(command(spec, str(directory / JOB_SPEC)), spec.root, os.environ)
 
 
 def command(spec: JobSpec, job_spec: str) -> list[str]:
@@ -52,24 +51,20 @@ def command(spec: JobSpec, job_spec: str) -> list[str]:
 
 
 def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
-    """The command with which a batch job starts a member on each node.
+    """The command with which a batch job starts a member on each node: one task with all its resources, of which all
+    end if one fails.
 
     Args:
         spread: the stage's nodes.
         job_spec: file of its job spec.
         main: `address:port` of the main node.
     """
-    python = "python3" if spread.is_contained else sys.executable
-    return [*srun(spread), *spread.container, python, "-m", MEMBER, job_spec, main]
-
-
-def srun(spread: Spread) -> list[str]:
-    """Options of srun: one task on each node with all its resources; all tasks end if one fails."""
     options = [
         *(f"--nodes={spread.count}", f"--ntasks={spread.count}", "--ntasks-per-node=1"),
         *(f"--cpus-per-task={spread.num_cpus}", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered", "--export=ALL"),
     ]
-    return ["srun", *options, *spread.srun]
+    python = "python3" if spread.is_contained else sys.executable
+    return ["srun", *options, *spread.srun, *spread.container, python, "-m", MEMBER, job_spec, main]
 
 
 def node_address() -> str:

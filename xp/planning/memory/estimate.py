@@ -106,7 +106,8 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
         activations["activations"] = max(activations["activations"], forward)
     is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
-    stays = {name: states[name] for name in _staying(spec) if name in states} if is_colocated else {}
+    staying = (*_use(spec).stays, *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()))
+    stays = {name: states[name] for name in staying if name in states} if is_colocated else {}
     engine_weights = 2.0 * weights.total / batch.engine_tensor
     kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
     return MemoryEstimate(
@@ -130,12 +131,6 @@ def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
     # The lengths are independent: the deviation of their sum grows with the root of their number.
     largest = batch.micro * lengths.mean + SPREAD * lengths.deviation * math.sqrt(batch.micro)
     return min(largest, batch.micro * lengths.longest) / batch.context
-
-
-def _staying(spec: RunSpec) -> tuple[str, ...]:
-    """States that stay on an accelerator while its engine generates."""
-    use = _use(spec)
-    return (*use.stays, "optimizer", CRITIC_OPTIMIZER) if use.leaves_optimizers else use.stays
 
 
 def _use(spec: RunSpec) -> MemoryUse:

@@ -124,10 +124,9 @@ def impossible_by(estimate: MemoryEstimate, capacity: float) -> tuple[str, float
 
 def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses a run that fits with no lengths of episodes; yields nothing for an unknown network."""
-    if spec.hardware.accelerator == "cpu" or not spec.hardware.accelerator_memory_gb or shape_of(spec) is None:
-        return
     capacity = spec.hardware.accelerator_memory_gb * 1e9
-    if (reason := impossible_by(estimate(spec), capacity)) is None:
+    is_known = _has_accelerators(spec) and shape_of(spec) is not None
+    if not is_known or (reason := impossible_by(estimate(spec), capacity)) is None:
         return
     what, excess = reason
     ways = " or ".join(map(str, fit(spec).levers)) or "choose a larger hardware option or a smaller model"
@@ -159,11 +158,10 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths) -> Iterator
         yield from alone[:MOST]
         return
     for changes in _changes(spec):
-        if _room_with(spec, together | changes, capacity, lengths) is None:
+        if (room := _room_with(spec, together | changes, capacity, lengths)) is None:
             continue
         together |= changes
-        room = _room_with(spec, together, capacity, lengths)
-        if room is not None and room >= 0:
+        if room >= 0:
             yield Lever(together, room)
             return
 
@@ -171,6 +169,7 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths) -> Iterator
 def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
     """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
+    has_experts = spec.model.architecture is not None and spec.model.architecture.num_experts is not None
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}
     if not parallel.offload_reference and (training.kl_coef > 0 or spec.algorithm.distill is not None):
@@ -192,7 +191,7 @@ def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
             yield {"backend.engine.tensor_parallel": size}
         if parallel.strategy is Strategy.MEGATRON and size > parallel.tensor:
             yield {"backend.parallel.tensor": size}
-        if parallel.strategy is Strategy.MEGATRON and size > parallel.expert and _has_experts(spec):
+        if parallel.strategy is Strategy.MEGATRON and size > parallel.expert and has_experts:
             yield {"backend.parallel.expert": size}
     if not parallel.offload_optimizer:
         yield {"backend.parallel.offload_optimizer": True}
@@ -200,10 +199,6 @@ def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
         yield {"backend.parallel.offload_parameters": True}
     if spec.model.lora is None:
         yield {"model.lora": {"rank": 32, "alpha": 64.0, "dropout": 0.0, "target_modules": None}}
-
-
-def _has_experts(spec: RunSpec) -> bool:
-    return spec.model.architecture is not None and spec.model.architecture.num_experts is not None
 
 
 def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths) -> float | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -57,27 +59,18 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
         spec: the run.
         outputs: the outputs root, with task sets and earlier runs; None: nothing is looked up.
     """
+    limits, most = spec.training, at_limit(spec).longest
     if outputs is not None and (played := _of_earlier_run(spec, outputs)) is not None:
-        return _capped(spec, played)
-    limits = spec.training
+        return replace(played, mean=min(played.mean, most), longest=min(played.longest, most))
     prompts, source = _prompts(spec, outputs)
     response = ASSUMED_SHARE * limits.max_response_tokens
     # Lengths have a long tail: the response's deviation is assumed to equal its mean, its maximum to equal the limit.
-    longest = min(max(prompts), limits.max_prompt_tokens) + limits.max_response_tokens
-    return _capped(
-        spec,
-        EpisodeLengths(
-            mean=min(fmean(prompts), limits.max_prompt_tokens) + response,
-            deviation=(pstdev(prompts) ** 2 + response**2) ** 0.5,
-            longest=longest,
-            source=f"prompts: {source}; responses: assumed, {ASSUMED_SHARE:.0%} of their limit",
-        ),
+    return EpisodeLengths(
+        mean=min(fmean(prompts), limits.max_prompt_tokens) + response,
+        deviation=(pstdev(prompts) ** 2 + response**2) ** 0.5,
+        longest=min(max(prompts), limits.max_prompt_tokens) + limits.max_response_tokens,
+        source=f"prompts: {source}; responses: assumed, {ASSUMED_SHARE:.0%} of their limit",
     )
-
-
-def _capped(spec: RunSpec, lengths: EpisodeLengths) -> EpisodeLengths:
-    limit = at_limit(spec).longest
-    return EpisodeLengths(min(lengths.mean, limit), lengths.deviation, min(lengths.longest, limit), lengths.source)
 
 
 def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]:
@@ -88,32 +81,36 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
         if known := [[float(number) for number in one.values()] for one in counts if one]:
             # The set may have been counted for several models: the largest count is the safe one.
             return max(known, key=fmean), f"{max(map(len, known)):,} counted in the prepared set"
-        try:
-            groups = [count for one in read_manifest(place).counts.values() for count in one.values() if count.tasks]
-        except (OSError, ValueError):
-            groups = []
-        if groups:
-            characters = sum(one.prompt_characters for one in groups) / sum(one.tasks for one in groups)
-            return [
-                characters / CHARACTERS_PER_TOKEN
-            ], f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
+        with suppress(OSError, ValueError):
+            groups = [count for one in read_manifest(place).counts.values() for count in one.values()]
+            if num_tasks := sum(one.tasks for one in groups):
+                mean = sum(one.prompt_characters for one in groups) / num_tasks / CHARACTERS_PER_TOKEN
+                return [mean], f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
     return [ASSUMED_SHARE * spec.training.max_prompt_tokens], f"assumed, {ASSUMED_SHARE:.0%} of their limit"
 
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
     """Lengths of the newest run with the same environment, model and limits; None if no such run recorded any."""
-    expected = _likeness(spec.model_dump(mode="json"))
-    for file in sorted((outputs / "runs").glob("*/spec.yaml"), key=_time, reverse=True):
-        try:
-            if _likeness(recorded_spec(file)) != expected:
-                continue
-        except XpError:
-            continue
-        lengths = list(islice(_episodes(file.parent), MAX_EPISODES))
-        if lengths:
-            source = f"{len(lengths):,} episodes of {file.parent.name}"
+    for run in earlier_runs(spec, outputs, _likeness):
+        if lengths := list(islice(_episodes(run), MAX_EPISODES)):
+            source = f"{len(lengths):,} episodes of {run.name}"
             return EpisodeLengths(fmean(lengths), pstdev(lengths), max(lengths), source)
     return None
+
+
+def earlier_runs(spec: RunSpec, outputs: Path, likeness: Callable[[Mapping[str, Any]], Any]) -> Iterator[Path]:
+    """Directories of runs whose recorded specs have the same `likeness`, the newest first."""
+    expected = likeness(spec.model_dump(mode="json"))
+    for file in sorted((outputs / "runs").glob("*/spec.yaml"), key=_time, reverse=True):
+        with suppress(XpError):
+            if likeness(_recorded(file, file.stat().st_mtime_ns)) == expected:
+                yield file.parent
+
+
+@cache
+def _recorded(file: Path, _: int) -> Mapping[str, Any]:
+    """A recorded spec. A sweep asks for it at each of its points; the time of change is in the key."""
+    return recorded_spec(file)
 
 
 def _likeness(spec: Mapping[str, Any]) -> Any:
@@ -127,11 +124,9 @@ def _episodes(run: Path) -> Iterator[float]:
     """Tokens of a run's training episodes, the newest first; malformed lines are skipped."""
     for file in sorted(run.glob("attempt_*/train/trajectories/*.jsonl"), key=_time, reverse=True):
         totals: deque[float] = deque(maxlen=MAX_EPISODES)
-        try:
+        with suppress(XpError):
             totals.extend(filter(None, map(_tokens, lines_of(file, ExitCode.RUN_DIR, below=run))))
-        except XpError:
-            continue
-        yield from reversed(totals)
+            yield from reversed(totals)
 
 
 def _tokens(line: bytes) -> float:

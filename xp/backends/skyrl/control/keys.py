@@ -17,6 +17,7 @@ EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
 CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 """vLLM's worker on a CPU; without this name, SkyRL's server starts the one of CUDA on every platform."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
+MICRO_BATCHES = ("trainer.micro_train_batch_size_per_gpu", "trainer.micro_forward_batch_size_per_gpu")
 XP_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
 """Estimators that xp.backends.skyrl.worker.advantages computes, registered in SkyRL under xp's name."""
 

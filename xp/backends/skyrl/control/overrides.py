@@ -67,14 +67,16 @@ def _faults(key: str, value: Any, rows: Sequence[Row], owners: Mapping[str, str]
     fields = catalog()["fields"]
     # A key above an open one would replace its neighbours too.
     is_open = key in owners and not_overridable(rows, owners, key) is None
-    rendered = next((one for one in owners if _overlap(one, key) and not (is_open and one == key)), None)
+    overlapping = (one for one in owners if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."))
+    rendered = next((one for one in overlapping if not (is_open and one == key)), None)
     if rendered is not None:
         way_out = not_overridable(rows, owners, rendered) or f"write {rendered} itself"
         yield f"xp renders {rendered} itself; {way_out}"
     elif key in fields:
         if not is_of_kind(value, fields[key]["type"]):
             yield f"SkyRL expects a {fields[key]['type']} but silently accepts {value!r}; write a value of this type"
-    elif not any(_is_mapping(fields[parent]["type"]) and key.startswith(f"{parent}.") for parent in fields):
+    # SkyRL does not check the keys of a mapping.
+    elif not any("dict" in _kinds(fields[parent]["type"]) and key.startswith(f"{parent}.") for parent in fields):
         yield f"SkyRL {VERSION} has no such key{nearest(key, fields)}"
 
 
@@ -85,19 +87,10 @@ def catalog() -> Mapping[str, Any]:
     return keys
 
 
-def _overlap(one: str, other: str) -> bool:
-    """Returns whether two keys are equal, or one contains the other."""
-    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
-
-
-def _is_mapping(kind: str) -> bool:
-    """Returns whether a type is a mapping, whose keys SkyRL does not check."""
-    return "dict" in _kinds(kind)
-
-
 def is_of_kind(value: Any, kind: str) -> bool:
-    """Returns whether a value has a type of the catalog."""
-    return any(_is_a(value, name) for name in _kinds(kind))
+    """Returns whether a value has a type of the catalog; unlike in Python, a bool is not a number."""
+    kinds = _kinds(kind)
+    return "bool" in kinds if isinstance(value, bool) else any(isinstance(value, KINDS[name]) for name in kinds)
 
 
 def _kinds(kind: str) -> set[str]:
@@ -108,8 +101,3 @@ def _kinds(kind: str) -> set[str]:
     if head == "Union":
         return set(inner[:-1].split(", "))
     return {"str" if head == "Literal" else head.lower()}
-
-
-def _is_a(value: Any, name: str) -> bool:
-    """Returns whether a value has a type of KINDS; unlike in Python, a bool is not a number."""
-    return isinstance(value, KINDS[name]) and (name == "bool" or not isinstance(value, bool))

@@ -13,6 +13,8 @@ from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.algorithm import has_native_correction
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
+    HELD_OUT_DATA,
+    TRAIN_DATA,
     SkyRLEvaluateConfig,
     SkyRLSftConfig,
     SkyRLStageConfig,
@@ -24,12 +26,11 @@ from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
-from xp.planning.episode import budget_fields, sampling_fields
+from xp.planning.episode import budget_of, sampling_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
-    best_rule,
     cpu_engine,
     cpu_environment,
     model_stages,
@@ -41,8 +42,7 @@ from xp.planning.stages import (
     trainer_job,
 )
 from xp.spec import Attention, RunSpec, Strategy
-from xp.worker.stage import AFTER, BEFORE, Sampling
-from xp.worker.token_budget import TokenBudget
+from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -138,15 +138,17 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Stage that plays the held-out tasks with each of these models."""
     here = places.stage("evaluate")
-    data = f"{here}/held_out.parquet"
     # SkyRL loads held-out tasks only if evaluations have an interval; the models have whole weights.
     keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
-    paths = {"data.val_data": data, "trainer.export_path": f"{here}/exports", "trainer.log_path": f"{here}/skyrl"}
+    paths = {
+        HELD_OUT_DATA: f"{here}/held_out.parquet",
+        "trainer.export_path": f"{here}/exports",
+        "trainer.log_path": f"{here}/skyrl",
+    }
     config = SkyRLEvaluateConfig(
         common=_common(spec, places, "evaluate", keys, paths),
         models=models,
-        held_out_data=data,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
     )
@@ -170,10 +172,9 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     here = places.stage("train")
-    train_data, held_out_data = f"{here}/train.parquet", f"{here}/held_out.parquet"
     paths = {
-        "data.train_data": train_data,
-        "data.val_data": held_out_data,
+        TRAIN_DATA: f"{here}/train.parquet",
+        HELD_OUT_DATA: f"{here}/held_out.parquet",
         "trainer.ckpt_path": places.checkpoints,
         "trainer.export_path": _exports(places),
         "trainer.log_path": f"{here}/skyrl",
@@ -181,15 +182,11 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     config = SkyRLTrainStageConfig(
         common=_common(spec, places, "train", native(spec), paths),
         **train_fields(spec, places),
-        train_data=train_data,
-        held_out_data=held_out_data,
         updates_per_rollout=geometry(spec).updates_per_rollout,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
-        distill=rows.distillation(spec),
-        best=best_rule(spec, places),
     )
     # A large model's weights are several files, but there is always one config.json.
     outputs = (f"{places.model}/config.json", places.metrics)
@@ -210,8 +207,8 @@ def _common(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
         num_workers=ranks(spec) if stage == "sft" else geometry(spec).num_workers,
-        sampling=Sampling(**sampling_fields(spec, evaluates=stage == "evaluate")),
-        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
+        sampling=sampling_of(spec, evaluates=stage == "evaluate"),
+        evaluation_limits=budget_of(spec, evaluates=True),
         rehearsal=is_rehearsal(spec),
         stand_in=has_stand_in(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
@@ -227,14 +224,10 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
     env = cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}
-    env |= cpu_engine(spec) | _pretended(spec)
+    env |= cpu_engine(spec)
+    if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
+        env[PRETENDED_GPUS] = str(geometry(spec).workers_per_node)
     return trainer_job(spec, here, argv, files, outputs, runtime, env, _stand_ins(spec))
-
-
-def _pretended(spec: RunSpec) -> dict[str, str]:
-    """Variables of a rehearsal on several nodes, with pretended accelerators for Ray."""
-    is_joining = is_rehearsal(spec) and spec.hardware.num_nodes > 1
-    return {PRETENDED_GPUS: str(geometry(spec).workers_per_node)} if is_joining else {}
 
 
 def _stand_ins(spec: RunSpec) -> tuple[str, ...]:

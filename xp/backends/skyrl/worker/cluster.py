@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -122,7 +122,8 @@ def _start(cfg: Any, num_workers: int | None) -> None:
     from skyrl.backends.skyrl_train.utils.ppo_utils import sync_registries
     from skyrl.train.utils.utils import prepare_runtime_environment
 
-    variables = without_secrets(prepare_runtime_environment(cfg))
+    given = prepare_runtime_environment(cfg)
+    variables = {name: value for name, value in given.items() if name not in UPSTREAM_SECRETS}
     log = Path(cfg.trainer.log_path, f"workers-{time.strftime('%H%M%S')}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     # Read in the driver and in every worker: log files of SkyRL's workers and engines.
@@ -153,11 +154,6 @@ def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:
     engine, is_shared = cfg.generator.inference_engine, cfg.trainer.placement.colocate_all
     accelerators = num_workers + (0 if is_shared else engine.num_engines * engine.tensor_parallel_size)
     return {"num_gpus": accelerators, "num_cpus": REHEARSAL_CPUS + accelerators}
-
-
-def without_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that Ray may store."""
-    return {name: value for name, value in variables.items() if name not in UPSTREAM_SECRETS}
 
 
 def _fault(error: BaseException) -> XpError:

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from xp.tasks.training_length import Length
-from xp.worker.best import BestRule
-from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
 from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
@@ -17,6 +16,7 @@ from xp.worker.token_budget import TokenBudget
 
 ENV_CLASS = "xp"
 """Name of xp's environment in SkyRL-Gym."""
+TRAIN_DATA, HELD_OUT_DATA = "data.train_data", "data.val_data"
 STEPS_KEY = "trainer.max_training_steps"
 REFERENCE_KEY = "trainer.ref.model.path"
 AT_THE_END = 1_000_000_000
@@ -42,7 +42,8 @@ class SkyRLStageConfig(StageConfig):
     overrides: tuple[str, ...]
     """Native `key.path=value` for SkyRLTrainConfig.from_cli_overrides, without paths; see `native`."""
     paths: Mapping[str, str]
-    """Native key -> path, relative to the outputs root."""
+    """Native key -> path, relative to the outputs root. The stage writes the Parquet files TRAIN_DATA (steps x
+    `prompts_per_step` rows in the order of training, one epoch for SkyRL) and HELD_OUT_DATA."""
     model_keys: tuple[str, ...]
     """Native keys whose value is the model."""
 
@@ -54,11 +55,11 @@ class SkyRLStageConfig(StageConfig):
             root: the outputs root.
             reference: the KL penalty's model, in the same form; None: nothing is trained.
         """
-        paths = {key: str(root / path) for key, path in self.paths.items()}
-        paths |= dict.fromkeys(self.model_keys, _place(model, root))
-        if reference is not None:
-            paths[REFERENCE_KEY] = _place(reference, root)
-        return [*self.overrides, *(f"{key}={json.dumps(_value(key, path))}" for key, path in paths.items())]
+        models = dict.fromkeys(self.model_keys, model) | ({} if reference is None else {REFERENCE_KEY: reference})
+        values: dict[str, Any] = {key: str(root / path) for key, path in self.paths.items()}
+        values |= {key: str(root / name) if (root / name).is_dir() else name for key, name in models.items()}
+        values |= {key: [values[key]] for key in (TRAIN_DATA, HELD_OUT_DATA) if key in values}  # lists of files
+        return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,6 @@ class SkyRLTrainStageConfig(TrainConfig):
     """Input of xp.backends.skyrl.worker.train."""
 
     common: SkyRLStageConfig
-    train_data: str
-    """Parquet file that the stage writes for SkyRL: steps x `prompts_per_step` rows in the order of training, one epoch
-    for SkyRL; also in common.paths."""
-    held_out_data: str
-    """Parquet of held-out tasks that the stage writes; also in common.paths."""
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
     estimator: str
@@ -81,10 +77,6 @@ class SkyRLTrainStageConfig(TrainConfig):
     """Importance correction; None: none."""
     ratio_from: str
     """A spec's `algorithm.ratio_from`."""
-    distill: Distillation | None
-    """On-policy distillation, whose teacher has the place of SkyRL's reference model; None: none."""
-    best: BestRule | None
-    """Rule for the evaluations during training."""
 
     def with_length(self, length: Length) -> SkyRLTrainStageConfig:
         """Returns a copy with this number of rollout steps."""
@@ -105,8 +97,6 @@ class SkyRLEvaluateConfig(EvaluateConfig):
     """Input of xp.backends.skyrl.worker.evaluate."""
 
     common: SkyRLStageConfig
-    held_out_data: str
-    """Parquet of held-out tasks that the stage writes; also in common.paths."""
     batch_size: int
     """Number of episodes played at the same time."""
 
@@ -119,13 +109,3 @@ def warm_up_too_long(updates: int) -> str:
         f"Megatron's warm-up must be shorter than the run of {updates} updates; set at most {updates - 1}, or"
         " backend.parallel.strategy=fsdp2"
     )
-
-
-def _place(model: str, root: Path) -> str:
-    directory = root / model
-    return str(directory) if directory.is_dir() else model
-
-
-def _value(key: str, path: str) -> str | list[str]:
-    """Value of a path key; `data.train_data` and `data.val_data` are lists of files."""
-    return [path] if key.startswith("data.") else path

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
     RemoteGenerateClient,
     RemoteInferenceClient,
@@ -18,6 +17,7 @@ from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import
 from skyrl.backends.skyrl_train.weight_sync.control_plane import SkyrlWeightSyncClient
 
 from xp.engines.key_check import engine_key, headers
+from xp.engines.probe import is_answering
 
 
 class GenerateClient(RemoteGenerateClient):  # type: ignore[misc]
@@ -89,7 +89,7 @@ def _asking_with_key() -> Any:
     class RouterWithKey(vllm_router.VLLMRouter):  # type: ignore[misc]
         def _wait_until_healthy(self, router_url: str, timeout: float = 600.0) -> None:
             deadline = time.monotonic() + timeout
-            while not _is_up(f"{router_url}/health"):
+            while not is_answering(f"{router_url}/health", engine_key()):
                 if not self._process.is_alive():
                     raise RuntimeError(f"the router of SkyRL's engines ended with {self._process.exitcode}")
                 if time.monotonic() > deadline:
@@ -97,10 +97,3 @@ def _asking_with_key() -> Any:
                 time.sleep(0.1)
 
     return RouterWithKey
-
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(url, headers=headers(), timeout=5, trust_env=False).is_success
-    except httpx.RequestError:
-        return False

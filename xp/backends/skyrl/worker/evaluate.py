@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig
+from xp.backends.skyrl.worker.config import HELD_OUT_DATA, SkyRLEvaluateConfig
 from xp.backends.skyrl.worker.train import native_config, prepare, write_view
 from xp.episode.metrics import Played
 from xp.lib.reading import config_of
@@ -40,7 +40,7 @@ def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence
     common = config.common
     chat = policy_chat(common, directory, stage)
     tasks = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
-    write_view(config.rounds.episodes(tasks), Path(config.held_out_data))
+    write_view(config.rounds.episodes(tasks), Path(config.common.paths[HELD_OUT_DATA]))
     num_workers = common.num_workers if common.rehearsal else None
     cfg = native_config(common, directory)
     played: list[Played] = run_in_ray(cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers)

@@ -16,7 +16,7 @@ from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
-from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, ViewRow
+from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, task_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -127,11 +127,14 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         running = self._begin(env_extras, trajectory_id)
         CURRENT.set(running)
         async with self._slots:
-            open_session = partial(self._open_live, running) if running.episode.is_live else running.episode.start
+            row, limit = running.row, self._sampling.max_prompt_tokens
+            live = partial(live_prompt, running.episode, row.tools, self._chat, limit)
+            open_session = live if running.episode.is_live else running.episode.start
             start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
             try:
-                if running.episode.is_live:
-                    await start
+                # The prompt of the session replaces the prepared one.
+                if running.episode.is_live and (ids := await start) is not None:
+                    running.prompt_ids, running.prompt = ids, self._chat.prompt_text(ids)
                 extras = {**env_extras, RUNNING: running, CHAT: self._chat}
                 output = await super().agent_loop(
                     prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs
@@ -185,15 +188,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             output.loss_mask = [0] * len(output.loss_mask)
         return output
 
-    def _open_live(self, running: RunningEpisode) -> None:
-        """Opens the session of an episode with `prompt: live`; its prompt replaces the prepared one."""
-        limit = self._sampling.max_prompt_tokens
-        ids = live_prompt(running.episode, running.row.tools, self._chat, limit)
-        if ids is not None:
-            running.prompt_ids, running.prompt = ids, self._chat.prompt_text(ids)
-
     def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
-        row = ViewRow.of(env_extras)
+        row = task_of(env_extras)
         ids = self._chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
         seed, prompt = self._seed_of(row.task_id, sample), self._chat.prompt_text(ids)

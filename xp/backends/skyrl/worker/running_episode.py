@@ -9,36 +9,24 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.tokens import ChatTokens
-from xp.worker.played import PlayedEpisode
+from xp.worker.played import PlayedEpisode, SampledTask
 from xp.worker.token_budget import TokenBudget, reply_ids
 
 
-@dataclass(frozen=True)
-class ViewRow:
-    """A row of the data view, as SkyRL's loader passes it to the generator."""
-
-    task_id: str
-    env: str
-    split: str
-    index: int
-    tools: str
-    messages: tuple[Message, ...]
-
-    @staticmethod
-    def of(extras: Mapping[str, Any]) -> ViewRow:
-        names = ("task_id", "env", "split", "index", "tools")
-        return ViewRow(**{name: extras[name] for name in names}, messages=tuple(json.loads(extras["messages"])))
+def task_of(extras: Mapping[str, Any]) -> SampledTask:
+    """The task of a row of the data view, as SkyRL's loader passes it to the generator."""
+    names = ("task_id", "env", "split", "index", "tools")
+    return SampledTask(**{name: extras[name] for name in names}, messages=tuple(json.loads(extras["messages"])))
 
 
 @dataclass
 class RunningEpisode:
     """One episode while SkyRL's loop runs it."""
 
-    row: ViewRow
+    row: SampledTask
     sample: int
     """Index of the episode among those of its task in this step, from 0."""
     episode: Episode

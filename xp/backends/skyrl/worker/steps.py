@@ -51,8 +51,7 @@ class SkyRLStepLog(StepLog):
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
         # SkyRL counts steps from 1, trajectories from 0.
-        records = (running.record for running in running_episodes)
-        played = record(records, self._recorder, self._config.common.run, "train", step - 1)
+        played = _record(running_episodes, self._recorder, self._config.common.run, "train", step - 1)
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
         self._tokens += sum(running.num_tokens for running in running_episodes)
@@ -75,8 +74,7 @@ class SkyRLStepLog(StepLog):
 
     def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
         """Record an evaluation during training and return its reward; raises XpError(UNHEALTHY): too many void."""
-        records = (running.record for running in running_episodes)
-        played = record(records, self._recorder, self._config.common.run, "evaluate/during", step)
+        played = _record(running_episodes, self._recorder, self._config.common.run, "evaluate/during", step)
         return self.evaluated(played, step)
 
     def evaluated(self, played: Sequence[Played], step: int) -> float:
@@ -138,11 +136,16 @@ class ModelEvaluation:
         """Records all episodes of a model; raises XpError(UNHEALTHY) if too many are void."""
         common = self._common
         file = Path(common.stage_dir) / "trajectories" / f"{name}.jsonl"
-        records = (running.record for running in running_episodes)
         with Recorder(file, self._mix, common.upload_as, self._environ) as recorder:
-            played = record(records, recorder, common.run, f"evaluate/{name}", 0)
+            played = _record(running_episodes, recorder, common.run, f"evaluate/{name}", 0)
         self._whole.add(name, played)
         return played
+
+
+def _record(
+    running_episodes: Sequence[RunningEpisode], recorder: Recorder, run: str, phase: str, step: int
+) -> list[Played]:
+    return record((running.record for running in running_episodes), recorder, run, phase, step)
 
 
 def _tokens_until(metrics: Path, step: int) -> float:

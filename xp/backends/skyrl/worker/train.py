@@ -12,6 +12,8 @@ from typing import Any
 from xp.backends.skyrl.worker.cluster import joins
 from xp.backends.skyrl.worker.config import (
     ENV_CLASS,
+    HELD_OUT_DATA,
+    TRAIN_DATA,
     SkyRLEvaluateConfig,
     SkyRLStageConfig,
     SkyRLTrainStageConfig,
@@ -79,11 +81,11 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     chat = policy_chat(common, config.start_model, stage)
     record_facts(common, config.start_model, stage, chat)
     order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
-    write_view(order, Path(config.train_data))
+    write_view(order, Path(config.common.paths[TRAIN_DATA]))
     if config.evaluation is not None:
         eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
         held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)
-        write_view(eval_config.rounds.episodes(held_out), Path(config.held_out_data))
+        write_view(eval_config.rounds.episodes(held_out), Path(config.common.paths[HELD_OUT_DATA]))
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:

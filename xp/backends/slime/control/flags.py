@@ -6,7 +6,7 @@ Slime ignores unknown flags (two of its three parsers are set to do so), so xp c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,10 +28,10 @@ class Flag:
     origin: str
     """Source of the flag: slime, megatron or sglang."""
     dest: str
-    type: str | None
-    nargs: int | str | None
-    choices: tuple[str, ...] | None
-    default: Any
+    type: str | None = None
+    nargs: int | str | None = None
+    choices: Sequence[str] | None = None
+    default: Any = None
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,8 @@ class FlagCatalog:
 def catalog() -> FlagCatalog:
     """The catalog, which tools.catalogs.slime makes."""
     raw = json.loads(Path(__file__).with_name("catalog.json").read_text())
-    return FlagCatalog(
-        raw["slime"], raw["megatron"], raw["sglang"], {name: _flag(name, f) for name, f in raw["flags"].items()}
-    )
+    flags = {name: Flag(**{"dest": name[2:].replace("-", "_")} | flag) for name, flag in raw["flags"].items()}
+    return FlagCatalog(raw["slime"], raw["megatron"], raw["sglang"], flags)
 
 
 def value(*values: object) -> tuple[str, ...]:
@@ -96,14 +95,10 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
 def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:
     if flag.nargs == 0:
         return f"it has no value, but got {' '.join(values)}; give true" if values else None
-    if flag.nargs in ("*", "?"):
-        return None
     expected = flag.nargs if isinstance(flag.nargs, int) else 1
-    if flag.nargs == "+" and values:
+    if flag.nargs in ("*", "?") or (flag.nargs == "+" and values) or len(values) == expected:
         return None
-    return (
-        None if len(values) == expected else f"it needs {expected} value{'s' * (expected > 1)}, but got {len(values)}"
-    )
+    return f"it needs {expected} value{'s' * (expected > 1)}, but got {len(values)}"
 
 
 def _wrong_value(flag: Flag, text: str) -> str | None:
@@ -124,14 +119,3 @@ def _values(content: Any) -> tuple[str, ...] | None:
     if isinstance(content, Mapping):
         return (json.dumps(content),)
     return value(*content) if isinstance(content, list | tuple) else value(content)
-
-
-def _flag(name: str, raw: Mapping[str, Any]) -> Flag:
-    return Flag(
-        origin=raw["origin"],
-        dest=raw.get("dest", name[2:].replace("-", "_")),
-        type=raw.get("type"),
-        nargs=raw.get("nargs"),
-        choices=tuple(raw["choices"]) if "choices" in raw else None,
-        default=raw.get("default"),
-    )

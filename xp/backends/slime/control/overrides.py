@@ -57,15 +57,7 @@ def override_refusals(spec: RunSpec, rows: Sequence[Row], owned: Mapping[str, st
         elif mine is not None and (way_out := not_overridable(rows, owned, mine)) is not None:
             as_what = "" if mine == name else f" as {mine}"
             yield Refusal(field, f"xp renders this flag itself{as_what}; {way_out}")
-        elif name in (beside := _unheard(spec)):
-            yield Refusal(field, beside[name])
+        elif name == "--release-train" and spec.algorithm.estimator is Estimator.GAE:
+            yield Refusal(field, "Slime cannot release a critic; use another algorithm.estimator")
         elif wrong := fault(name, values):
             yield Refusal(field, wrong)
-
-
-def _unheard(spec: RunSpec) -> Mapping[str, str]:
-    """Flags that Slime would silently ignore, or fail on, with this algorithm -> reason."""
-    reasons: dict[str, str] = {}
-    if spec.algorithm.estimator is Estimator.GAE:
-        reasons["--release-train"] = "Slime cannot release a critic; use another algorithm.estimator"
-    return reasons

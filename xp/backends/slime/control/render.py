@@ -30,12 +30,11 @@ from xp.lib.packages import IS_CLONE
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
-from xp.planning.episode import budget_fields
+from xp.planning.episode import budget_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
-    best_rule,
     model_place,
     model_stages,
     policy_start,
@@ -50,7 +49,6 @@ from xp.planning.stages import (
 )
 from xp.spec import Reference, RunSpec
 from xp.worker.stage import AFTER, BEFORE
-from xp.worker.token_budget import TokenBudget
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 REHEARSE = "; `make rehearse-slime` plays its rollouts on a CPU, where checkouts of Slime and Megatron-LM are given"
@@ -202,30 +200,23 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         architecture=_architecture(spec),
         prompts=_prompts(here),
         held_out=_held_out(here) if spec.env.is_held_out else None,
-        every=spec.evaluation.every,
         checkpoints=places.checkpoints,
         exports=_exports(places),
         updates_per_step=training.updates_per_step,
         warmup_updates=training.warmup_updates,
         keep_checkpoints=training.keep_checkpoints,
-        best=best_rule(spec, places),
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
-        critic=_critic(spec, places),
-        distill=rows.distillation(spec),
+        critic=None
+        if spec.algorithm.critic is None
+        else CriticConfig(
+            roles=_roles(here),
+            checkpoints=f"{places.run}/critic",
+            learning_rate=training.critic_learning_rate or training.learning_rate,
+        ),
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
-
-
-def _critic(spec: RunSpec, places: RunPaths) -> CriticConfig | None:
-    if spec.algorithm.critic is None:
-        return None
-    return CriticConfig(
-        roles=_roles(places.stage("train")),
-        checkpoints=f"{places.run}/critic",
-        learning_rate=spec.training.critic_learning_rate or spec.training.learning_rate,
-    )
 
 
 def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
@@ -319,8 +310,8 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
 def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
     return SlimeStageConfig(
         **stage_fields(spec, places, stage),
-        limits=TokenBudget(**budget_fields(spec, evaluates=False)),
-        evaluation_limits=TokenBudget(**budget_fields(spec, evaluates=True)),
+        limits=budget_of(spec, evaluates=False),
+        evaluation_limits=budget_of(spec, evaluates=True),
         seed=spec.seed,
     )
 

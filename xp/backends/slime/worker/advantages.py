@@ -5,10 +5,10 @@ Slime's estimators grpo, gspo and cispo pass these advantages to every token, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean, stdev
-from typing import Any, Protocol
+from typing import Any
 
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.rollout_process import is_void, read_played, worker_of
@@ -26,10 +26,8 @@ EPSILON = 1e-6
 """Added to a group's standard deviation, as in Slime's own normalization (slime/ray/rollout.py)."""
 
 
-class Baseline(Protocol):
-    """Function from the rewards of one group to their advantages."""
-
-    def __call__(self, rewards: Sequence[float], *, by_std: bool) -> list[float]: ...
+Baseline = Callable[[Sequence[float]], list[float]]
+"""Function from the rewards of one group to their advantages."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -73,23 +71,25 @@ def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
     """The estimator of a spec."""
     if config.advantage_fn is not None:
         return load_advantage_fn(config.advantage_fn)
-    return ESTIMATES.get(config.estimator) or partial(by_group, baseline=BASELINES[config.estimator], by_std=by_std)
+    of_group = partial(centred, by_std=by_std)
+    baselines: Mapping[str, Baseline] = {"grpo": of_group, "rloo": left_out, "maxrl": over_mean}
+    return ESTIMATES.get(config.estimator) or partial(by_group, baseline=baselines[config.estimator])
 
 
-def by_group(episodes: Sequence[Valid], *, baseline: Baseline, by_std: bool) -> list[float]:
+def by_group(episodes: Sequence[Valid], *, baseline: Baseline) -> list[float]:
     """Advantages of each episode relative to its own group."""
     groups: dict[str, list[int]] = {}
     for position, episode in enumerate(episodes):
         groups.setdefault(episode.group, []).append(position)
     estimates = [0.0] * len(episodes)
     for positions in groups.values():
-        group_estimates = baseline([episodes[position].reward for position in positions], by_std=by_std)
+        group_estimates = baseline([episodes[position].reward for position in positions])
         for position, advantage in zip(positions, group_estimates, strict=True):
             estimates[position] = advantage
     return estimates
 
 
-def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+def centred(rewards: Sequence[float], *, by_std: bool = False) -> list[float]:
     """GRPO (arXiv:2402.03300): rewards minus their mean, optionally divided by their standard deviation (n - 1).
 
     A single reward has no baseline; its advantage is 0.
@@ -101,19 +101,17 @@ def centred(rewards: Sequence[float], *, by_std: bool) -> list[float]:
     return [(reward - mean) / scale for reward in rewards]
 
 
-def left_out(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+def left_out(rewards: Sequence[float]) -> list[float]:
     """RLOO (arXiv:2402.14740): rewards minus the mean of the others; never scaled."""
-    assert not by_std  # refused by the spec
     factor = len(rewards) / max(1, len(rewards) - 1)
-    return [factor * reward for reward in centred(rewards, by_std=False)]
+    return [factor * reward for reward in centred(rewards)]
 
 
-def over_mean(rewards: Sequence[float], *, by_std: bool) -> list[float]:
+def over_mean(rewards: Sequence[float]) -> list[float]:
     """MaxRL (arXiv:2602.02710): rewards minus their mean, divided by it; never scaled."""
-    assert not by_std  # refused by the spec
     check_not_negative(rewards)
     scale = fmean(rewards) + EPSILON
-    return [reward / scale for reward in centred(rewards, by_std=False)]
+    return [reward / scale for reward in centred(rewards)]
 
 
 def plain(episodes: Sequence[Valid]) -> list[float]:
@@ -127,7 +125,6 @@ def plain(episodes: Sequence[Valid]) -> list[float]:
     return [episode.reward for episode in episodes]
 
 
-BASELINES: Mapping[str, Baseline] = {"grpo": centred, "rloo": left_out, "maxrl": over_mean}
 ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": plain}
 """Estimators that need the whole step."""
 

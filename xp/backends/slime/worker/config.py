@@ -41,6 +41,14 @@ class SlimeCommand:
     megatron_path_variable: str
     """Variable with the path of Megatron-LM's checkout."""
 
+    def with_value(self, flag: str, value: str) -> SlimeCommand:
+        """Returns a copy in which a flag has this one value."""
+        words = list(self.flags)
+        if flag in words:
+            at = words.index(flag)
+            del words[at : at + 2]
+        return replace(self, flags=(*words, flag, value))
+
 
 @dataclass(frozen=True)
 class SlimeStageConfig(StageConfig):
@@ -77,8 +85,6 @@ class SlimeTrainConfig(TrainConfig):
     """Value of --prompt-data, where the program writes the task view: steps x prompts_per_step lines."""
     held_out: str | None
     """Value of --eval-prompt-data, with one line per episode; None: nothing is held out."""
-    every: int | None
-    """Rollout steps between two evaluations; None: only before and after the training."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
@@ -87,38 +93,25 @@ class SlimeTrainConfig(TrainConfig):
     warmup_updates: int
     keep_checkpoints: int
     """Number of checkpoints to keep; xp removes older ones, with their exports, since Slime does not."""
-    best: BestRule | None
-    """Rule for the evaluations during training."""
     estimator: str
     """A spec's `algorithm.estimator`."""
     advantage_fn: str | None
     """Function of the estimator `custom`; None for the others."""
     critic: CriticConfig | None
     """Critic of the estimator `gae`; None for the others."""
-    distill: Distillation | None
-    """On-policy distillation; None: none."""
 
     def with_length(self, length: Length) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""
-        values = {STEPS_FLAG: length.steps}
+        command = self.command.with_value(STEPS_FLAG, str(length.steps))
         if self.evaluation is not None:
             # The last step too has an evaluation; worker/rollout.py leaves out what is not due.
-            values[INTERVAL_FLAG] = math.gcd(self.every or length.steps, length.steps)
-        words = list(self.command.flags)
-        for flag, value in values.items():
-            if flag in words:
-                at = words.index(flag)
-                del words[at : at + 2]
-            words += [flag, str(value)]
-        return replace(self, length=length, command=replace(self.command, flags=tuple(words)))
+            command = command.with_value(INTERVAL_FLAG, str(math.gcd(self.every or length.steps, length.steps)))
+        return replace(self, length=length, command=command)
 
     def from_the_start(self) -> SlimeTrainConfig:
         """Returns a copy with `--load` for a run that has no checkpoint yet."""
-        if self.initial_checkpoint is None:
-            return self
-        words = list(self.command.flags)
-        words[words.index("--load") + 1] = self.initial_checkpoint
-        return replace(self, command=replace(self.command, flags=tuple(words)))
+        start = self.initial_checkpoint
+        return self if start is None else replace(self, command=self.command.with_value("--load", start))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from xp.backends.slime.worker.checkpoints import TRACKER
@@ -47,10 +46,8 @@ def main(argv: Sequence[str]) -> None:
 
 def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
     """Runs the tool, with one process per accelerator."""
-    program = open_sources(config.command).program(PROGRAM)
-    words = list(config.command.flags)
-    words[words.index("--save") + 1] = str(staged)
-    flags = absolute_flags(replace(config.command, flags=tuple(words)), root)
+    program = open_sources(config.command) / PROGRAM
+    flags = absolute_flags(config.command.with_value("--save", str(staged)), root)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.num_processes}"]
     code = subprocess.run(
         [sys.executable, *launcher, str(program), *flags], env={**os.environ, **config.command.environment}, check=False

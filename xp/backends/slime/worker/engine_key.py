@@ -29,7 +29,8 @@ def prepare_process() -> None:
     loopback.stay()
     after_import(HTTP_UTILS, _key_of_router_and_rollouts)
     after_import(ENGINE, _key_of_engine)
-    after_import(SERVER, _require_key)
+    # Slime starts it by its name in a separate process.
+    after_import(SERVER, lambda module: setattr(module, "launch_server", launch_server))
 
 
 def starts_all_servers(flags: Sequence[str]) -> bool:
@@ -92,8 +93,3 @@ def _key_of_engine(module: ModuleType) -> None:
 
     wait_server_healthy.xp_sends_key = True  # type: ignore[attr-defined]
     module._wait_server_healthy = wait_server_healthy  # type: ignore[attr-defined]
-
-
-def _require_key(module: ModuleType) -> None:
-    """Replace this module's `launch_server`, which Slime starts by its name in a separate process."""
-    module.launch_server = launch_server  # type: ignore[attr-defined]

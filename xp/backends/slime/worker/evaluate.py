@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, WorkerConfig
+from xp.backends.slime.worker.config import SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
@@ -45,7 +44,8 @@ def _play(config: SlimeEvaluateConfig, name: str, model: Path, path: Path, root:
     chat = policy_chat(config.common, model, stage)
     rows = held_out_tasks(config.common, stage, chat, config.common.limits.max_prompt_tokens)
     num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))
-    run_train(with_model(config.command, model), worker_config(config, name, root, num_episodes, path))
+    command = config.command.with_value("--hf-checkpoint", str(model))
+    run_train(command, worker_config(config, name, root, num_episodes, path))
 
 
 def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episodes: int, path: Path) -> WorkerConfig:
@@ -59,13 +59,6 @@ def worker_config(config: SlimeEvaluateConfig, name: str, root: Path, num_episod
         prompts_per_step=num_episodes,
         evaluation=str(path),
     )
-
-
-def with_model(command: SlimeCommand, model: Path) -> SlimeCommand:
-    """The command with another model for the engines."""
-    flags = list(command.flags)
-    flags[flags.index("--hf-checkpoint") + 1] = str(model)
-    return replace(command, flags=tuple(flags))
 
 
 if __name__ == "__main__":

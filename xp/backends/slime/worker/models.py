@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from xp.errors import ExitCode, XpError
 from xp.models.network import mismatches
 from xp.worker.hub_model import fetched
-from xp.worker.publish import publish
+from xp.worker.publish import link_or_copy, publish
 
 
 def local_model(name: str, root: Path) -> Path:
@@ -47,11 +46,4 @@ def publish_model(export: Path, target: Path) -> None:
 
 def linked_copy(source: Path, target: Path) -> None:
     """Copies a directory by hard links if possible."""
-    shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    shutil.copytree(source, target, copy_function=link_or_copy, dirs_exist_ok=True)

@@ -86,14 +86,10 @@ def close_on_request(folder: Path, close: Callable[[], None]) -> None:
     threading.Thread(target=watch, name="xp-shutdown", daemon=True).start()
 
 
-def ask_to_close(folder: Path, patience_s: float = PATIENCE_S) -> bool:
-    """Requests the shutdown in the program, waits for the answer, and returns whether all sessions are closed."""
-    if not (folder / OPEN).exists():
-        return True
-    (folder / STOP).touch()
-    end = time.monotonic() + patience_s
-    while not (folder / CLOSED).exists():
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_S / 4)
-    return True
+def ask_to_close(folder: Path) -> None:
+    """Requests the shutdown in the program, and waits until all sessions are closed."""
+    if (folder / OPEN).exists():
+        (folder / STOP).touch()
+        end = time.monotonic() + PATIENCE_S
+        while not (folder / CLOSED).exists() and time.monotonic() < end:
+            time.sleep(POLL_S / 4)

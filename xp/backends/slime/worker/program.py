@@ -36,7 +36,7 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
             refuses its command line.
         EarlyStop: training ended as `evaluation.patience` says.
     """
-    sources = open_sources(command)
+    slime = open_sources(command)
     flags = absolute_flags(command, Path(worker.root))
     if not os.environ.get("RAY_ADDRESS"):
         flags += ["--router-prometheus-host", loopback.HOST]
@@ -44,9 +44,7 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
     arguments = write_worker(worker)
     with _ray(command):
         try:
-            run_file(
-                sources.program(train_program(worker.max_staleness)), [*flags, "--custom-config-path", str(arguments)]
-            )
+            run_file(slime / train_program(worker.max_staleness), [*flags, "--custom-config-path", str(arguments)])
         except BaseException:
             ask_to_close(arguments.parent)
             raise
@@ -62,8 +60,7 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         if end.code:
             raise XpError(f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED) from None
     except Exception as error:
-        fault = _xp_fault(error) or _engine_fault(error)
-        if fault is None:
+        if (fault := fault_behind(error)) is None:
             raise
         raise type(fault)(str(fault), fault.code) from error
     finally:
@@ -134,31 +131,25 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
         ray.shutdown()
 
 
-def _xp_fault(error: BaseException | None) -> XpError | None:
-    """The XpError behind an exception of Ray's, which wraps what an actor raised."""
-    return next((one for one in _causes(error) if isinstance(one, XpError) and type(one) in XP_ERRORS), None)
-
-
-def _engine_fault(error: BaseException) -> XpError | None:
-    """XpError(ENGINE) if an engine did not answer, or one of Ray's processes has ended.
+def fault_behind(error: BaseException) -> XpError | None:
+    """The XpError that an actor raised, which Ray wraps; XpError(ENGINE) if an engine did not answer, or one of Ray's
+    processes has ended.
 
     Slime calls only its engines by the package `requests`, and waits for nothing else with a deadline.
     """
     import requests
 
-    for fault in reversed([*_causes(error)]):
-        is_silent = isinstance(fault, requests.RequestException | TimeoutError)
-        if is_silent or is_lost_process(fault):
-            what = "an engine did not answer" if is_silent else "a process of Slime's has ended"
-            return XpError(f"{what}: {fault}; SGLang's output is in this log", ExitCode.ENGINE)
-    return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those behind it, the outermost first."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
         cause = getattr(error, "cause", None)
-        error = cause if isinstance(cause, BaseException) else error.__cause__
+        error = cause if isinstance(cause, BaseException) else error.__cause__  # type: ignore[assignment]
+    for one in causes:
+        if isinstance(one, XpError) and type(one) in XP_ERRORS:
+            return one
+    for one in reversed(causes):
+        is_silent = isinstance(one, requests.RequestException | TimeoutError)
+        if is_silent or is_lost_process(one):
+            what = "an engine did not answer" if is_silent else "a process of Slime's has ended"
+            return XpError(f"{what}: {one}; SGLang's output is in this log", ExitCode.ENGINE)
+    return None

@@ -6,36 +6,20 @@ import asyncio
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from xp.backends.slime.worker.engine import EngineTurn, write_turn
+from xp.backends.slime.worker.engine import write_turn
 from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
-from xp.envs.base import Message
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
-from xp.worker.played import PlayedEpisode, live_prompt
+from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
 from xp.worker.token_budget import TokenBudget, is_cut, reply_ids
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SlimeTask:
-    """Task of a sample, from its metadata."""
-
-    task_id: str
-    env: str
-    split: str
-    index: int
-    tools: str
-    """JSON list of function schemas."""
-    messages: tuple[Message, ...]
-    """The opening ones."""
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
@@ -83,7 +67,7 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
 
     chat = worker.chat(GenerateState(args).tokenizer)
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
-    task = SlimeTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
+    task = SampledTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
     episode = worker.mix.episode(task)
     episode.count_by(partial(_tokens, sample), None if evaluation else worker.config.overlong)
     try:
@@ -174,7 +158,14 @@ async def _converse(
         while True:
             length = limits.next_turn(sample.response_length)
             written = await write_turn(args, sample, sampling, length, chat.end_ids)
-            _append(args, sample, written)
+            sample.append_response_tokens(
+                args,
+                tokens=written.ids,
+                log_probs=written.logprobs,
+                trainable=True,
+                meta_info=dict(written.meta),
+                text=written.text,
+            )
             if written.is_aborted or _is_stopping(args):
                 return False
             await opening
@@ -189,17 +180,6 @@ async def _converse(
             sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
     finally:
         await opening
-
-
-def _append(args: Any, sample: Any, written: EngineTurn) -> None:
-    sample.append_response_tokens(
-        args,
-        tokens=written.ids,
-        log_probs=written.logprobs,
-        trainable=True,
-        meta_info=dict(written.meta),
-        text=written.text,
-    )
 
 
 def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:

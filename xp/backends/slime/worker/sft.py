@@ -6,7 +6,6 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +52,7 @@ def main(argv: Sequence[str]) -> None:
     if latest is not None:
         print(f"going on from update {latest + 1} of {num_updates}", flush=True)
     if latest is None or latest + 1 < num_updates:
-        flags = (*config.command.flags, STEPS_FLAG, str(num_updates))
-        run_train(replace(config.command, flags=flags), worker_config(config, root, num_updates))
+        run_train(config.command.with_value(STEPS_FLAG, str(num_updates)), worker_config(config, root, num_updates))
     publish_model(exports / str(num_updates - 1), root / config.target)
     prune(checkpoints, exports, config.keep_checkpoints)
 

@@ -95,14 +95,12 @@ class SftMetrics:
     def around(self, native: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps Slime's function for an update; all training processes call it with their parts of the model."""
 
-        def train_one_step(
-            args: Any, rollout_id: int, step_id: int, data: Any, model: Any, optimizer: Any, scheduler: Any, *more: Any,
-            **named: Any,
-        ) -> Any:  # fmt: skip
+        def train_one_step(*parts: Any, **named: Any) -> Any:
+            args, rollout_id, _, _, model, optimizer, scheduler, *_ = parts
             if self._held_out and self._before is None:
                 self._before = held_out_loss(args, model, self._held_out)
             self._learning_rate = float(scheduler.get_lr(optimizer.param_groups[0]))
-            result = native(args, rollout_id, step_id, data, model, optimizer, scheduler, *more, **named)
+            result = native(*parts, **named)
             if self._held_out and rollout_id + 1 == self._num_updates:
                 self._after = held_out_loss(args, model, self._held_out)
             return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,35 +11,21 @@ from xp.backends.slime.worker.config import SlimeCommand
 from xp.errors import ExitCode, XpError
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The two checkouts."""
-
-    slime: Path
-    megatron: Path
-
-    def program(self, name: str) -> Path:
-        """Path of a program in Slime's checkout."""
-        return self.slime / name
-
-
-def open_sources(command: SlimeCommand) -> Sources:
-    """Finds both checkouts and adds them to the path of this process and its children.
+def open_sources(command: SlimeCommand) -> Path:
+    """Finds both checkouts and adds them to the path of this process and its children; returns Slime's.
 
     Raises:
         XpError: (RUNTIME) a checkout is missing; the message says which and how to get it.
     """
-    sources = Sources(
-        _checkout(command.slime_path_variable, "slime", "train.py", "github.com/THUDM/slime"),
-        _checkout(
-            command.megatron_path_variable, "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM"
-        ),
+    slime = _checkout(command.slime_path_variable, "slime", "train.py", "github.com/THUDM/slime")
+    megatron = _checkout(
+        command.megatron_path_variable, "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM"
     )
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    checkouts = [str(sources.megatron), str(sources.slime)]
+    checkouts = [str(megatron), str(slime)]
     sys.path[1:1] = [path for path in checkouts if path not in sys.path]
     os.environ["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in checkouts if path not in known)])
-    return sources
+    return slime
 
 
 def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:

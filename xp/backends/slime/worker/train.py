@@ -29,7 +29,7 @@ from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import replacing, write_atomically
+from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.tasks.evaluated import Rounds
 from xp.tasks.load import load_tasks
@@ -161,13 +161,9 @@ def write_episodes(rows: Sequence[TaskRow], rounds: Rounds, path: Path) -> int:
 
 
 def _write(lines: Iterable[dict[str, Any]], path: Path) -> int:
-    count = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+    texts = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
+    write_atomically(path, "".join(texts))
+    return len(texts)
 
 
 if __name__ == "__main__":

@@ -63,19 +63,10 @@ class Watched(StepLog):
     def noting_rate(self, native: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps Slime's function for an update, to note the update's learning rate: Slime logs that of the next one."""
 
-        def train_one_step(
-            args: Any,
-            rollout_id: int,
-            step_id: int,
-            data: Any,
-            model: Any,
-            optimizer: Any,
-            scheduler: Any,
-            *more: Any,
-            **named: Any,
-        ) -> Any:
+        def train_one_step(*parts: Any, **named: Any) -> Any:
+            optimizer, scheduler = parts[5:7]
             self._rate = float(scheduler.get_lr(optimizer.param_groups[0]))
-            return native(args, rollout_id, step_id, data, model, optimizer, scheduler, *more, **named)
+            return native(*parts, **named)
 
         return train_one_step
 

@@ -13,17 +13,16 @@ from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
 from xp.backends.trl.control.rows.sft import SFT
 from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLStageConfig, TRLTrainConfig
-from xp.engines.config import EngineSampling, VLLMServer
+from xp.engines.config import VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
-from xp.planning.episode import sampling_fields
+from xp.planning.episode import sampling_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.stages import (
-    best_rule,
     cpu_engine,
     cpu_environment,
     model_stages,
@@ -116,7 +115,12 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
     """Stage that plays the held-out tasks with each of these models, on the backend's engine."""
     here = places.stage("evaluate")
     config = TRLEvaluateConfig(
-        common=_common(spec, places, "evaluate", _evaluation_server(spec)),
+        common=_common(
+            spec,
+            places,
+            "evaluate",
+            None if spec.backend.engine.name is EngineName.TRANSFORMERS else evaluation_server(spec),
+        ),
         models=models,
         rounds=rounds(spec),
         batch_size=spec.evaluation.batch_size,
@@ -154,11 +158,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         num_processes=world_size(spec),
         updates_per_rollout=geometry(spec).updates_per_rollout,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
-        every=spec.evaluation.every,
         importance=rows.importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
-        distill=rows.distillation(spec),
-        best=best_rule(spec, places),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -170,12 +171,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     return _job(spec, here, tuple(argv), files, (f"{places.model}/model.safetensors", places.metrics))
 
 
-def _evaluation_server(spec: RunSpec) -> VLLMServer | None:
-    if spec.backend.engine.name is EngineName.TRANSFORMERS:
-        return None
-    return evaluation_server(spec)
-
-
 def _common(spec: RunSpec, places: RunPaths, stage: str, server: VLLMServer | None) -> TRLStageConfig:
     processes = node_size(spec) if stage == "train" else 1
     return TRLStageConfig(
@@ -185,10 +180,6 @@ def _common(spec: RunSpec, places: RunPaths, stage: str, server: VLLMServer | No
         sampling=sampling_of(spec, evaluates=stage == "evaluate"),
         server=server,
     )
-
-
-def sampling_of(spec: RunSpec, *, evaluates: bool) -> EngineSampling:
-    return EngineSampling(**sampling_fields(spec, evaluates=evaluates), stop=spec.training.stop)
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:

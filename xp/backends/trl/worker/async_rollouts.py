@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from transformers import TrainerCallback
 
@@ -25,15 +25,7 @@ from xp.lib.atomic import write_atomically
 from xp.lib.codec import decode
 from xp.tasks.row import TaskRow
 
-
-class OfAStep(Protocol):
-    """Episodes of one rollout step."""
-
-    @property
-    def step(self) -> int: ...
-
-
-S = TypeVar("S", bound=OfAStep)
+S = TypeVar("S")
 
 
 class RolloutThread(Generic[S]):
@@ -91,9 +83,9 @@ class RolloutThread(Generic[S]):
             self._changed.wait_for(lambda: self._is_idle)
             return [self._ready[step] for step in sorted(self._ready)]
 
-    def go_on(self, played: Sequence[S]) -> None:
+    def go_on(self, played: Mapping[int, S]) -> None:
         """Sets these steps as played; must be called before the first `take`."""
-        self._ready = {one.step: one for one in played}
+        self._ready = dict(played)
 
     def close(self) -> None:
         """Begins no further step, and waits for the current one."""
@@ -202,7 +194,8 @@ class AsyncRollouts(Rollouts):
     def go_on(self, checkpoint: Path) -> None:
         """Restores the steps in a checkpoint; raises ValueError for a file that `keep` did not write."""
         file = self._file(checkpoint)
-        self._ahead.go_on(decode(list[StepSamples], file.read_text()) if file.exists() else [])
+        played = decode(list[StepSamples], file.read_text()) if file.exists() else []
+        self._ahead.go_on({one.step: one for one in played})
 
     def _file(self, checkpoint: Path) -> Path:
         return checkpoint / f"played_ahead.rank_{self._ranks.number}.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -13,25 +12,11 @@ from transformers import TrainerCallback
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.errors import XpError
-from xp.lib.atomic import write_atomically
-from xp.lib.digest import file_digest
-from xp.lib.names import is_inner_path
+from xp.lib.verified import DIGESTS, damaged, write_digests
 from xp.worker.publish import step_directories
 
 FORM = "checkpoint-{}"
 """Trainer's name of the directory of a checkpoint, by the number of optimizer updates."""
-SEAL = "sealed.json"
-"""File in a checkpoint, written last, with each file's size and sha256."""
-
-
-def seal(checkpoint: Path) -> None:
-    """Seals a complete checkpoint."""
-    files = {
-        str(file.relative_to(checkpoint)): {"size": file.stat().st_size, "sha256": file_digest(file)}
-        for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name != SEAL
-    }
-    write_atomically(checkpoint / SEAL, json.dumps(files, indent=1) + "\n")
 
 
 def step_of(checkpoint: Path) -> int:
@@ -63,20 +48,9 @@ def prune(directory: Path, keep: int) -> None:
 
 
 def broken(checkpoint: Path) -> str | None:
-    """Returns the fault of a checkpoint; None if all files match the seal."""
-    try:
-        files: dict[str, dict[str, Any]] = json.loads((checkpoint / SEAL).read_text())
-        for name, sealed in files.items():
-            file = checkpoint / name
-            if not is_inner_path(name) or not file.is_file():
-                return f"{name!r} is missing"
-            if file.stat().st_size != sealed["size"] or file_digest(file) != sealed["sha256"]:
-                return f"{name} is not what was saved"
-    except FileNotFoundError:
-        return "it was never finished"
-    except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return f"its {SEAL} cannot be read"
-    return None
+    """Returns the fault of a checkpoint; None if all files match its digests, which are written last."""
+    manifest = checkpoint / DIGESTS
+    return damaged(manifest) if manifest.is_file() else "it was never finished"
 
 
 def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
@@ -121,6 +95,6 @@ class Seal(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._ranks.wait()
         if self._ranks.is_main:
-            seal(Path(args.output_dir) / FORM.format(state.global_step))
+            write_digests(Path(args.output_dir) / FORM.format(state.global_step))
             if args.save_total_limit:
                 prune(Path(args.output_dir), args.save_total_limit)

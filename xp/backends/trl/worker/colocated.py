@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
 from xp.lib.loopback import HOST, free_port
+from xp.worker.stage import Sampling
 
 IDLE_S = 0.002
 """Seconds between two checks of the group, while all its episodes wait for their environments."""
@@ -28,7 +28,7 @@ class ColocatedWriter:
         end_ids: tokens that end a turn.
     """
 
-    def __init__(self, generation: Any, sampling: EngineSampling, end_ids: Sequence[int]) -> None:
+    def __init__(self, generation: Any, sampling: Sampling, end_ids: Sequence[int]) -> None:
         self._engine = generation.llm.llm_engine
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._sampling, self._end_ids = sampling, list(end_ids)
@@ -49,7 +49,7 @@ class ColocatedWriter:
     def step(self, is_live: bool) -> None:
         """Runs one step of the engine, with all ranks of a group."""
         new, self._new = self._new, []
-        shares = self._gathered((is_live, [request for request, _ in new]))
+        shares, here = self._gathered((is_live, [request for request, _ in new]))
         self._is_group_live = any(is_live for is_live, _ in shares)
         for rank, (_, requests) in enumerate(shares):
             for place, request in enumerate(requests):
@@ -57,7 +57,7 @@ class ColocatedWriter:
                 self._num_added += 1
                 prompt = {"type": "token", "prompt_token_ids": list(request.ids)}
                 self._engine.add_request(name, prompt, self._parameters(request))
-                if rank == self._group_rank():
+                if rank == here:
                     self._pending[name] = new[place][1]
         if not self._engine.has_unfinished_requests():
             time.sleep(IDLE_S)
@@ -94,22 +94,15 @@ class ColocatedWriter:
             **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
         )
 
-    def _gathered(self, value: Any) -> list[Any]:
-        """Values of all ranks of the group, in order of rank."""
+    def _gathered(self, value: Any) -> tuple[list[Any], int]:
+        """Values of all ranks of the group, in order of rank, and this process's rank."""
         if self._group is None:
-            return [value]
-        import torch.distributed
+            return [value], 0
+        import torch.distributed as dist
 
-        values: list[Any] = [None] * torch.distributed.get_world_size(self._group)
-        torch.distributed.all_gather_object(values, value, group=self._group)
-        return values
-
-    def _group_rank(self) -> int:
-        if self._group is None:
-            return 0
-        import torch.distributed
-
-        return int(torch.distributed.get_rank(self._group))
+        values: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(values, value, group=self._group)
+        return values, dist.get_rank(self._group)
 
 
 def choose_port(environ: MutableMapping[str, str]) -> None:

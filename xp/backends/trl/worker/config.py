@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from xp.engines.config import EngineSampling, VLLMServer
+from xp.engines.config import VLLMServer
 from xp.tasks.training_length import Length
-from xp.worker.best import BestRule
-from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
-from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
+from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class TRLStageConfig(StageConfig):
     """Number of threads of one process."""
     dtype: str
     """Data type of the computation."""
-    sampling: EngineSampling
+    sampling: Sampling
     server: VLLMServer | None
     """Server that generates; None: the training processes, or the evaluation's process."""
 
@@ -47,16 +45,10 @@ class TRLTrainConfig(TrainConfig):
     num_processes: int
     updates_per_rollout: int
     lora: Lora | None
-    every: int | None
-    """Rollout steps between two evaluations; None: only before and after the training."""
-    best: BestRule | None
-    """Rule for the evaluations during training."""
     importance: Importance | None
     """Importance correction; None: none."""
     ratio_from: str
     """A spec's `algorithm.ratio_from`."""
-    distill: Distillation | None
-    """On-policy distillation; None: none."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 

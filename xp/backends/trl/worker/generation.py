@@ -12,13 +12,13 @@ from typing import Any
 
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.backends.trl.worker.process import Ranks
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import OpenEngine
 from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
+from xp.worker.stage import Sampling
 
-EngineOf = Callable[[EngineSampling, str], OpenEngine]
+EngineOf = Callable[[Sampling, str], OpenEngine]
 """Function from the sampling and the seed of training or evaluation to the engine with the weights of a step.
 
 An episode's randomness depends on the seed, its task and its sample, not on ranks or other episodes."""
@@ -76,7 +76,7 @@ class Generation:
         was_training = model.training
         model.eval()
 
-        def engine(sampling: EngineSampling, seed: str) -> OpenEngine:
+        def engine(sampling: Sampling, seed: str) -> OpenEngine:
             is_stop = self._chat.holds_one_of(sampling.stop)
             return lambda opening: TransformersEngine(model, opening, self._chat.end_ids, sampling, seed, is_stop)
 
@@ -91,7 +91,7 @@ class Generation:
 
         vllm, end_ids, key = trainer.vllm_generation, self._chat.end_ids, os.environ.get(KEY)
 
-        def writer(sampling: EngineSampling) -> Writer:
+        def writer(sampling: Sampling) -> Writer:
             if vllm.mode != "server":
                 return ColocatedWriter(vllm, sampling, end_ids)
             return ServerWriter(vllm.server_base_url, sampling, end_ids, self._log, key=key)

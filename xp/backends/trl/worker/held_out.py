@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ class HeldOutEvaluation:
         self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
         self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
-        self._share = share_of(config.rounds.episodes(rows), self._ranks)
+        self._numbered, self._num_counted = share_of(config.rounds.episodes(rows), self._ranks)
         self._places = max(1, config.batch_size // self._ranks.count)
 
     @property
@@ -53,7 +52,7 @@ class HeldOutEvaluation:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
         wave_size = min(self._places, *(one.max_sessions for one in self._limits))
         wave_s = math.ceil(max(one.episode_timeout_s for one in self._limits))
-        return math.ceil(len(self._share.numbered) / wave_size) * wave_s
+        return math.ceil(len(self._numbered) / wave_size) * wave_s
 
     def is_due(self, step: int) -> bool:
         """Returns whether the policy is evaluated after this rollout step; 0: before the training."""
@@ -101,12 +100,12 @@ class HeldOutEvaluation:
         """The episodes of all ranks, in the order of the tasks."""
         from tqdm import tqdm
 
-        process, run, numbered = self._process, self._config.common.run, self._share.numbered
+        process, run, numbered = self._process, self._config.common.run, self._numbered
         played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
         # The bar is for a moment where that of the training is.
         options: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
         rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **options))
-        counted = (rollout.record for rollout in islice(rollouts, self._share.num_counted))
+        counted = (rollout.record for rollout in islice(rollouts, self._num_counted))
         samples = self._config.rounds.samples_per_task
         settled = with_group_rewards(process.mix, counted, samples)
         recorded = record(settled, recorder, run, f"evaluate/{name}", step)
@@ -132,17 +131,6 @@ class HeldOutEvaluation:
             raise EarlyStop(stop)
 
 
-@dataclass(frozen=True)
-class Share:
-    """One rank's part of an evaluation."""
-
-    numbered: Sequence[tuple[TaskRow, int]]
-    """Each row with the number of its sample."""
-    num_counted: int
-    """Number of first episodes that count. The others are discarded: ranks that share an engine must play equally
-    many."""
-
-
 def seed_of(config: TRLEvaluateConfig) -> str:
     """Seed of the evaluations before and after the training."""
     return f"{config.common.sampling.seed}/evaluate"
@@ -156,9 +144,12 @@ def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | 
     return False, None if stop is None else str(stop)
 
 
-def share_of(episodes: Sequence[TaskRow], ranks: Ranks) -> Share:
-    """This rank's part of an evaluation, of the same length on all ranks."""
+def share_of(episodes: Sequence[TaskRow], ranks: Ranks) -> tuple[Sequence[tuple[TaskRow, int]], int]:
+    """This rank's part of an evaluation: each row with the number of its sample, and the number of first episodes that
+    count.
+
+    The others are discarded: ranks that share an engine must play equally many.
+    """
     filled = list(islice(cycle(episodes), math.ceil(len(episodes) / ranks.count) * ranks.count))
     numbered = list(zip(filled, sample_numbers([row.task_id for row in filled]), strict=True))
-    num_counted = len(range(ranks.number, len(episodes), ranks.count))
-    return Share(numbered[ranks.number :: ranks.count], num_counted)
+    return numbered[ranks.number :: ranks.count], len(range(ranks.number, len(episodes), ranks.count))

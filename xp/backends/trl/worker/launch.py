@@ -57,9 +57,11 @@ def launch_processes(config_file: str, program: str, path: str) -> None:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    nodes = Nodes.here(os.environ)
-    words = ["--config_file", config_file, *_rendezvous(nodes), "-m", program, path]
-    arguments = launch_command_parser().parse_args(words)
+    words = ["--config_file", config_file]
+    if (nodes := Nodes.here(os.environ)) is not None:  # the agents of several machines meet at the main node
+        words += ["--rdzv_backend", "static", "--num_machines", str(nodes.count), "--machine_rank", str(nodes.number)]
+        words += ["--main_process_ip", nodes.address, "--main_process_port", str(nodes.port)]
+    arguments = launch_command_parser().parse_args([*words, "-m", program, path])
     try:
         launch_command(arguments)
     except ChildFailedError as error:
@@ -68,16 +70,6 @@ def launch_processes(config_file: str, program: str, path: str) -> None:
         raise SystemExit(code if code >= 0 else 128 - code) from None
     except SignalException as error:
         raise SystemExit(128 + error.sigval) from None
-
-
-def _rendezvous(nodes: Nodes | None) -> list[str]:
-    """Options by which the agents of a stage on several machines meet, at the main node; accelerate's own on one."""
-    if nodes is None:
-        return []
-    return [
-        *("--rdzv_backend", "static", "--num_machines", str(nodes.count), "--machine_rank", str(nodes.number)),
-        *("--main_process_ip", nodes.address, "--main_process_port", str(nodes.port)),
-    ]
 
 
 if __name__ == "__main__":

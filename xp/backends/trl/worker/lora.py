@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.worker.checkpoints import SEAL, broken
-from xp.errors import ExitCode, XpError
 from xp.worker.publish import check_there
 
 
@@ -23,8 +21,6 @@ def whole_model(directory: str, target: Path) -> str:
         XpError: (RUN_DIR) the run has no such model, or it is damaged.
     """
     check_there(directory)
-    if Path(directory, SEAL).is_file() and (fault := broken(Path(directory))) is not None:
-        raise XpError(f"the checkpoint {directory} is damaged: {fault}", ExitCode.RUN_DIR)
     if Path(directory, "adapter_config.json").is_file():
         from peft import AutoPeftModelForCausalLM
         from transformers import AutoTokenizer

@@ -32,21 +32,17 @@ class WholePolicy:
 
     def _copied(self, model: Any, is_sharded: bool) -> Any:
         import torch
+        from transformers import AutoModelForCausalLM
 
-        if self._copy is None:
-            self._copy = (_like(model) if is_sharded else deepcopy(model)).eval()
+        if self._copy is None and is_sharded:
+            self._copy = AutoModelForCausalLM.from_config(model.config, dtype=next(model.parameters()).dtype).eval()
+        elif self._copy is None:
+            self._copy = deepcopy(model).eval()
         copies = dict(self._copy.named_parameters())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 copies[name].copy_(parameter.full_tensor() if is_sharded else parameter)
         return self._copy
-
-
-def _like(model: Any) -> Any:
-    """A whole model of the same shape, without weights."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_config(model.config, dtype=next(model.parameters()).dtype)
 
 
 def trained_model(trainer: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.generation import EngineOf, Generation
@@ -76,7 +77,10 @@ class Rollouts:
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples(self._tasks(prompts, step), step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
-        more = self._learnt(step, played)
+        more: dict[str, float] = {}
+        if self._curriculum is not None:
+            more = self._curriculum.num_within(step)
+            self._curriculum.played(step, played)
         if self._process.log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
         self._process.log.episodes(played, samples.seconds, more)
@@ -113,20 +117,12 @@ class Rollouts:
         began = time.monotonic()
         process, sampling = self._process, self._config.common.sampling
         opened = engine(sampling, f"{sampling.seed}/{step}")
-        size = self._config.group_size
-        rollouts = list(
-            play_each(
-                opened,
-                process.chat,
-                numbered,
-                process.mix,
-                self._begun,
-                group_size=size,
-                overlong=self._config.overlong,
-            )
-        )
+        play = partial(play_each, group_size=self._config.group_size, overlong=self._config.overlong)
+        rollouts = list(play(opened, process.chat, numbered, process.mix, self._begun))
         for rollout in rollouts:
-            self._fill(rollout)
+            # TRL refuses an empty completion, as of an episode whose first turn was lost.
+            if not rollout.conversation.completion_ids:
+                rollout.conversation.observe(list(process.chat.end_ids)[:1])
         episodes = (rollout.record for rollout in rollouts)
         played = record(episodes, process.recorder, self._config.common.run, "train", step)
         return StepSamples(
@@ -154,19 +150,6 @@ class Rollouts:
         slots = [prompt[0][SLOT] - step * size for prompt in prompts]
         assert all(0 <= slot < size for slot in slots), f"TRL gave prompts of another step than {step}"
         return [chosen[slot] for slot in slots]
-
-    def _learnt(self, step: int, played: Sequence[Played]) -> dict[str, float]:
-        """Updates the curriculum with a step's episodes; returns its metrics."""
-        if self._curriculum is None:
-            return {}
-        metrics = self._curriculum.num_within(step)
-        self._curriculum.played(step, played)
-        return metrics
-
-    def _fill(self, rollout: Rollout) -> None:
-        """Adds a token to an empty completion, which TRL refuses; an episode has one if its first turn was lost."""
-        if not rollout.conversation.completion_ids:
-            rollout.conversation.observe(list(self._process.chat.end_ids)[:1])
 
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """Sample numbers of this rank's episodes; a group may be on several ranks."""

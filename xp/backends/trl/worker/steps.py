@@ -30,7 +30,7 @@ class TRLStepLog(StepLog):
 
     def __init__(self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None) -> None:
         super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
-        self._config = config
+        self._config, self.updates_per_rollout = config, config.updates_per_rollout
         self.is_ahead = config.max_staleness > 0
         """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
@@ -63,10 +63,6 @@ class TRLStepLog(StepLog):
         check_health(played, self._config.common.max_void_fraction)
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
         self._episodes = {**metrics, **(more or {}), "time/rollout_s": rollout_s}
-
-    def continue_after_update(self, global_step: int) -> None:
-        """Begins the log of a training that goes on after an optimizer update."""
-        self.continue_after(global_step // self._config.updates_per_rollout)
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""

@@ -109,7 +109,7 @@ def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollout
     checkpoint = latest_checkpoint(checkpoints)
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
-        log.continue_after_update(step_of(checkpoint))
+        log.continue_after(step_of(checkpoint) // log.updates_per_rollout)
         if ahead is not None:
             ahead.go_on(checkpoint)
     try:

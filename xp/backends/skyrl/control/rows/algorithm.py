@@ -8,7 +8,7 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
-from xp.planning.rows import Row, is_corrected, is_to_engine, sapo_rows, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, no_clip, sapo_rows, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
@@ -43,26 +43,14 @@ def _policy_loss(spec: RunSpec) -> str:
     return "regular" if spec.algorithm.dual_clip is None else "dual_clip"
 
 
-def _clip(spec: RunSpec) -> str:
-    """Note on the bounds, which both losses write as 1 - low and 1 + high."""
-    name = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
-    return f"{PLACE}.{name}"
-
-
 def _clip_row(end: str) -> Row:
-    def receives(spec: RunSpec) -> str:
-        return "nothing: the gates of sapo are soft" if spec.algorithm.policy_loss is PolicyLoss.SAPO else ""
+    """Row of a bound, which both losses write as 1 - low and 1 + high."""
 
-    name = f"clip_{end}"
-    return Row(f"algorithm.{name}", lambda s: {f"{_clip(s)}_{end}": getattr(s.algorithm, name)}, receives=receives)
+    def render(spec: RunSpec) -> Keys:
+        loss = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
+        return {f"{PLACE}.{loss}_{end}": getattr(spec.algorithm, f"clip_{end}")}
 
-
-def _no_kl_in_reward(spec: RunSpec) -> str | None:
-    """Returns why the penalty cannot be in the reward, for estimators of xp's that read one reward of an episode."""
-    algorithm = spec.algorithm
-    if not algorithm.use_kl_in_reward or algorithm.critic is not None or not has_xp_estimator(spec):
-        return None
-    return f"estimator={algorithm.estimator} reads one reward of an episode, not one of each token; set false"
+    return Row(f"algorithm.clip_{end}", render, receives=no_clip)
 
 
 def _advantages(spec: RunSpec) -> str:
@@ -108,10 +96,6 @@ def _bound(name: str, by_correction: Mapping[ImportanceCorrection, tuple[str, ..
     return Row(f"algorithm.{name}", render, receives=receives, native=native)
 
 
-def _has_reference_beside_loss(spec: RunSpec) -> bool:
-    return spec.algorithm.distill is not None or (spec.algorithm.use_kl_in_reward and spec.training.kl_coef > 0)
-
-
 def _no_teacher(spec: RunSpec) -> str | None:
     """Returns why SkyRL cannot train with this teacher; None if it can, or if there is none."""
     if spec.algorithm.distill is None:
@@ -121,9 +105,7 @@ def _no_teacher(spec: RunSpec) -> str | None:
     if is_megatron(spec):
         return "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
     if spec.training.kl_coef > 0:
-        return (
-            "SkyRL has one reference model, which is the teacher; set training.kl_coef=0, or use backend=trl or slime"
-        )
+        return "SkyRL's one reference model is the teacher; set training.kl_coef=0, or use backend=trl or slime"
     return None
 
 
@@ -207,10 +189,15 @@ ALGORITHM = (
     Row(
         "algorithm.use_kl_in_reward",
         lambda s: {
-            f"{PLACE}.use_kl_in_reward": _has_reference_beside_loss(s),
+            f"{PLACE}.use_kl_in_reward": (
+                s.algorithm.distill is not None or (s.algorithm.use_kl_in_reward and s.training.kl_coef > 0)
+            ),
             f"{PLACE}.kl_ctrl.type": "fixed",
         },
-        refuse=_no_kl_in_reward,
+        refuse=when(
+            lambda s: s.algorithm.use_kl_in_reward and s.algorithm.critic is None and has_xp_estimator(s),
+            lambda s: f"estimator={s.algorithm.estimator} reads one reward of an episode, not of each token; set false",
+        ),
     ),
     Row(
         "algorithm.importance_correction",

@@ -21,6 +21,7 @@ from xp.planning.episode import episode_config
 from xp.planning.rows import Row, refreshed_tasks, when
 from xp.spec import Attention, EngineName, RunSpec, Strategy
 
+MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
 BATCHED_TOKENS = 8192
 """SkyRL's default of max_num_batched_tokens."""
 GATED_DELTA = "qwen3_next"  # The family with recurrent layers that SkyRL's Megatron packs.
@@ -58,9 +59,8 @@ def _attention(spec: RunSpec) -> str | None:
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
     if spec.backend.parallel.context > 1:
         return (
-            "SkyRL's Ulysses works on sequences without padding, which it supports only for FlashAttention; set"
-            " flash, or"
-            " backend.parallel.context=1"
+            "SkyRL's Ulysses works on sequences without padding, which it supports only for FlashAttention; set flash,"
+            " or backend.parallel.context=1"
         )
     return None
 
@@ -78,10 +78,6 @@ def _context(spec: RunSpec) -> Keys:
     return keys | megatron(spec, "context_parallel_size", spec.backend.parallel.context)
 
 
-def _no_context(spec: RunSpec) -> str | None:
-    return not_on_cpu("set 1") if is_rehearsal(spec) and spec.backend.parallel.context > 1 else None
-
-
 def _no_optimizer_offload(spec: RunSpec) -> str | None:
     is_set = spec.backend.parallel.offload_optimizer
     if is_set and not is_colocated(spec):
@@ -89,12 +85,6 @@ def _no_optimizer_offload(spec: RunSpec) -> str | None:
     if is_megatron(spec) and is_colocated(spec) and not is_set:
         return "SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true"
     return None
-
-
-def _no_reference_offload(spec: RunSpec) -> str | None:
-    if not is_megatron(spec) or is_colocated(spec) or not spec.backend.parallel.offload_reference:
-        return None
-    return "SkyRL moves Megatron's reference model only where engines are colocated; set it to false"
 
 
 def _sharded(spec: RunSpec) -> str:
@@ -138,7 +128,11 @@ PARALLEL = (
         lambda s: megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
         receives=_sharded,
     ),
-    Row("backend.parallel.context", _context, refuse=_no_context),
+    Row(
+        "backend.parallel.context",
+        _context,
+        refuse=when(lambda s: is_rehearsal(s) and s.backend.parallel.context > 1, not_on_cpu("set 1")),
+    ),
     Row(
         "backend.parallel.expert",
         lambda s: (
@@ -167,18 +161,12 @@ PARALLEL = (
         lambda s: fsdp(s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}),
         receives=_moved,
         note=_reference_note,
-        refuse=_no_reference_offload,
+        refuse=when(
+            lambda s: is_megatron(s) and not is_colocated(s) and s.backend.parallel.offload_reference,
+            "SkyRL moves Megatron's reference model only where engines are colocated; set it to false",
+        ),
     ),
 )
-
-
-def _engine_name(spec: RunSpec) -> str | None:
-    name = spec.backend.engine.name
-    if name is EngineName.VLLM or has_stand_in(spec):
-        return None
-    if is_rehearsal(spec):
-        return "SkyRL supports only vLLM; set vllm, or transformers for xp's stand-in on the CPU"
-    return "SkyRL supports only vLLM; set it to vllm"
 
 
 def _placement(spec: RunSpec) -> str | None:
@@ -191,22 +179,6 @@ def _placement(spec: RunSpec) -> str | None:
     return "with separate engines SkyRL gives a critic its own accelerators, which xp does not support; set colocated"
 
 
-def _no_eager(spec: RunSpec) -> str | None:
-    if spec.model.lora is None or is_megatron(spec) or not spec.backend.engine.eager:
-        return None
-    return "SkyRL silently enables CUDA graphs for adapters; set it to false"
-
-
-def _too_few_tokens(spec: RunSpec) -> str | None:
-    engine = spec.backend.engine
-    if engine.max_batched_tokens is not None or engine.max_sequences <= BATCHED_TOKENS or has_stand_in(spec):
-        return None
-    return (
-        f"SkyRL's default is {BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
-        f" {engine.max_sequences} sequences; set {engine.max_sequences} or more"
-    )
-
-
 def _unused(spec: RunSpec) -> str:
     return "xp's replacement for vLLM does not use it." if has_stand_in(spec) else ""
 
@@ -217,7 +189,10 @@ OF_ENGINE = (
         cpu_servers,
         carried_by="SkyRL's inference interface",
         note=lambda s: "xp's replacement for vLLM is used." if has_stand_in(s) else "",
-        refuse=_engine_name,
+        refuse=when(
+            lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stand_in(s),
+            "SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stand-in",
+        ),
     ),
     Row(
         "backend.engine.placement",
@@ -228,30 +203,38 @@ OF_ENGINE = (
     Row(
         "backend.engine.tensor_parallel",
         f"{ENGINE}.tensor_parallel_size",
-        refuse=lambda s: not_on_cpu("set 1") if is_rehearsal(s) and s.backend.engine.tensor_parallel > 1 else None,
+        refuse=when(lambda s: is_rehearsal(s) and s.backend.engine.tensor_parallel > 1, not_on_cpu("set 1")),
     ),
     Row("backend.engine.memory_fraction", f"{ENGINE}.gpu_memory_utilization", note=_unused),
     Row("backend.engine.max_sequences", f"{ENGINE}.max_num_seqs", note=_unused),
     Row(
         "backend.engine.max_batched_tokens",
-        lambda s: (
-            {f"{ENGINE}.max_num_batched_tokens": s.backend.engine.max_batched_tokens}
-            if s.backend.engine.max_batched_tokens
-            else {}
-        ),
+        lambda s: {key: value for key, value in [(MAX_TOKENS, s.backend.engine.max_batched_tokens)] if value},
         note=_unused,
-        refuse=_too_few_tokens,
-        native=(f"{ENGINE}.max_num_batched_tokens",),
+        refuse=when(
+            lambda s: (
+                s.backend.engine.max_batched_tokens is None
+                and s.backend.engine.max_sequences > BATCHED_TOKENS
+                and not has_stand_in(s)
+            ),
+            lambda s: (
+                f"SkyRL's default is {BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
+                f" {s.backend.engine.max_sequences} sequences; set {s.backend.engine.max_sequences} or more"
+            ),
+        ),
+        native=(MAX_TOKENS,),
     ),
-    Row("backend.engine.eager", f"{ENGINE}.enforce_eager", note=_unused, refuse=_no_eager),
+    Row(
+        "backend.engine.eager",
+        f"{ENGINE}.enforce_eager",
+        note=_unused,
+        refuse=when(
+            lambda s: s.model.lora is not None and not is_megatron(s) and s.backend.engine.eager,
+            "SkyRL silently enables CUDA graphs for adapters; set it to false",
+        ),
+    ),
     Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
 )
-
-
-def _threads_of_calls(spec: RunSpec) -> int:
-    """Number of threads for the environments' calls: one per session, since most of them wait."""
-    episodes = max(spec.training.prompts_per_step * spec.training.group_size, spec.evaluation.batch_size)
-    return min(episodes, episode_config(spec).max_sessions())
 
 
 PLACE = (
@@ -265,10 +248,9 @@ PLACE = (
     Row(
         "hardware.num_nodes",
         lambda s: {f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in roles(s)},
-        refuse=lambda s: (
-            not_on_cpu("set 1, or engine.name=transformers")
-            if is_rehearsal(s) and not has_stand_in(s) and s.hardware.num_nodes > 1
-            else None
+        refuse=when(
+            lambda s: is_rehearsal(s) and not has_stand_in(s) and s.hardware.num_nodes > 1,
+            not_on_cpu("set 1, or engine.name=transformers"),
         ),
     ),
     Row(
@@ -276,15 +258,16 @@ PLACE = (
         lambda s: {
             # SkyRL has one bound and overwrites the environment's with it; each Episode ends at its own.
             "generator.max_turns": max(member.max_turns for member in s.env.members.values()),
-            "environment.skyrl_gym.max_env_workers": _threads_of_calls(s),
+            # A thread per session for the environments' calls, most of which wait.
+            "environment.skyrl_gym.max_env_workers": min(
+                max(s.training.prompts_per_step * s.training.group_size, s.evaluation.batch_size),
+                episode_config(s).max_sessions(),
+            ),
         },
     ),
     Row("env.train", native=("data.train_data",), refuse=refreshed_tasks),
     Row("env.held_out", native=("data.val_data",)),
-    Row(
-        "backend.convert_model",
-        refuse=when(lambda s: s.backend.convert_model, "SkyRL loads the Hugging Face model itself; set it to false"),
-    ),
+    Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),
     Row("name", "trainer.run_name"),
     Row("project", "trainer.project_name"),
     Row("outputs", native=("trainer.ckpt_path", "trainer.export_path", "trainer.log_path")),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from xp.backends.skyrl.control.constraints import is_megatron
-from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, megatron, roles
+from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
 from xp.planning.episode import chat_of
-from xp.planning.rows import Pin, Row, pinned
-from xp.planning.stages import FETCHED
-from xp.spec import DType, LoraSpec, RunSpec
+from xp.planning.rows import Pin, Row, pinned, when
+from xp.spec import DType, RunSpec
 
 LORA = "trainer.policy.model.lora"
 ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -25,15 +27,6 @@ def _dtype(spec: RunSpec) -> Keys:
         f"{ENGINE}.model_dtype": spec.model.dtype.value,
         **fsdp(spec, roles(spec), {f"mixed_precision.{key}": value for key, value in precision.items()}),
     }
-
-
-def _only_bfloat16(spec: RunSpec) -> str | None:
-    if is_rehearsal(spec) or spec.model.dtype is DType.BFLOAT16:
-        return None
-    return (
-        f"SkyRL always computes in bfloat16 on accelerators, not in {spec.model.dtype.value};"
-        " set bfloat16 (its FSDP keeps float32 master weights)"
-    )
 
 
 def _no_lora(spec: RunSpec) -> str | None:
@@ -56,26 +49,15 @@ def _no_rank(spec: RunSpec) -> str | None:
     return f"SkyRL gives the adapters to vLLM, which supports the ranks {legal}, not {lora.rank}; set {nearest}"
 
 
-def _no_targets(spec: RunSpec) -> str | None:
-    """Returns why no layer would get an adapter (megatron_worker.py `configure_lora`)."""
-    lora = spec.model.lora
-    if lora is None or lora.target_modules is None or not is_megatron(spec):
-        return None
-    return (
-        "SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging Face; set"
-        " null, which is all of them, or backend.parallel.strategy=fsdp2"
+def _of_lora(
+    name: str, value: Callable[[Any], Any] = lambda value: value, refuse: Callable[[RunSpec], str | None] | None = None
+) -> Row:
+    """Row of a property of the adapters."""
+    return Row(
+        f"model.lora.{name}",
+        lambda s: {} if s.model.lora is None else {f"{LORA}.{name}": value(getattr(s.model.lora, name))},
+        refuse=refuse,
     )
-
-
-def _no_alpha(spec: RunSpec) -> str | None:
-    lora = spec.model.lora
-    if lora is None or lora.alpha == int(lora.alpha):
-        return None
-    return f"SkyRL needs a whole number, not {lora.alpha}; round it"
-
-
-def _targets(lora: LoraSpec) -> object:
-    return "all-linear" if lora.target_modules is None else list(lora.target_modules)
 
 
 def _router_replay(spec: RunSpec) -> Keys:
@@ -113,7 +95,6 @@ MODEL = (
         carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
         native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
     ),
-    Row("model.revision", carried_by=FETCHED),
     Row("model.build", carried_by="xp.builtin.model, in the model stage"),
     Row(
         "model.dtype",
@@ -121,7 +102,10 @@ MODEL = (
         note=lambda s: (
             "" if is_rehearsal(s) else "Trained weights are stored in float32; the computation uses this type."
         ),
-        refuse=_only_bfloat16,
+        refuse=when(
+            lambda s: not is_rehearsal(s) and s.model.dtype is not DType.BFLOAT16,
+            "SkyRL always computes in bfloat16 on accelerators; set bfloat16 (its FSDP keeps float32 master weights)",
+        ),
     ),
     Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),
     Row(
@@ -144,21 +128,26 @@ MODEL = (
         refuse=_no_lora,
         native=(f"{LORA}.lora_sync_path",),
     ),
-    Row(
-        "model.lora.rank",
-        lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.rank": lora.rank},
-        refuse=_no_rank,
+    _of_lora("rank", refuse=_no_rank),
+    # SkyRL takes a whole number.
+    _of_lora(
+        "alpha",
+        int,
+        refuse=when(
+            lambda s: s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha),
+            "SkyRL needs a whole number; round it",
+        ),
     ),
-    Row(
-        "model.lora.alpha",
-        lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.alpha": int(lora.alpha)},
-        refuse=_no_alpha,
-    ),
-    Row("model.lora.dropout", lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.dropout": lora.dropout}),
-    Row(
-        "model.lora.target_modules",
-        lambda s: {} if (lora := s.model.lora) is None else {f"{LORA}.target_modules": _targets(lora)},
-        refuse=_no_targets,
+    _of_lora("dropout"),
+    # Source of the names: megatron_worker.py `configure_lora`.
+    _of_lora(
+        "target_modules",
+        lambda modules: "all-linear" if modules is None else list(modules),
+        refuse=when(
+            lambda s: s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s),
+            "SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging Face;"
+            " set null, which is all of them, or backend.parallel.strategy=fsdp2",
+        ),
     ),
 )
 
@@ -243,10 +232,8 @@ PINS = {
 }
 
 
-def _no_dropout(spec: RunSpec) -> Keys:
-    """Keys for Megatron; under FSDP2, xp.backends.skyrl.worker.workers turns the model's own dropout off."""
-    key = "transformer_config_kwargs"
-    return megatron(spec, f"{key}.attention_dropout", 0.0) | megatron(spec, f"{key}.hidden_dropout", 0.0)
-
-
-FIXED = pinned(PINS, _no_dropout)
+# Under FSDP2, xp.backends.skyrl.worker.workers turns the model's own dropout off.
+DROPOUTS = {
+    f"{place}.transformer_config_kwargs.{name}_dropout": 0.0 for name in ("attention", "hidden") for place in MEGATRON
+}
+FIXED = pinned(PINS, lambda s: DROPOUTS if is_megatron(s) else {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
-from xp.backends.skyrl.control.keys import ALGORITHM, Keys
+from xp.backends.skyrl.control.keys import ALGORITHM, MICRO_BATCHES, Keys
 from xp.backends.skyrl.control.rows.training import SCHEDULER, no_rate, other_schedule, warmup_note
 from xp.planning.batch import batch_shape
 from xp.planning.rows import SFT as COMMON
@@ -44,10 +44,7 @@ SFT = (
     ),
     Row(
         "sft.micro_batch_size",
-        lambda s: dict.fromkeys(
-            ("trainer.micro_train_batch_size_per_gpu", "trainer.micro_forward_batch_size_per_gpu"),
-            s.sft.micro_batch_size if s.sft.max_tokens_per_micro_batch is None else 1,
-        ),
+        lambda s: dict.fromkeys(MICRO_BATCHES, 1 if s.sft.max_tokens_per_micro_batch else s.sft.micro_batch_size),
     ),
     Row(
         "sft.max_tokens_per_micro_batch",

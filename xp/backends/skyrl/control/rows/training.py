@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
-from xp.backends.skyrl.control.keys import ALGORITHM, ENGINE, MEGATRON, Keys, has_critic, optimizers, sampled, trained
+from xp.backends.skyrl.control.keys import (
+    ALGORITHM,
+    ENGINE,
+    MEGATRON,
+    MICRO_BATCHES,
+    Keys,
+    has_critic,
+    optimizers,
+    sampled,
+    trained,
+)
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
 from xp.planning.extent import num_steps
@@ -16,10 +26,8 @@ from xp.planning.rows import (
     longest_in_engine,
     no_best,
     no_patience,
-    no_price,
     not_ahead,
     too_long,
-    too_long_evaluation,
     when,
 )
 from xp.spec import LrSchedule, RunSpec
@@ -39,17 +47,6 @@ BY_GROUP = (
 CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
 
 
-def _micro_batch(spec: RunSpec) -> Keys:
-    """Keys for both passes; 1 if episodes are packed by tokens, since SkyRL checks the unused number."""
-    size = spec.training.micro_batch_size if spec.training.max_tokens_per_micro_batch is None else 1
-    return {"trainer.micro_train_batch_size_per_gpu": size, "trainer.micro_forward_batch_size_per_gpu": size}
-
-
-def _critic_rate(spec: RunSpec) -> Keys:
-    rate = spec.training.critic_learning_rate or spec.training.learning_rate
-    return {"trainer.critic.optimizer_config.lr": rate} if has_critic(spec) else {}
-
-
 def other_schedule(spec: RunSpec, schedule: LrSchedule) -> str | None:
     """Returns why a schedule is not supported."""
     if not is_megatron(spec) or schedule is LrSchedule.CONSTANT:
@@ -66,28 +63,6 @@ def warmup_note(spec: RunSpec, warmup: int) -> str:
 def no_rate(spec: RunSpec, warmup: int, updates: int) -> str | None:
     """Returns why the warm-up is too long; for 0 updates, which are not known yet, the stage checks again."""
     return warm_up_too_long(updates) if is_megatron(spec) and warmup and warmup >= updates > 0 else None
-
-
-def _other_eps(spec: RunSpec) -> str | None:
-    if is_megatron(spec) or spec.training.adam_eps == FSDP_ADAM_EPS:
-        return None
-    return (
-        f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS},"
-        " or backend.parallel.strategy=megatron"
-    )
-
-
-def _kl_note(spec: RunSpec) -> str:
-    """Note on the KL penalty; under FSDP, xp.backends.skyrl.worker.workers averages it like the loss."""
-    if spec.training.kl_coef == 0 or not is_megatron(spec):
-        return ""
-    return "The penalty is a mean over all episodes, void ones too, of their token means."
-
-
-def _entropy_note(spec: RunSpec) -> str:
-    if spec.training.entropy_coef == 0 or not is_megatron(spec):
-        return ""
-    return "The bonus is a token mean per micro-batch, not one of the update."
 
 
 def _fully_async(spec: RunSpec) -> Keys:
@@ -154,9 +129,10 @@ SIZES = (
         note=lambda s: BY_GROUP if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
+    # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
     Row(
         "training.micro_batch_size",
-        _micro_batch,
+        lambda s: dict.fromkeys(MICRO_BATCHES, 1 if _is_packed(s) else s.training.micro_batch_size),
         note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",
     ),
     Row(
@@ -171,7 +147,11 @@ RATES = (
     Row("training.learning_rate", "trainer.policy.optimizer_config.lr"),
     Row(
         "training.critic_learning_rate",
-        _critic_rate,
+        lambda s: (
+            {"trainer.critic.optimizer_config.lr": s.training.critic_learning_rate or s.training.learning_rate}
+            if has_critic(s)
+            else {}
+        ),
         receives=lambda s: "" if has_critic(s) else "nothing: there is no critic",
     ),
     Row(
@@ -201,24 +181,30 @@ RATES = (
         "training.adam_eps",
         lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
         receives=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
-        refuse=_other_eps,
+        refuse=when(
+            lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
+            f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
+            " backend.parallel.strategy=megatron",
+        ),
     ),
     Row("training.max_grad_norm", lambda s: optimizers(s, "max_grad_norm", s.training.max_grad_norm)),
+    # Under FSDP, xp.backends.skyrl.worker.workers averages the penalty like the loss.
     Row(
         "training.kl_coef",
         lambda s: {
             f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0 and not s.algorithm.use_kl_in_reward,
             f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
         },
-        note=_kl_note,
+        note=lambda s: (
+            "The penalty is a mean over all episodes, void ones too, of their token means."
+            if s.training.kl_coef > 0 and is_megatron(s)
+            else ""
+        ),
     ),
     Row(
         "training.reference_every",
         carried_by="nothing: SkyRL copies it once an epoch, and xp's view of the tasks is one epoch",
-        refuse=when(
-            lambda s: s.training.reference_every is not None,
-            "SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
-        ),
+        refuse="SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
     ),
     Row(
         "training.entropy_coef",
@@ -226,7 +212,11 @@ RATES = (
             f"{ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
             f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
         },
-        note=_entropy_note,
+        note=lambda s: (
+            "The bonus is a token mean per micro-batch, not one of the update."
+            if s.training.entropy_coef > 0 and is_megatron(s)
+            else ""
+        ),
     ),
 )
 
@@ -278,17 +268,11 @@ PROGRESS = (
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
     Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
-    Row("training.max_void_fraction", carried_by="xp.backends.skyrl.worker.steps"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps"),
-    Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.skyrl.worker.steps", refuse=no_price),
     Row(
         "training.deterministic",
         carried_by="nothing: SkyRL has no deterministic mode",
-        refuse=when(
-            lambda s: s.training.deterministic, "SkyRL has no deterministic mode; set false, or use backend=slime"
-        ),
+        refuse="SkyRL has no deterministic mode; set false, or use backend=slime",
     ),
-    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.skyrl.worker.steps"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
@@ -311,7 +295,6 @@ TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
 EVALUATED = "generator.eval_sampling_params"
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.temperature", f"{EVALUATED}.temperature"),
     Row("evaluation.top_p", f"{EVALUATED}.top_p"),
@@ -321,11 +304,6 @@ EVALUATION = (
         lambda s: {
             f"{EVALUATED}.max_generate_length": s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn
         },
-    ),
-    Row(
-        "evaluation.max_response_tokens",
-        carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
-        refuse=too_long_evaluation,
     ),
     Row(
         "evaluation.before_training",

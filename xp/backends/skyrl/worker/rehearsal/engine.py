@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
-from xp.engines.config import EngineSampling
 from xp.engines.conversation import Opening
+from xp.worker.stage import Sampling
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
@@ -24,7 +24,7 @@ class SampleRequest:
     """Request for one turn."""
 
     ids: list[int]
-    sampling: EngineSampling
+    sampling: Sampling
     end_ids: tuple[int, ...]
     """Tokens that end the turn."""
     seed: str
@@ -104,12 +104,6 @@ class Sampler:
         return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
 
 
-@dataclass
-class _Waiting:
-    request: SampleRequest
-    answer: asyncio.Future[SampledTurn]
-
-
 class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     """Answers simultaneous requests as one batch. A copy in another process has only the file's path.
 
@@ -123,8 +117,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         self.weights = weights
         self.server_urls, self.data_parallel_size = [str(weights)], 1
         self._model, self._num_threads = model, num_threads
-        self._sampler: Sampler | None = None
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[SampleRequest, asyncio.Future[SampledTurn]]] = []
         self._worker: asyncio.Task[None] | None = None
         self.weight_version = 0
         self._turn = asyncio.Lock()
@@ -141,7 +134,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         """Answers one or several requests, in SkyRL's format."""
         del model
         parameters = input_batch["sampling_params"]
-        sampling = EngineSampling(
+        sampling = Sampling(
             max_prompt_tokens=0,
             max_tokens_per_turn=parameters["max_tokens"],
             max_response_tokens=parameters["max_tokens"],
@@ -206,12 +199,11 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     completion = render_chat_completion = chat_completion
 
     async def _ask(self, request: SampleRequest) -> SampledTurn:
-        answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(request, answer))
+        answer: asyncio.Future[SampledTurn] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, answer))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        written: SampledTurn = await answer
-        return written
+        return await answer
 
     async def _work(self) -> None:
         while self._waiting:
@@ -219,26 +211,28 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
             while len(self._waiting) > seen:
                 seen = len(self._waiting)
                 await asyncio.sleep(QUIET_S)
-            batch, self._waiting = self._waiting, []
+            (requests, answers), self._waiting = zip(*self._waiting, strict=True), []
             try:
                 async with self._turn:
-                    results = await asyncio.to_thread(self._write, [one.request for one in batch])
+                    results = await asyncio.to_thread(self._write, requests)
             except Exception as error:
-                for one in batch:
-                    one.answer.set_exception(error)
+                for answer in answers:
+                    answer.set_exception(error)
                 continue
-            for one, result in zip(batch, results, strict=True):
-                if not one.answer.done():
-                    one.answer.set_result(result)
+            for answer, result in zip(answers, results, strict=True):
+                if not answer.done():
+                    answer.set_result(result)
 
-    def _write(self, requests: list[SampleRequest]) -> list[SampledTurn]:
-        if self._sampler is None:
-            self._load()
-        assert self._sampler is not None
+    def _write(self, requests: Sequence[SampleRequest]) -> list[SampledTurn]:
         return self._sampler.write(requests)
 
+    @cached_property
+    def _sampler(self) -> Sampler:
+        sampler = Sampler(self._model, self._num_threads)
+        if self.weights.exists():
+            sampler.take(self.weights)
+        return sampler
+
     def _load(self) -> None:
-        if self._sampler is None:
-            self._sampler = Sampler(self._model, self._num_threads)
         if self.weights.exists():
             self._sampler.take(self.weights)

@@ -31,29 +31,15 @@ def native_estimator(spec: RunSpec) -> str:
     return "gspo" if algorithm.ratio_level is RatioLevel.SEQUENCE else "grpo"
 
 
-def _unscaled(spec: RunSpec) -> str | None:
-    algorithm = spec.algorithm
-    if algorithm.advantage_scale is not AdvantageScale.BATCH_STD or algorithm.estimator in WHITENED:
-        return None
-    return f"Slime scales {algorithm.estimator} by the group or not at all; set group_std or none, or backend=trl"
-
-
-def _weights(spec: RunSpec) -> str | None:
-    return f"{IMPORTANCE}.{spec.algorithm.importance_correction}" if is_corrected(spec) else None
-
-
 def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
     """Row of a choice of the policy loss; Slime's `ppo` selects a critic and a loss."""
-
-    def refuse(spec: RunSpec) -> str | None:
-        if spec.algorithm.estimator is not Estimator.GAE or getattr(spec.algorithm, name) is only:
-            return None
-        return f"Slime's critic comes with PPO's own loss; set {only}, or use another algorithm.estimator"
-
     return Row(
         f"algorithm.{name}",
         carried_by=lambda s: f"--advantage-estimator {native_estimator(s)}",
-        refuse=refuse,
+        refuse=when(
+            lambda s: s.algorithm.estimator is Estimator.GAE and getattr(s.algorithm, name) is not only,
+            f"Slime's critic comes with PPO's own loss; set {only}, or use another algorithm.estimator",
+        ),
     )
 
 
@@ -66,19 +52,17 @@ def _of_critic(name: str, flag: str, note: str = "") -> Row:
     )
 
 
-def _critic(spec: RunSpec) -> dict[str, Any]:
-    has_critic = spec.algorithm.critic is not None
-    return {
-        "--num-critic-only-steps": 0 if has_critic else None,
-        "--custom-advantage-function-path": OVER_TRAINED_TOKENS if has_critic else None,
-    }
-
-
 CRITIC = (
     _of_critic("discount", "--gamma"),
     _of_critic("gae_lambda", "--lambd", "Over the tokens that the policy wrote, by xp.backends.slime.worker.gae."),
     _of_critic("value_clip", "--value-clip"),
-    Row("algorithm.critic", _critic),
+    Row(
+        "algorithm.critic",
+        lambda s: {
+            "--num-critic-only-steps": None if s.algorithm.critic is None else 0,
+            "--custom-advantage-function-path": None if s.algorithm.critic is None else OVER_TRAINED_TOKENS,
+        },
+    ),
 )
 
 
@@ -86,10 +70,6 @@ def _distill(spec: RunSpec) -> dict[str, Any]:
     distill = spec.algorithm.distill
     kind = None if distill is None else "megatron" if distill.url is None else "sglang"
     return {"--use-opd": bool(kind), "--opd-type": kind, "--opd-kl-coef": None if distill is None else distill.coef}
-
-
-def _loads_teacher(spec: RunSpec) -> bool:
-    return spec.algorithm.distill is not None and spec.algorithm.distill.url is None
 
 
 DISTILL = (
@@ -103,7 +83,9 @@ DISTILL = (
             else ""
         ),
         refuse=when(
-            lambda s: _loads_teacher(s) and not s.backend.convert_model,
+            lambda s: (
+                s.algorithm.distill is not None and s.algorithm.distill.url is None and not s.backend.convert_model
+            ),
             "Slime loads a teacher from a Megatron checkpoint: set backend.convert_model=true, which makes it, or set"
             " distill.url to a server with the teacher",
         ),
@@ -126,7 +108,12 @@ ALGORITHM = (
             "--normalize-advantages": s.algorithm.estimator is Estimator.GAE,
         },
         carried_by=ADVANTAGES,
-        refuse=_unscaled,
+        refuse=when(
+            lambda s: s.algorithm.advantage_scale == "batch_std" and s.algorithm.estimator not in WHITENED,
+            lambda s: (
+                f"Slime scales {s.algorithm.estimator} by the group or not at all; set group_std or none, or use trl"
+            ),
+        ),
     ),
     *CRITIC,
     *DISTILL,
@@ -135,10 +122,7 @@ ALGORITHM = (
         "algorithm.sapo",
         support=Support.UNSUPPORTED,
         note="Slime has no SAPO loss.",
-        refuse=when(
-            lambda s: s.algorithm.sapo is not None,
-            "Slime has no such policy loss; use algorithm=gspo or cispo, or backend=trl or skyrl",
-        ),
+        refuse="Slime has no such policy loss; use algorithm=gspo or cispo, or backend=trl or skyrl",
     ),
     _of_loss("ratio_level", RatioLevel.TOKEN),
     Row("algorithm.clip_low", "--eps-clip"),
@@ -163,16 +147,18 @@ ALGORITHM = (
         "algorithm.use_kl_in_reward",
         support=Support.UNSUPPORTED,
         note="Slime's penalty in the reward is a part of its own estimators, which xp's replace.",
-        refuse=when(
-            lambda s: s.algorithm.use_kl_in_reward,
-            "xp computes the advantages where Slime has no log-probabilities; set false, which puts the penalty into"
-            " the loss, or use backend=skyrl",
-        ),
+        refuse="xp computes the advantages where Slime has no log-probabilities; set false, which puts the penalty into"
+        " the loss, or use backend=skyrl",
     ),
+    # Slime's own functions have token weights only, and report no effective sample size.
     Row(
         "algorithm.importance_correction",
-        # Slime's own functions have token weights only, and report no effective sample size.
-        lambda s: {"--use-tis": is_corrected(s), "--custom-tis-function-path": _weights(s)},
+        lambda s: {
+            "--use-tis": is_corrected(s),
+            "--custom-tis-function-path": f"{IMPORTANCE}.{s.algorithm.importance_correction}"
+            if is_corrected(s)
+            else None,
+        },
     ),
     Row("algorithm.importance_lower", "--tis-clip-low"),
     Row("algorithm.importance_upper", "--tis-clip"),

@@ -10,13 +10,6 @@ from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks, when
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 
-def _strategy(spec: RunSpec) -> str | None:
-    strategy = spec.backend.parallel.strategy
-    if strategy is Strategy.MEGATRON:
-        return None
-    return f"Slime trains with Megatron only, not {strategy}; set megatron, or use backend=skyrl or trl"
-
-
 def _offload(spec: RunSpec) -> dict[str, Any]:
     flags = ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer")
     return dict.fromkeys(flags, spec.backend.parallel.offload_optimizer)
@@ -45,7 +38,14 @@ PARALLEL = (
             "Megatron's other implementations are not tested with xp; set flash",
         ),
     ),
-    Row("backend.parallel.strategy", carried_by="--train-backend megatron", refuse=_strategy),
+    Row(
+        "backend.parallel.strategy",
+        carried_by="--train-backend megatron",
+        refuse=when(
+            lambda s: s.backend.parallel.strategy is not Strategy.MEGATRON,
+            "Slime trains with Megatron only; set megatron, or use backend=skyrl or trl",
+        ),
+    ),
     Row(
         "backend.parallel.tensor",
         lambda s: {
@@ -68,11 +68,8 @@ PARALLEL = (
         "backend.parallel.offload_parameters",
         support=Support.UNSUPPORTED,
         note="Megatron has no equivalent.",
-        refuse=when(
-            lambda s: s.backend.parallel.offload_parameters,
-            "Megatron keeps trained parameters on the accelerator; set it to false, and if memory is short"
-            " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher",
-        ),
+        refuse="Megatron keeps trained parameters on the accelerator; set it to false, and if memory is short"
+        " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher",
     ),
     Row("backend.parallel.offload_optimizer", _offload, receives=_offload_receives, note=_offload_note),
     Row(
@@ -85,15 +82,15 @@ PARALLEL = (
 )
 
 
-def _engine_name(spec: RunSpec) -> str | None:
-    name = spec.backend.engine.name
-    if name is EngineName.SGLANG:
-        return None
-    return f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {name}"
-
-
 ENGINE = (
-    Row("backend.engine.name", carried_by="SGLang, Slime's only engine", refuse=_engine_name),
+    Row(
+        "backend.engine.name",
+        carried_by="SGLang, Slime's only engine",
+        refuse=when(
+            lambda s: s.backend.engine.name is not EngineName.SGLANG,
+            lambda s: f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {s.backend.engine.name}",
+        ),
+    ),
     Row(
         "backend.engine.placement",
         lambda s: {

@@ -16,7 +16,7 @@ from xp.backends.slime.worker.config import (
 )
 from xp.planning.backend import Support
 from xp.planning.rows import Native, Pin, Row, pinned, when
-from xp.planning.stages import FETCHED, start_place
+from xp.planning.stages import start_place
 from xp.spec import DType, RunSpec
 
 
@@ -51,7 +51,6 @@ MODEL = (
         lambda s: {"--hf-checkpoint": start_place(s)},
         native=("--ref-load",),
     ),
-    Row("model.revision", carried_by=FETCHED),
     Row("model.max_context_tokens", "--sglang-context-length"),
     Row(
         "model.build",
@@ -67,9 +66,7 @@ MODEL = (
         "model.lora",
         support=Support.UNSUPPORTED,
         note="Slime has no adapters.",
-        refuse=lambda s: (
-            None if s.model.lora is None else "Slime has no adapters; set it to null, or use backend=skyrl or trl"
-        ),
+        refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl",
     ),
 )
 

@@ -24,17 +24,16 @@ from xp.planning.rows import (
     longest_episode,
     no_best,
     no_patience,
-    no_price,
     no_reference,
     not_ahead,
     too_long,
-    too_long_evaluation,
     when,
 )
 from xp.spec import LossAggregation, RunSpec, Sft, Training
 
 REPORTED_LATER = "Slime reports the gap of an update after it; the first update of a step is checked."
 REPLAYED = "A resumed run repeats the step that was sampled in advance."
+RECOMPUTE = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
 
@@ -58,15 +57,10 @@ def packing(most: int | None) -> dict[str, Any]:
 
 
 def _warmup(spec: RunSpec) -> str | None:
-    """Returns why the warm-up is too long; None if it is not.
-
-    For epochs whose number of steps is not known yet, the train stage checks again.
-    """
-    training = spec.training
-    if not training.warmup_updates or (steps := num_steps(spec)) is None:
-        return None
-    updates = steps * training.updates_per_step
-    return warm_up_too_long(updates) if training.warmup_updates > updates else None
+    """Returns why the warm-up is too long; None if it is not. Where the number of steps is not known yet, the train
+    stage checks it."""
+    updates = (num_steps(spec) or 0) * spec.training.updates_per_step
+    return warm_up_too_long(updates) if 0 < updates < spec.training.warmup_updates else None
 
 
 def warmup_flags(section: Training | Sft) -> dict[str, Any]:
@@ -83,24 +77,6 @@ def _read_as_flag(spec: RunSpec) -> str | None:
         f"Slime's command line would read {taken!r} as a flag of its own; begin it with another character, or"
         " use backend=skyrl or trl"
     )
-
-
-def _no_start(spec: RunSpec) -> str | None:
-    """Refusal of a critic without a start. Source: slime/backends/megatron_utils/hf_to_megatron has no critic's output
-    layer."""
-    has_start = spec.training.initial_checkpoint is not None or spec.sft.data is not None
-    if not has_start or spec.algorithm.critic is None:
-        return None
-    return (
-        "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or the"
-        " fine-tuned model of sft.data); make the checkpoint"
-        " the model (model.path), or use backend=skyrl or algorithm=grpo"
-    )
-
-
-def _recompute(spec: RunSpec) -> dict[str, Any]:
-    flags = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
-    return flags if spec.training.gradient_checkpointing else dict.fromkeys(flags)
 
 
 def _not_ahead(spec: RunSpec) -> str | None:
@@ -249,10 +225,18 @@ SAMPLING = (
 )
 
 PROGRESS = (
+    # Source of the refusal: slime/backends/megatron_utils/hf_to_megatron has no critic's output layer.
     Row(
         "training.initial_checkpoint",
         carried_by=START,
-        refuse=_no_start,
+        refuse=when(
+            lambda s: (
+                s.algorithm.critic is not None and (s.training.initial_checkpoint is not None or s.sft.data is not None)
+            ),
+            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or the"
+            " fine-tuned model of sft.data); make the checkpoint the model (model.path), or use backend=skyrl or"
+            " algorithm=grpo",
+        ),
         native=("--load",),
     ),
     Row("training.checkpoint_every", "--save-interval"),
@@ -261,12 +245,11 @@ PROGRESS = (
         carried_by="xp.backends.slime.worker.checkpoints",
         note="Slime deletes none; xp deletes old ones once a newer one is whole.",
     ),
-    Row("training.gradient_checkpointing", _recompute),
+    Row(
+        "training.gradient_checkpointing",
+        lambda s: RECOMPUTE if s.training.gradient_checkpointing else dict.fromkeys(RECOMPUTE),
+    ),
     Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
-    Row("training.max_void_fraction", carried_by="xp.backends.slime.worker.steps"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.slime.worker.rollout"),
-    Row("training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.slime.worker.rollout", refuse=no_price),
-    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.slime.worker.training"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
@@ -303,11 +286,6 @@ def _evaluated(name: str, flag: str, value: Callable[[RunSpec], Any]) -> Row:
     return Row(f"evaluation.{name}", lambda s: {flag: value(s) if s.env.is_held_out else None})
 
 
-def _is_late(spec: RunSpec) -> bool:
-    """Returns whether the untrained model is evaluated after the training."""
-    return spec.evaluation.before_training and spec.training.max_staleness > 0
-
-
 def _without_export(spec: RunSpec) -> str | None:
     """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints; None: it has."""
     every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
@@ -320,7 +298,6 @@ def _without_export(spec: RunSpec) -> str | None:
 
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
     _evaluated("temperature", "--eval-temperature", lambda s: s.evaluation.temperature),
     _evaluated("top_p", "--eval-top-p", lambda s: s.evaluation.top_p),
@@ -330,11 +307,14 @@ EVALUATION = (
         "--eval-max-response-len",
         lambda s: s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn,
     ),
-    Row("evaluation.max_response_tokens", carried_by=ROLLOUT, refuse=too_long_evaluation),
     Row(
         "evaluation.before_training",
         lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},
-        note=lambda s: "train_async.py does not evaluate first: the evaluate stage does." if _is_late(s) else "",
+        note=lambda s: (
+            "train_async.py does not evaluate first: the evaluate stage does."
+            if s.evaluation.before_training and s.training.max_staleness
+            else ""
+        ),
     ),
     Row("evaluation.every", evaluation_flags),
     Row(

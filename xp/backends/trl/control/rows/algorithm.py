@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xp.planning.backend import Support
-from xp.planning.rows import Row, is_corrected, is_to_engine, sapo_rows, when
+from xp.planning.rows import Row, is_corrected, is_to_engine, no_clip, sapo_rows, when
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -32,19 +32,17 @@ OTHER_ESTIMATORS = {
     Estimator.CUSTOM: "computes the advantages itself and takes none from a function",
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
-NO_CLIP = "nothing: the gates of sapo are soft"
 MEANS = "xp.backends.trl.worker.means"
 NO_CRITIC = "GRPOTrainer has no critic."
 
 
-def _is_cispo(spec: RunSpec) -> bool:
-    """Returns whether the loss is CISPO's, which TRL always averages over tokens."""
-    return spec.algorithm.policy_loss is PolicyLoss.CISPO
+MEAN_OF_LOSS = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}
+"""Losses that TRL averages in one way only."""
 
 
-def _is_sapo(spec: RunSpec) -> bool:
-    """Returns whether the loss is SAPO's, which TRL always averages over episodes."""
-    return spec.algorithm.policy_loss is PolicyLoss.SAPO
+def _has_mean(spec: RunSpec) -> bool:
+    """Returns whether the loss determines its mean."""
+    return spec.algorithm.policy_loss in MEAN_OF_LOSS
 
 
 def _other(spec: RunSpec) -> str | None:
@@ -52,15 +50,9 @@ def _other(spec: RunSpec) -> str | None:
     return OTHER_ESTIMATORS.get(spec.algorithm.estimator)
 
 
-def _other_estimator(spec: RunSpec) -> str | None:
-    other = _other(spec)
-    return other and f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
-
-
 def _other_aggregation(spec: RunSpec) -> str | None:
     aggregation, loss = spec.algorithm.loss_aggregation, spec.algorithm.policy_loss
-    native = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}.get(loss)
-    if native in (None, aggregation):
+    if (native := MEAN_OF_LOSS.get(loss)) in (None, aggregation):
         return None
     return f"TRL's {loss} averages by {native}, not by {aggregation}; set {native}, or use backend=skyrl"
 
@@ -103,7 +95,9 @@ ALGORITHM = (
         carried_by="GRPOTrainer's own",
         support=lambda s: Support.UNSUPPORTED if _other(s) else None,
         note=lambda s: f"GRPOTrainer {other}." if (other := _other(s)) else "",
-        refuse=_other_estimator,
+        refuse=lambda s: (
+            (other := _other(s)) and f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
+        ),
     ),
     Row(
         "algorithm.advantage_fn",
@@ -119,32 +113,32 @@ ALGORITHM = (
     ),
     Row(
         "algorithm.policy_loss",
-        lambda s: {"loss_type": s.algorithm.policy_loss.value} if _is_cispo(s) or _is_sapo(s) else {},
-        receives=lambda s: "" if _is_cispo(s) or _is_sapo(s) else "loss_type, with algorithm.loss_aggregation",
+        lambda s: {"loss_type": s.algorithm.policy_loss.value} if _has_mean(s) else {},
+        receives=lambda s: "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation",
     ),
     *sapo_rows("sapo_temperature_"),
     Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
     Row(
         "algorithm.clip_low",
         "epsilon",
-        receives=lambda s: NO_CLIP if _is_sapo(s) else "",
+        receives=no_clip,
         refuse=when(
-            lambda s: _is_cispo(s) and s.algorithm.clip_low != 1,
+            lambda s: s.algorithm.policy_loss is PolicyLoss.CISPO and s.algorithm.clip_low != 1,
             "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
         ),
     ),
     # For cispo the largest weight itself, for others its distance from 1.
     Row(
         "algorithm.clip_high",
-        lambda s: {"epsilon_high": s.algorithm.clip_high + (1 if _is_cispo(s) else 0)},
-        receives=lambda s: NO_CLIP if _is_sapo(s) else "",
+        lambda s: {"epsilon_high": s.algorithm.clip_high + (s.algorithm.policy_loss is PolicyLoss.CISPO)},
+        receives=no_clip,
     ),
     # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
     Row("algorithm.dual_clip", "delta"),
     Row(
         "algorithm.loss_aggregation",
-        lambda s: {} if _is_cispo(s) or _is_sapo(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
-        receives=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _is_cispo(s) or _is_sapo(s) else "",
+        lambda s: {} if _has_mean(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
+        receives=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _has_mean(s) else "",
         carried_by=MEANS,
         refuse=_other_aggregation,
         opens={
@@ -156,11 +150,8 @@ ALGORITHM = (
         "algorithm.use_kl_in_reward",
         support=Support.UNSUPPORTED,
         note="GRPOTrainer's penalty is a part of the loss.",
-        refuse=when(
-            lambda s: s.algorithm.use_kl_in_reward,
-            "TRL has the rewards before the log-probabilities; set false, which puts the penalty into the loss, or use"
-            " backend=skyrl",
-        ),
+        refuse="TRL has the rewards before the log-probabilities; set false, which puts the penalty into the loss, or"
+        " use backend=skyrl",
     ),
     # TRL has only k3, and by default weights it by the ratio.
     Row(
@@ -195,8 +186,6 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         support=Support.UNSUPPORTED,
         note="GRPOTrainer does not resample groups.",
-        refuse=when(
-            lambda s: s.algorithm.dynamic_sampling, "TRL's GRPOTrainer does not resample groups; set it to false"
-        ),
+        refuse="TRL's GRPOTrainer does not resample groups; set it to false",
     ),
 )

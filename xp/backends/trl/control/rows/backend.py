@@ -43,29 +43,28 @@ def _refused_strategy(spec: RunSpec) -> str | None:
 
 def _split(name: str) -> Row:
     """Row of a kind of model parallelism that TRL does not support."""
-
-    def refuse(spec: RunSpec) -> str | None:
-        is_set = getattr(spec.backend.parallel, name) > 1
-        return "TRL's GRPOTrainer is data-parallel only; set 1, or backend=skyrl or slime" if is_set else None
-
     return Row(
         f"backend.parallel.{name}",
         support=Support.UNSUPPORTED,
         note="GRPOTrainer is data-parallel only.",
-        refuse=refuse,
+        refuse=when(
+            lambda s: getattr(s.backend.parallel, name) > 1,
+            "TRL's GRPOTrainer is data-parallel only; set 1, or backend=skyrl or slime",
+        ),
     )
 
 
 def _offload(name: str, note: str) -> Row:
     """Row of a part that FSDP2 offloads with the parameters."""
-
-    def refuse(spec: RunSpec) -> str | None:
-        parallel = spec.backend.parallel
-        if parallel.offload_parameters or not getattr(parallel, name):
-            return None
-        return "FSDP2 offloads all state or nothing; set backend.parallel.offload_parameters=true too, or this false"
-
-    return Row(f"backend.parallel.{name}", carried_by="fsdp_offload_params", note=note, refuse=refuse)
+    return Row(
+        f"backend.parallel.{name}",
+        carried_by="fsdp_offload_params",
+        note=note,
+        refuse=when(
+            lambda s: getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters,
+            "FSDP2 offloads all state or nothing; set backend.parallel.offload_parameters=true too, or this false",
+        ),
+    )
 
 
 PARALLEL = (
@@ -125,16 +124,6 @@ def _placement(spec: RunSpec) -> dict[str, Any]:
     return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
 
 
-def _none_left(spec: RunSpec) -> str | None:
-    taken, there = spec.backend.engine.accelerators, spec.hardware.accelerators_per_node
-    if taken is None or taken < max(1, there) or spec.hardware.accelerator == "cpu":
-        return None
-    return (
-        f"{taken} of {there} accelerators leave none to train on; lower it, or set placement=colocated and"
-        " accelerators=null"
-    )
-
-
 def _indivisible(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
     generating = world_size(spec) if engine.accelerators is None else engine.accelerators
@@ -150,20 +139,15 @@ def _indivisible(spec: RunSpec) -> str | None:
 def _too_many(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
     at_once = geometry(spec).episodes_per_process * engine.tensor_parallel
-    if not is_colocated(spec):
+    if not is_colocated(spec) or at_once <= min(engine.max_sequences, BATCHED_TOKENS):
         return None
+    what = f"TRL's colocated engine takes all {at_once} episodes of its processes at once"
     if at_once > BATCHED_TOKENS:
         return (
-            f"TRL's colocated engine takes all {at_once} episodes of its processes at once, more than the"
-            f" {BATCHED_TOKENS} tokens that TRL lets it compute in one pass; set backend.engine.placement=separate (and"
-            " backend.engine.accelerators), or fewer episodes per step"
+            f"{what}, more than the {BATCHED_TOKENS} tokens that TRL lets it compute in one pass; set"
+            " backend.engine.placement=separate (and backend.engine.accelerators), or fewer episodes per step"
         )
-    if at_once <= engine.max_sequences:
-        return None
-    return (
-        f"TRL's colocated engine gets all {at_once} episodes of its processes at once; set {at_once} or more, or"
-        " placement=separate"
-    )
+    return f"{what}; set {at_once} or more, or placement=separate"
 
 
 def _batched_elsewhere(spec: RunSpec) -> str | None:
@@ -177,18 +161,15 @@ def _batched_elsewhere(spec: RunSpec) -> str | None:
 
 def _untold(name: str, flag: str, default: bool) -> Row:
     """Row of a switch of vLLM that only a server supports."""
-
-    def refuse(spec: RunSpec) -> str | None:
-        is_default = getattr(spec.backend.engine, name) is default
-        way_out = f"{NO_ARGUMENT}; set {str(default).lower()}, or placement=separate"
-        return None if is_default or not is_colocated(spec) else way_out
-
     return Row(
         f"backend.engine.{name}",
         receives=_served(flag),
         support=lambda s: Support.UNSUPPORTED if is_colocated(s) else None,
         note=lambda s: f"{NO_ARGUMENT}; refused if it differs." if is_colocated(s) else "",
-        refuse=refuse,
+        refuse=when(
+            lambda s: is_colocated(s) and getattr(s.backend.engine, name) is not default,
+            f"{NO_ARGUMENT}; set {str(default).lower()}, or placement=separate",
+        ),
     )
 
 
@@ -213,7 +194,16 @@ ENGINE = (
     Row(
         "backend.engine.accelerators",
         receives=_served("on these, --data-parallel-size engines of them", colocated="none of their own"),
-        refuse=_none_left,
+        refuse=when(
+            lambda s: (
+                s.hardware.accelerator != "cpu"
+                and (s.backend.engine.accelerators or 0) >= max(1, s.hardware.accelerators_per_node)
+            ),
+            lambda s: (
+                f"{s.backend.engine.accelerators} of {s.hardware.accelerators_per_node} accelerators leave none to"
+                " train on; lower it, or set placement=colocated and accelerators=null"
+            ),
+        ),
     ),
     Row(
         "backend.engine.tensor_parallel",
@@ -257,15 +247,6 @@ def _patience_s(spec: RunSpec) -> int:
     return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))
 
 
-def _server_elsewhere(spec: RunSpec) -> str | None:
-    if spec.hardware.num_nodes == 1 or spec.backend.engine.placement is not Placement.SEPARATE:
-        return None
-    return (
-        "a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
-        " backend.engine.placement=colocated and backend.engine.accelerators=null, or a hardware option of one node"
-    )
-
-
 PLACE = (
     Row(
         "hardware.accelerator",
@@ -275,10 +256,18 @@ PLACE = (
             else {"use_cpu": False, "optim": "adamw_torch_fused"}
         ),
     ),
-    Row("hardware.num_nodes", carried_by="num_machines", refuse=_server_elsewhere),
+    Row(
+        "hardware.num_nodes",
+        carried_by="num_machines",
+        refuse=when(
+            lambda s: s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE,
+            "a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
+            " placement=colocated and backend.engine.accelerators=null, or a hardware option of one node",
+        ),
+    ),
     Row(
         "backend.convert_model",
-        refuse=when(lambda s: s.backend.convert_model, "TRL trains the Hugging Face model itself; set it to false"),
+        refuse="TRL trains the Hugging Face model itself; set it to false",
     ),
     Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
     Row("outputs", native=("output_dir",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from xp.planning.rows import Pin, Row, pinned, when
-from xp.planning.stages import FETCHED
 from xp.spec import DType
 
 HEAD = "lm_head"
@@ -19,7 +18,6 @@ MODEL = (
         " The order of tasks is the same on every backend.",
     ),
     Row("model.path", carried_by="AutoModelForCausalLM.from_pretrained"),
-    Row("model.revision", carried_by=FETCHED),
     Row("model.build", carried_by="xp.builtin.model, in the model stage"),
     Row(
         "model.dtype",
@@ -36,10 +34,7 @@ MODEL = (
     Row(
         "model.router_replay",
         carried_by="GRPOTrainer's own router",
-        refuse=when(
-            lambda s: s.model.router_replay,
-            "TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
-        ),
+        refuse="TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
     ),
     Row("model.lora", carried_by="peft_config=None"),
     Row("model.lora.rank", carried_by="LoraConfig.r"),
@@ -52,10 +47,9 @@ MODEL = (
     Row(
         "model.lora.target_modules",
         carried_by="LoraConfig.target_modules, null being all-linear",
-        refuse=lambda s: (
-            f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer"
-            if s.model.lora is not None and HEAD in (s.model.lora.target_modules or ())
-            else None
+        refuse=when(
+            lambda s: s.model.lora is not None and HEAD in (s.model.lora.target_modules or ()),
+            f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer",
         ),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xp.backends.trl.control.constraints import world_size
 from xp.planning.backend import Support
 from xp.planning.rows import SFT as COMMON
-from xp.planning.rows import Row, uneven_sft_batch, when
+from xp.planning.rows import Row, uneven_sft_batch
 
 SFT = (
     *COMMON,
@@ -24,10 +24,7 @@ SFT = (
         "sft.max_tokens_per_micro_batch",
         support=Support.UNSUPPORTED,
         note="A micro-batch is a number of episodes there.",
-        refuse=when(
-            lambda s: s.sft.max_tokens_per_micro_batch is not None,
-            "TRL's micro-batches count episodes; set it to null and use sft.micro_batch_size",
-        ),
+        refuse="TRL's micro-batches count episodes; set it to null and use sft.micro_batch_size",
     ),
     Row("sft.learning_rate", "learning_rate"),
     Row("sft.lr_schedule", carried_by="xp.worker.learning_rate"),

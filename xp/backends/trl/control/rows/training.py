@@ -15,11 +15,9 @@ from xp.planning.rows import (
     longest_in_engine,
     no_best,
     no_patience,
-    no_price,
     no_reference,
     not_ahead,
     too_long,
-    too_long_evaluation,
     when,
 )
 from xp.spec import EngineName, Reference, RunSpec
@@ -38,17 +36,13 @@ def _schedule(spec: RunSpec) -> str:
 def _wrong_reference(spec: RunSpec) -> str | None:
     if spec.model.lora is None or spec.training.kl_coef == 0:
         return None
-    if spec.sft.data is not None and spec.sft.reference is Reference.INITIAL:
-        return (
-            "with model.lora TRL's reference is the fine-tuned model without the adapters, not model.path; set"
-            " sft.reference=sft, or training.kl_coef=0"
-        )
-    if spec.training.initial_checkpoint is None or spec.sft.data is not None:
+    start = "with model.lora TRL's reference is the start without the adapters, not model.path"
+    if spec.sft.data is not None:
+        is_wrong = spec.sft.reference is Reference.INITIAL
+        return f"{start}; set sft.reference=sft, or training.kl_coef=0" if is_wrong else None
+    if spec.training.initial_checkpoint is None:
         return None
-    return (
-        "with model.lora TRL's reference is the checkpoint without the adapters, not model.path; set"
-        " training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
-    )
+    return f"{start}; set training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
 
 
 def _synced(spec: RunSpec) -> dict[str, Any]:
@@ -114,10 +108,7 @@ TRAINING = (
         "training.max_tokens_per_micro_batch",
         support=Support.UNSUPPORTED,
         note="A micro-batch is a number of episodes there.",
-        refuse=when(
-            lambda s: s.training.max_tokens_per_micro_batch is not None,
-            "TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
-        ),
+        refuse="TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
     ),
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", support=Support.UNSUPPORTED, note=NO_CRITIC),
@@ -162,12 +153,7 @@ TRAINING = (
         ),
     ),
     Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
-    Row("training.max_void_fraction", carried_by="xp.backends.trl.worker.steps, over all ranks"),
     Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints"),
-    Row(
-        "training.budget_usd", carried_by="xp.worker.time_limit, by xp.backends.trl.worker.checkpoints", refuse=no_price
-    ),
     Row(
         "training.deterministic",
         "full_determinism",
@@ -177,7 +163,6 @@ TRAINING = (
             " hardware=cpu backend.engine.name=transformers",
         ),
     ),
-    Row("training.on_symptom", carried_by="xp.diagnosis, by xp.backends.trl.worker.steps"),
     Row(
         "training.max_logprob_gap",
         carried_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
@@ -190,10 +175,8 @@ TRAINING = (
 PLAYS = "xp.backends.trl.worker.held_out"
 
 EVALUATION = (
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
     Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated", refuse=_split_task),
     *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
-    Row("evaluation.max_response_tokens", carried_by=PLAYS, refuse=too_long_evaluation),
     Row("evaluation.before_training", carried_by=PLAYS),
     Row("evaluation.batch_size", carried_by=PLAYS),
     Row("evaluation.every", carried_by=PLAYS, native=("eval_strategy",)),
