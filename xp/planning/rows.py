@@ -208,6 +208,7 @@ COMMON = (
         carried_by="xp.episode, on the training's episodes, before the baseline and after the group's rewards",
         refuse=_too_long_buffer,
     ),
+    Row("training.reference", carried_by="the place of the reference model"),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
 """Fields that xp itself implements on every backend."""
@@ -219,7 +220,6 @@ SFT = (
         Row(f"sft.{name}", carried_by="xp.worker.demonstrations, which makes the same tokens and masks everywhere")
         for name in ("min_reward", "per_task", "num_episodes", "thinking")
     ),
-    Row("sft.reference", carried_by="the training's reference model"),
     Row("sft.held_out_fraction", carried_by="xp.worker.sft: the loss before the first update and after the last one"),
 )
 """Fields of a fine-tuning that xp itself implements on every backend."""

@@ -137,7 +137,7 @@ def policy_start(spec: RunSpec, places: RunPaths) -> str:
 
 def reference_place(spec: RunSpec, places: RunPaths) -> str:
     """Location of the model to which the KL penalty is relative."""
-    return places.sft if spec.sft.reference is Reference.SFT else model_place(spec.model)
+    return places.sft if spec.training.reference is Reference.SFT else model_place(spec.model)
 
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:

@@ -279,7 +279,7 @@ def _convert_stage(
 
 def _reference(spec: RunSpec, places: RunPaths) -> str:
     """Model of the KL penalty, from which the training starts if it has no other start."""
-    is_converted = spec.backend.convert_model and spec.sft.reference is Reference.INITIAL
+    is_converted = spec.backend.convert_model and spec.training.reference is Reference.INITIAL
     return _converted(spec) if is_converted else reference_place(spec, places)
 
 

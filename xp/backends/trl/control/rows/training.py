@@ -38,10 +38,10 @@ def _schedule(spec: RunSpec) -> str:
 def _wrong_reference(spec: RunSpec) -> str | None:
     if spec.model.lora is None or spec.training.kl_coef == 0:
         return None
-    if spec.sft.data is not None and spec.sft.reference is Reference.INITIAL:
+    if spec.sft.data is not None and spec.training.reference is Reference.INITIAL:
         return (
             "with model.lora TRL's reference is the fine-tuned model without the adapters, not model.path; set"
-            " sft.reference=sft, or training.kl_coef=0"
+            " training.reference=sft, or training.kl_coef=0"
         )
     if spec.training.initial_checkpoint is None or spec.sft.data is not None:
         return None
