@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
+from xp.planning.stages import teacher_place
 from xp.spec import EngineName, ImportanceCorrection, RatioFrom, RunSpec
 from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
@@ -326,7 +327,9 @@ def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
 def distillation(spec: RunSpec) -> Distillation | None:
     """The distillation for a trainer; None if there is none."""
     distill = spec.algorithm.distill
-    return None if distill is None else Distillation(**distill.model_dump())
+    if distill is None:
+        return None
+    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
 
 
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:

@@ -20,6 +20,7 @@ from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key, overlong
 from xp.spec import (
     BuildSpec,
+    Distill,
     EngineName,
     HeldOutSpec,
     LauncherName,
@@ -105,6 +106,12 @@ def model_place(model: Model) -> str:
     return f"models/{model.name}-{made_from(model)[:16]}"
 
 
+def teacher_place(distill: Distill) -> str:
+    """Location of a loaded teacher: a directory, a hub's id, or where the teacher stage puts it; of a server its name
+    there."""
+    return distill.teacher if distill.revision is None else pinned_place(distill.teacher, distill.revision)
+
+
 def made_from(model: Model) -> str:
     """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
     assert model.build is not None  # Model's validator: exactly one of path and build
@@ -143,22 +150,36 @@ def reference_place(spec: RunSpec, places: RunPaths) -> str:
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """Stage that makes the model or fetches it from the hub, skipped if it exists; none for any other model."""
     model, here, target = spec.model, places.stage("model"), model_place(spec.model)
-    if model.build is None and model.revision is None:
+    if model.build is not None:
+        config = model_config(model, target, spec.backend.num_threads)
+        return (_model_stage(spec, "model", MAKER, here, config, target, MANIFEST),)
+    return () if model.revision is None else (_fetching(spec, "model", here, model.path, model.revision, target),)
+
+
+def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+    """Stage that fetches a teacher from the hub, if there is one that is not the model itself."""
+    distill = spec.algorithm.distill
+    if distill is None or distill.revision is None or teacher_place(distill) == model_place(spec.model):
         return ()
-    if model.build is None:
-        content = {"name": model.path, "commit": model.revision, "target": target}
-        config, program, done = json.dumps(content, indent=2) + "\n", FETCHER, SOURCES
-    else:
-        config, program, done = model_config(model, target, spec.backend.num_threads), MAKER, MANIFEST
+    names = distill.teacher, distill.revision, teacher_place(distill)
+    return (_fetching(spec, "teacher", places.stage("teacher"), *names),)
+
+
+def _fetching(spec: RunSpec, stage: str, here: str, name: str | None, commit: str, target: str) -> Stage:
+    content = {"name": name, "commit": commit, "target": target}
+    return _model_stage(spec, stage, FETCHER, here, json.dumps(content, indent=2) + "\n", target, SOURCES)
+
+
+def _model_stage(spec: RunSpec, stage: str, program: str, here: str, config: str, target: str, done: str) -> Stage:
     job = Job(
         argv=("python", "-m", program, f"{here}/config.json"),
         files={f"{here}/config.json": config},
         outputs=(f"{target}/{done}", f"{target}/config.json"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=MAKER_PACKAGES if model.build else ("huggingface_hub",)),
+        runtime=Runtime(packages=MAKER_PACKAGES if program == MAKER else ("huggingface_hub",)),
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
-    return (Stage("model", job, needs=("prepare",), done=f"{target}/{done}"),)
+    return Stage(stage, job, needs=("prepare",), done=f"{target}/{done}")
 
 
 def build_arguments(build: BuildSpec) -> dict[str, Any]:
