@@ -21,15 +21,29 @@ def compared(episodes):
 """
 
 
-def test_the_tasks_of_every_evaluation_are_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "layout",
+    [
+        (),
+        pytest.param(
+            ("hardware.accelerators_per_node=2", "training.micro_batch_size=2", "evaluation.num_tasks=7"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["one process", "two processes"],
+)
+def test_the_tasks_of_every_evaluation_are_groups(
+    layout: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text(REWARDS + FUNCTION)
     own = ("env.group_reward_fn=my_rewards:compared", "env.reward.bound=1000", "evaluation.samples_per_task=3")
-    done = xp(tmp_path, "name=first", *SMALL, *own, "evaluation.every=1")
+    done = xp(tmp_path, "name=first", *SMALL, *own, *layout, "evaluation.every=1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = the_run(tmp_path)
     for phase in ("before", "after"):
-        check(run / "attempt_1" / "evaluate" / "trajectories" / f"{phase}.jsonl")
+        files = (run / "attempt_1" / "evaluate" / "trajectories").glob(f"{phase}*.jsonl")
+        check([line for file in files for line in file.read_text().splitlines()], 7 if layout else 8)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for phase in ("before", "during", "after"):
         means = [line[f"evaluation/{phase}/{MEAN}"] for line in lines if f"evaluation/{phase}/{MEAN}" in line]
@@ -37,12 +51,12 @@ def test_the_tasks_of_every_evaluation_are_groups(tmp_path: Path, monkeypatch: p
         assert means
 
 
-def check(file: Path) -> None:
+def check(lines: list[str], num_tasks: int) -> None:
     groups: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    for line in file.read_text().splitlines():
+    for line in lines:
         record = json.loads(line)
         groups[record["index"]].append(record["outcome"])
-    assert len(groups) == 8
+    assert len(groups) == num_tasks
     for group in groups.values():
         assert sorted(one["reward"] for one in group) == [300.0, 301.0, 302.0]
         assert all(one["ungrouped"] < 100 for one in group)

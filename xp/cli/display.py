@@ -171,7 +171,8 @@ def _strange_tools(spec: RunSpec) -> list[str]:
     strange = [
         name for name, member in spec.env.members.items() if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
     ]
-    if spec.model.build is None or spec.sft.data is not None or not strange:
+    is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
+    if spec.model.build is None or is_taught or not strange:
         return []
     return [
         f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(strange)};"

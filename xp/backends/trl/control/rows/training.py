@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import geometry, is_colocated, world_size
+from xp.backends.trl.control.constraints import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
 from xp.planning.rows import (
@@ -84,14 +84,6 @@ def _split_group(spec: RunSpec) -> str | None:
         f"a process has {own} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
         " training.prompts_per_step divisible by the number of processes"
     )
-
-
-def _split_task(spec: RunSpec) -> str | None:
-    """Returns why groups of held-out tasks cannot be scored: their episodes are spread over the processes."""
-    if spec.evaluation.samples_per_task == 1 or not spec.env.scores_groups or world_size(spec) == 1:
-        return None
-    way_out = "set 1, and compare the trained model by `xp eval RUN evaluation.samples_per_task=N`"
-    return f"rewards of a group need a task's episodes in one of the {world_size(spec)} processes; {way_out}"
 
 
 TRAINING = (
@@ -191,7 +183,7 @@ PLAYS = "xp.backends.trl.worker.held_out"
 
 EVALUATION = (
     Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated", refuse=_split_task),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated"),
     *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
     Row("evaluation.max_response_tokens", carried_by=PLAYS, refuse=too_long_evaluation),
     Row("evaluation.before_training", carried_by=PLAYS),
