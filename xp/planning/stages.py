@@ -149,37 +149,43 @@ def reference_place(spec: RunSpec, places: RunPaths) -> str:
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """Stage that makes the model or fetches it from the hub, skipped if it exists; none for any other model."""
-    model, here, target = spec.model, places.stage("model"), model_place(spec.model)
-    if model.build is not None:
-        config = model_config(model, target, spec.backend.num_threads)
-        return (_model_stage(spec, "model", MAKER, here, config, target, MANIFEST),)
-    return () if model.revision is None else (_fetching(spec, "model", here, model.path, model.revision, target),)
+    model, threads = spec.model, spec.backend.num_threads
+    if model.build is None:
+        return _fetched(spec, places, "model", model.path, model.revision)
+    target = model_place(model)
+    return (_model_stage(spec, places, "model", (MAKER, MANIFEST), target, model_config(model, target, threads)),)
 
 
 def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """Stage that fetches a teacher from the hub, if there is one that is not the model itself."""
+    """Stage that fetches a teacher from the hub; none for any other, and for one that is the model itself."""
     distill = spec.algorithm.distill
-    if distill is None or distill.revision is None or teacher_place(distill) == model_place(spec.model):
+    if distill is None or teacher_place(distill) == model_place(spec.model):
         return ()
-    names = distill.teacher, distill.revision, teacher_place(distill)
-    return (_fetching(spec, "teacher", places.stage("teacher"), *names),)
+    return _fetched(spec, places, "teacher", distill.teacher, distill.revision)
 
 
-def _fetching(spec: RunSpec, stage: str, here: str, name: str | None, commit: str, target: str) -> Stage:
-    content = {"name": name, "commit": commit, "target": target}
-    return _model_stage(spec, stage, FETCHER, here, json.dumps(content, indent=2) + "\n", target, SOURCES)
+def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str | None, commit: str | None) -> tuple[Stage, ...]:
+    if path is None or commit is None:
+        return ()
+    target = pinned_place(path, commit)
+    config = json.dumps({"name": path, "commit": commit, "target": target}, indent=2) + "\n"
+    return (_model_stage(spec, places, name, (FETCHER, SOURCES), target, config),)
 
 
-def _model_stage(spec: RunSpec, stage: str, program: str, here: str, config: str, target: str, done: str) -> Stage:
+def _model_stage(
+    spec: RunSpec, places: RunPaths, name: str, program: tuple[str, str], target: str, config: str
+) -> Stage:
+    """Stage of a program, given with the file that it writes last, that leaves a model in `target`."""
+    (module, done), file = program, f"{places.stage(name)}/config.json"
     job = Job(
-        argv=("python", "-m", program, f"{here}/config.json"),
-        files={f"{here}/config.json": config},
+        argv=("python", "-m", module, file),
+        files={file: config},
         outputs=(f"{target}/{done}", f"{target}/config.json"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=MAKER_PACKAGES if program == MAKER else ("huggingface_hub",)),
+        runtime=Runtime(packages=MAKER_PACKAGES if module == MAKER else ("huggingface_hub",)),
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
-    return Stage(stage, job, needs=("prepare",), done=f"{target}/{done}")
+    return Stage(name, job, needs=("prepare",), done=f"{target}/{done}")
 
 
 def build_arguments(build: BuildSpec) -> dict[str, Any]:
