@@ -72,7 +72,7 @@ def others(now: Any, path: str) -> list[Any]:
         return [{"teacher": "Org/Other", **unset, "coef": 0.5, "beside_reward": True}]
     if path == "algorithm.distill.url":
         return ["http://127.0.0.1:9/v1"]
-    if path.endswith(".revision"):
+    if path == "algorithm.distill.revision":
         return ["0" * 40]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
