@@ -116,7 +116,7 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: Backen
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(backend: BackendName, tmp_path: Path) -> None:
     (tmp_path / "talk.jsonl").touch()
-    base = [*REFERENCE, f"backend={backend}", f"sft.data={tmp_path}/talk.jsonl", "sft.reference=sft"]
+    base = [*REFERENCE, f"backend={backend}", f"sft.data={tmp_path}/talk.jsonl", "training.reference=sft"]
     spec = compose(base)
     assert backend_of(spec).refusals(spec) == []
     meanings = backend_of(spec).meanings(spec)

@@ -21,16 +21,27 @@ def compared(episodes):
 """
 
 
-def test_the_tasks_of_every_evaluation_are_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("num_tasks", "layout"),
+    [
+        (2, ()),
+        pytest.param(7, ("hardware.accelerators_per_node=2", "training.micro_batch_size=2"), marks=pytest.mark.slow),
+    ],
+    ids=["one process", "two processes"],
+)
+def test_the_tasks_of_every_evaluation_are_groups(
+    num_tasks: int, layout: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text(REWARDS + FUNCTION)
     own = ("env.group_reward_fn=my_rewards:compared", "env.reward.bound=1000", "evaluation.samples_per_task=3")
-    few = ("env.train.num_tasks=2", "env.held_out.num_tasks=2", "training.max_response_tokens=60")
-    done = xp(tmp_path, "name=first", *SMALL, *own, *few, "evaluation.every=1")
+    few = ("env.train.num_tasks=2", f"env.held_out.num_tasks={num_tasks}", "training.max_response_tokens=60")
+    done = xp(tmp_path, "name=first", *SMALL, *own, *few, *layout, "evaluation.every=1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = the_run(tmp_path)
     for phase in ("before", "after"):
-        check(run / "attempt_1" / "evaluate" / "trajectories" / f"{phase}.jsonl")
+        files = (run / "attempt_1" / "evaluate" / "trajectories").glob(f"{phase}*.jsonl")
+        check([line for file in files for line in file.read_text().splitlines()], num_tasks)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for phase in ("before", "during", "after"):
         means = [line[f"evaluation/{phase}/{MEAN}"] for line in lines if f"evaluation/{phase}/{MEAN}" in line]
@@ -38,12 +49,12 @@ def test_the_tasks_of_every_evaluation_are_groups(tmp_path: Path, monkeypatch: p
         assert means
 
 
-def check(file: Path) -> None:
+def check(lines: list[str], num_tasks: int) -> None:
     groups: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    for line in file.read_text().splitlines():
+    for line in lines:
         record = json.loads(line)
         groups[record["index"]].append(record["outcome"])
-    assert len(groups) == 2
+    assert len(groups) == num_tasks
     for group in groups.values():
         assert sorted(one["reward"] for one in group) == [300.0, 301.0, 302.0]
         assert all(one["ungrouped"] < 100 for one in group)

@@ -156,7 +156,7 @@ def test_the_training_starts_from_the_fine_tuned_model(tmp_path: Path) -> None:
     from slime.utils.arguments import parse_args
 
     for reference, place in (("initial", "models/tiny"), ("sft", "runs/r/sft")):
-        spec = spec_with_talk(tmp_path, "training.kl_coef=0.1", f"sft.reference={reference}")
+        spec = spec_with_talk(tmp_path, "training.kl_coef=0.1", f"training.reference={reference}")
         stage, train, _ = stages(spec, PLACES)
         assert (stage.name, train.name, train.needs) == ("sft", "train", ("prepare", "sft"))
         (tmp_path / "runs/r/sft").mkdir(parents=True, exist_ok=True)

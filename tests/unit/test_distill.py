@@ -100,7 +100,10 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
         (("algorithm=opd", "algorithm.distill.teacher=/no/such"), "no such directory with a config.json"),
         (("algorithm=opd", "algorithm.distill.teacher=runs/none/model"), "no such directory with a config.json"),
         (
-            ("algorithm=ppo", "algorithm.distill={teacher: a/b, url: null, key: null, coef: 1.0, beside_reward: true}"),
+            (
+                "algorithm=ppo",
+                "algorithm.distill={teacher: a/b, revision: null, url: null, key: null, coef: 1, beside_reward: true}",
+            ),
             "distill needs an estimator without a critic",
         ),
     ],

@@ -129,10 +129,6 @@ def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
     ("overrides", "reason"),
     [
         (
-            ["hardware.accelerators_per_node=2", "evaluation.samples_per_task=2"],
-            "evaluation.samples_per_task.*a task's episodes in one of the 2 processes",
-        ),
-        (
             ["hardware.accelerators_per_node=2", "training.prompts_per_step=1", "training.group_size=4"],
             "training.group_size.*2 episodes of a step, which are not whole groups of 4",
         ),

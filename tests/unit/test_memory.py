@@ -11,9 +11,18 @@ import pytest
 
 from xp.composition import compose, to_yaml
 from xp.errors import XpError
-from xp.planning.memory.estimate import estimate, lora_parameters, shape_of, weights_of
-from xp.planning.memory.fit import MemoryVerdict, _changes, fit, headroom, memory_json, memory_lines, memory_refusals
-from xp.planning.plan import build_plan
+from xp.planning.memory.estimate import BY_LENGTH, estimate, fine_tuning, lora_parameters, shape_of, weights_of
+from xp.planning.memory.fit import (
+    MemoryVerdict,
+    Work,
+    _changes,
+    fit,
+    headroom,
+    memory_json,
+    memory_lines,
+    memory_refusals,
+)
+from xp.planning.plan import build_plan, build_sft
 from xp.planning.stages import task_set_place
 from xp.tasks.prompt_lengths import place_of
 
@@ -331,6 +340,71 @@ def test_only_what_no_lengths_make_fit_is_refused() -> None:
     assert "an engine's weights in its share exceed" in str(next(memory_refusals(compose(engine))))
     assert not [*memory_refusals(compose(GSM8K))]
     assert not [*memory_refusals(compose([*GSM8K, "training.micro_batch_size=256"]))]
+
+
+TALK = "sft.data=solve:my_env:solve"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "logit", "without"),
+    [
+        (TRL, 0.0, {"reference"}),
+        ((*SKYRL, "algorithm=ppo", "backend.parallel.offload_optimizer=false"), 4.0, {"critic's optimizer"}),
+        ((*SLIME, "training.max_tokens_per_micro_batch=null"), 12.0 / 4, set()),
+    ],
+)
+def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
+    overrides: tuple[str, ...], logit: float, without: set[str]
+) -> None:
+    spec = compose([*overrides, TALK, "sft.micro_batch_size=2", "training.micro_batch_size=4"])
+    own, training = estimate(fine_tuning(spec)), estimate(spec)
+    shape = shape_of(spec)
+    assert shape is not None
+    assert own.tokens == 2 * (2048 + 8192)
+    assert (own.generation, training.training.keys() - own.training.keys()) == ({}, without)
+    assert own.training["logits"] == pytest.approx(logit * own.tokens * shape.vocab_size)
+    assert own.training["activations"] == pytest.approx(training.training["activations"] / 2)
+    assert {own.training[name] - training.training[name] for name in own.training if name not in BY_LENGTH} == {0}
+    packed = estimate(fine_tuning(compose([*overrides, TALK, "sft.max_tokens_per_micro_batch=16384"])))
+    assert packed.tokens == 16384
+
+
+def test_a_fine_tuning_has_all_accelerators() -> None:
+    separate = (*SKYRL, "backend.engine.placement=separate", "backend.engine.accelerators=2", TALK)
+    weights, of_two = (estimate(one).training["weights"] for one in (fine_tuning(compose(separate)), compose(separate)))
+    assert weights == of_two / 2
+
+
+def test_a_fine_tuning_alone_is_refused_by_its_own_memory(tmp_path: Path) -> None:
+    (tmp_path / "talk.jsonl").touch()
+    talk = ("model=qwen2.5-7b-instruct", "backend=trl", "env=whodunit", f"sft.data={tmp_path}/talk.jsonl")
+    sizes = (f"outputs={tmp_path}", "sft.batch_size=32")
+    # Of each of two cards, 16 bytes for each of 7.6 B parameters and the head take 66 GB, the reference 8 GB more.
+    cards = ("hardware=a100x2", "hardware.accelerator_memory_gb=70", "backend.parallel.strategy=fsdp2")
+    fits = compose([*talk, *sizes, *cards, "training.kl_coef=0.1"])
+    with pytest.raises(XpError, match="training: weights, gradients and optimizer exceed"):
+        build_plan(fits, "r")
+    assert [stage.name for stage in build_sft(fits, "r").stages] == ["prepare", "sft", "evaluate"]
+    with pytest.raises(XpError, match=r"fine-tuning: weights, .*exceed the 80 GB.*; model.lora="):
+        build_sft(compose([*talk, *sizes, "hardware=a100x1", "training.kl_coef=0"]), "r")
+
+
+def test_the_ways_out_of_a_fine_tuning_are_its_own_keys() -> None:
+    spec = compose([*SKYRL, TALK, "sft.micro_batch_size=64", "sft.batch_size=256"])
+    tuning = fit(spec, work=Work.FINE_TUNING)
+    assert fit(spec).verdict is MemoryVerdict.FITS
+    assert tuning.verdict is MemoryVerdict.UNLIKELY
+    for lever in tuning.levers:
+        changes = [f"{key}={_override(value)}" for key, value in lever.changes.items()]
+        changed = fine_tuning(compose([*SKYRL, TALK, "sft.micro_batch_size=64", "sft.batch_size=256", *changes]))
+        assert headroom(estimate(changed, tuning.lengths), tuning.capacity) == pytest.approx(lever.headroom)
+    assert "sft.micro_batch_size" in str(tuning.levers[0])
+    *_, line, verdict = memory_lines(spec)
+    assert line.startswith("  fine-tuning ")
+    assert verdict == f"  {tuning}"
+    found = memory_json(spec)
+    assert found is not None
+    assert (found["verdict"], found["fine_tuning"]["verdict"]) == ("fits", "does not fit as expected")
 
 
 def test_an_episode_over_the_token_budget_is_its_own_batch() -> None:

@@ -117,6 +117,51 @@ def test_every_trainer_starts_from_the_commit(hub: type[Hub], backend: str) -> N
     assert all("model" in stage.needs for stage in plan.stages if stage.name in ("train", "convert"))
 
 
+TEACHER = ("algorithm=opd", "algorithm.distill.teacher=Org/Tiny", "algorithm.distill.revision=v1")
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("trl", ()),
+        ("skyrl", ("hardware=h100x8", "env=whodunit", "training.kl_coef=0")),
+        ("slime", ("hardware=h100x8", "env=whodunit", "model=qwen2.5-1.5b-instruct", "backend.convert_model=true")),
+    ],
+)
+def test_a_teacher_is_fetched_at_its_commit_too(
+    hub: type[Hub], backend: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del hub
+    # The stand-in's model has neither the policy's network nor its vocabulary.
+    monkeypatch.setattr("xp.planning.refusals.teacher_refusals", lambda _: ())
+    spec = compose([*TEACHER, f"backend={backend}", *words])
+    assert spec.algorithm.distill is not None
+    assert spec.algorithm.distill.revision == OLD
+    stages = {stage.name: stage for stage in build_plan(spec, "r").stages}
+    place = pinned_place("Org/Tiny", OLD)
+    assert stages["teacher"].done == f"{place}/hub.json"
+    assert "teacher" in stages["train"].needs
+    config = json.loads(stages["train"].job.files["runs/r/attempt_1/train/config.json"])
+    assert config["distill"]["teacher"] == place
+    if backend == "slime":
+        assert stages["convert_teacher"].needs == ("prepare", "teacher")
+        assert place in "".join(stages["convert_teacher"].job.files.values())
+
+
+def test_the_model_itself_as_the_teacher_is_fetched_once(hub: type[Hub]) -> None:
+    del hub
+    plan = build_plan(compose([*CHOSEN, "model.revision=v1", *TEACHER]), "r")
+    assert [stage.name for stage in plan.stages if stage.name in ("model", "teacher")] == ["model"]
+
+
+def test_a_servers_teacher_has_no_revision(hub: type[Hub]) -> None:
+    del hub
+    with pytest.raises(XpError, match="names a server: set one to null"):
+        compose([*TEACHER[:2], "algorithm.distill.url=http://127.0.0.1:8000/v1", f"algorithm.distill.revision='{OLD}'"])
+    with pytest.raises(XpError, match="only a hub's model"):
+        compose(["algorithm=opd", f"algorithm.distill.teacher={SHIPPED}", "algorithm.distill.revision=v1"])
+
+
 def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: type[Hub], tmp_path: Path) -> None:
     plan = build_plan(compose([*CHOSEN, "model.revision=v1"]), "r")
     job = next(stage.job for stage in plan.stages if stage.name == "model")

@@ -49,16 +49,22 @@ def test_the_choice_does_not_depend_on_order_or_unchosen_tasks() -> None:
     assert set(Rounds(10, 1).tasks([*reversed(rest[::2]), *chosen])) == set(chosen)
 
 
-@pytest.mark.parametrize(("episodes", "processes"), [(5, 2), (6, 2), (1, 4), (7, 4)])
-def test_ranks_play_as_many_each_and_count_every_episode_once(
-    episodes: int, processes: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize(("num_tasks", "processes"), [(5, 2), (6, 2), (1, 4), (7, 4), (4, 1)])
+def test_ranks_play_as_many_each_and_count_every_episode_once_with_whole_tasks(
+    num_tasks: int, processes: int, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [TaskRow(f"a/test/{n}", "a", Purpose.HELD_OUT, "test", n, "", (), "[]", 1.0) for n in range(episodes)]
+    rows = [TaskRow(f"a/test/{n}", "a", Purpose.HELD_OUT, "test", n, "", (), "[]", 1.0) for n in range(num_tasks)]
     monkeypatch.setenv("WORLD_SIZE", str(processes))
     shares = []
     for number in range(processes):
         monkeypatch.setenv("RANK", str(number))
-        shares.append(share_of(rows, Ranks()))
+        shares.append(share_of(rows, samples, Ranks()))
     assert len({len(numbered) for numbered, _ in shares}) == 1
-    counted = [row.task_id for numbered, count in shares for row, _ in numbered[:count]]
-    assert sorted(counted) == sorted(row.task_id for row in rows)
+    counted = [[(row.task_id, at) for row, at in numbered[:count]] for numbered, count in shares]
+    assert sorted(one for share in counted for one in share) == sorted(
+        (row.task_id, at) for row in rows for at in range(samples)
+    )
+    tasks_of_ranks = [{name for name, _ in share} for share in counted]
+    assert sum(map(len, tasks_of_ranks)) == num_tasks
+    assert all(len(set(numbered)) == len(numbered) for numbered, _ in shares)

@@ -28,6 +28,7 @@ from xp.launchers.base import Context
 from xp.planning.episode import user_modules
 from xp.run_records.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
 from xp.tasks.prepare import prepare
+from xp.worker.distill import Distillation
 from xp.worker.facts import FILE, record_facts
 
 ENVIRONMENT = '"""An environment."""\n\nclass Env:\n    pass\n'
@@ -64,7 +65,8 @@ class Place:
 
         chat = ChatTokens(AutoTokenizer.from_pretrained(self.root / "model"), Chat())
         common: Any = SimpleNamespace(run=str(self.root / "run"), tasks=str(task_set.path))
-        record_facts(common, self.root / "model", stage, chat)
+        teacher = Distillation(str(self.root / "teacher"), None, None, coef=1.0, beside_reward=False)
+        record_facts(common, self.root / "model", stage, chat, teacher)
         copy = stage.with_name("code")
         files.copy_modules(list(inputs.places.values()), copy)
         copied = {name: copy / place.name for name, place in inputs.places.items()}
@@ -78,7 +80,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    shutil.copytree(SHIPPED, tmp_path / "model")
+    for name in ("model", "teacher"):
+        shutil.copytree(SHIPPED, tmp_path / name)
     (tmp_path / "lock_env.py").write_text(ENVIRONMENT)
     (tmp_path / "lock_graders.py").write_text(GRADER)
     shutil.copytree(files.PACKAGE / "lib", tmp_path / "xp/lib")
@@ -107,6 +110,7 @@ TAMPERED: Mapping[str, tuple[Callable[[Place], object], str]] = {
     "chat template": (lambda it: it.edit("model/chat_template.jinja", "user", "User"), "chat_template: "),
     "tokenizer": (lambda it: it.edit("model/tokenizer.json", '"rstrip": false', '"rstrip": true'), "tokenizer: "),
     "weights": (lambda it: turned_bit(it.root / "model/model.safetensors"), "model.weights: "),
+    "a teacher": (lambda it: turned_bit(it.root / "teacher/model.safetensors"), "teacher.weights: "),
     "network": (lambda it: it.edit("model/config.json", '"rope_theta": ', '"rope_theta": 1'), "model.config: "),
     "a task": (lambda it: it.world.change(order={"0": 99}), "tasks.content: "),
     "environment's version": (lambda it: it.world.change(version="2"), "environments.fake: 1 -> 2"),
@@ -127,7 +131,7 @@ def test_what_is_another_one_is_named(place: Place, what: str) -> None:
     assert differences(before, place.facts(2)) == [], "a run that is done again has the same lock"
     shutil.rmtree(place.root / "run/attempt_2")
     change(place)
-    refused = line.startswith(("model.", "tokenizer", "chat_template", "tasks."))
+    refused = line.startswith(("model.", "teacher.", "tokenizer", "chat_template", "tasks."))
     if refused:
         with pytest.raises(XpError, match=f"the run cannot go on with another model or other tasks: {line}"):
             place.facts(3)

@@ -283,5 +283,5 @@ def test_adapters_after_a_fine_tuning_have_it_as_the_reference() -> None:
         "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
     ]
     (refusal,) = refusals(compose(words))
-    assert "set sft.reference=sft" in str(refusal)
-    assert not refusals(compose([*words, "sft.reference=sft"]))
+    assert "set training.reference=sft" in str(refusal)
+    assert not refusals(compose([*words, "training.reference=sft"]))

@@ -139,14 +139,60 @@ def trl(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
     return step_of
 
 
+def trl_sft(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
+    """TRL's SFTTrainer in the same setting."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    from xp.backends.trl.control.render import sft_arguments
+    from xp.planning.backend import RunPaths
+
+    write_model(scratch / "model", vocabulary)
+    spec = compose(["backend=trl", "model.dtype=bfloat16", "training.gradient_checkpointing=true", "sft.data=solve"])
+    places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(scratch / "model"),
+        args=SFTConfig(**sft_arguments(spec, places) | {"output_dir": str(scratch), "save_strategy": "no"}),
+        processing_class=AutoTokenizer.from_pretrained(scratch / "model"),
+        train_dataset=Dataset.from_list([{"input_ids": [9], "labels": [9]}] * 8),
+    )
+    model = trainer.accelerator.prepare(trainer.model)
+    trainer.current_gradient_accumulation_steps = 1
+    model.train()
+
+    def step_of(tokens: int) -> Callable[[], Any]:
+        ids = torch.randint(9, 90, (ROWS, tokens // ROWS))
+        labels = ids.clone()
+        labels[:, :PROMPT] = -100
+        count = (labels != -100).sum()
+
+        def step() -> None:
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+            with trainer.accelerator.autocast():
+                loss = trainer.compute_loss(model, inputs, num_items_in_batch=count)
+            trainer.accelerator.backward(loss)
+
+        return step
+
+    return step_of
+
+
 def skyrl(
-    vocabulary: int, scratch: Path, *, is_fused: bool = False, chunk: int = ENTROPY_CHUNK
+    vocabulary: int,
+    scratch: Path,
+    *,
+    is_fused: bool = False,
+    chunk: int = ENTROPY_CHUNK,
+    loss: str | None = None,
 ) -> Callable[[int], Callable[[], Any]]:
     """SkyRL's FSDP2 policy worker in bfloat16, in this process: its `forward_backward`.
 
     Args:
         is_fused: a stand-in with the memory of FlashAttention's cross-entropy in the place of SkyRL's log-softmax.
         chunk: tokens of a chunk of the entropy.
+        loss: SkyRL's name of another loss than the policy's.
     """
     import torch
     from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch
@@ -194,7 +240,7 @@ def skyrl(
             }
         )
         data.metadata = {"response_length": response}
-        return lambda: worker.forward_backward(data)
+        return lambda: worker.forward_backward(data, loss_fn=loss)
 
     return step_of
 
@@ -225,7 +271,7 @@ def in_place_cross_entropy(torch: Any) -> Any:
     return lambda logits, labels, inplace_backward: (InPlace.apply(logits, labels), None)  # noqa: ARG005
 
 
-def slime(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
+def slime(vocabulary: int, scratch: Path, *, loss_type: str = "policy_loss") -> Callable[[int], Callable[[], Any]]:
     """Slime's loss of a policy, behind Megatron's conversion of bfloat16 logits; the head is a plain product."""
     import torch
     from megatron.core.transformer.module import float16_to_fp32
@@ -236,6 +282,7 @@ def slime(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
     if not torch.distributed.is_initialized():
         GROUPS.enter_context(megatron(Path(tempfile.mkdtemp(prefix="xp-memory-"))))
     args = arguments(scratch)
+    args.loss_type = loss_type
     head = torch.randn(vocabulary, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
 
     def step_of(tokens: int) -> Callable[[], Any]:
@@ -270,13 +317,15 @@ def slime(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
 
 
 MEASURES: Mapping[str, Mapping[str, Any]] = {
-    "trl": {"loss": trl},
+    "trl": {"loss": trl, "fine-tuning": trl_sft},
     "skyrl": {
         "attention=flash": lambda *place: skyrl(*place, is_fused=True),
         "attention=flash, entropy in one chunk": lambda *place: skyrl(*place, is_fused=True, chunk=4096),
         "attention=sdpa": skyrl,
+        "attention=flash, fine-tuning": lambda *place: skyrl(*place, is_fused=True, loss="cross_entropy"),
+        "attention=sdpa, fine-tuning": lambda *place: skyrl(*place, loss="cross_entropy"),
     },
-    "slime": {"loss": slime},
+    "slime": {"loss": slime, "fine-tuning": lambda *place: slime(*place, loss_type="sft_loss")},
 }
 """Backend -> path of the loss -> measure."""
 

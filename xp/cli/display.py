@@ -62,14 +62,15 @@ def live_console() -> Console:
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of
-    from xp.planning.duration import time_lines
+    from xp.planning.duration import sft_time_lines, time_lines
     from xp.planning.extent import held_out_lines, profile_lines, row_lines
     from xp.planning.memory.fit import memory_lines
     from xp.planning.refusals import machine_line
 
     out = console()
     out.print(title(plan), style="bold")
-    facts = (machine_line(plan.spec), *arithmetic(plan), *time_lines([plan.spec], outputs))
+    times = (*sft_time_lines(plan.spec, outputs), *time_lines([plan.spec], outputs))
+    facts = (machine_line(plan.spec), *arithmetic(plan), *times)
     for line in (*facts, *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
@@ -169,7 +170,8 @@ def _strange_tools(spec: RunSpec) -> list[str]:
     strange = [
         name for name, member in spec.env.members.items() if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
     ]
-    if spec.model.build is None or spec.sft.data is not None or not strange:
+    is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
+    if spec.model.build is None or is_taught or not strange:
         return []
     return [
         f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(strange)};"

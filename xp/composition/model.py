@@ -23,7 +23,6 @@ GENERAL: Final = "hf"
 """The option for any model."""
 LOCAL: Final = LauncherName.LOCAL.value
 _KEY: Final = "model.path"
-_REVISION: Final = "model.revision"
 _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
 
@@ -48,7 +47,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
             " the path, or write ORG/NAME for a hub's model",
         )
         return
-    yield from _pin(model, outputs)
+    yield from _pin(model, _KEY, outputs)
     # An option with all fields needs no config.json; a URL is a fault that the schema reports.
     if (
         not isinstance(path, str)
@@ -78,18 +77,19 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         _fit_lengths(training, options["training"], path, model["max_context_tokens"])
 
 
-def _pin(model: dict[str, Any], outputs: Path) -> Iterator[Fault]:
-    """Replaces the revision of a hub's model by its commit in place."""
-    path, revision = model.get("path"), model.get("revision")
+def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
+    """Replaces the revision of a hub's model by its commit in place; `key`: key of the model's name."""
+    parent, _, name = key.rpartition(".")
+    path, revision, pin = section.get(name), section.get("revision"), f"{parent}.revision"
     if not isinstance(path, str) or not _is_of_hub(path, outputs):
         if revision is not None:
-            yield Fault(_REVISION, f"{_REVISION}={revision}: only a hub's model (model.path=ORG/NAME) has revisions")
+            yield Fault(pin, f"{pin}={revision}: only a hub's model ({key}=ORG/NAME) has revisions")
     elif revision is None or isinstance(revision, str):
-        model["revision"] = commit_of(path, revision or "main")
-        if revision is not None and model["revision"] is None:
+        section["revision"] = commit_of(path, revision or "main")
+        if revision is not None and section["revision"] is None:
             yield Fault(
-                _REVISION,
-                f"{_REVISION}={revision}: neither the hub nor the cache of this machine has it for {path}; correct it,"
+                pin,
+                f"{pin}={revision}: neither the hub nor the cache of this machine has it for {path}; correct it,"
                 " or give the commit, 40 hexadecimal digits",
             )
 
@@ -232,6 +232,7 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
         yield Fault(_TEACHER, f"{_TEACHER}={teacher}: no such directory with a config.json; {way_out}")
         return
     distill["teacher"] = place
+    yield from _pin(distill, _TEACHER, outputs)
     for what in missing_parts(directory) if directory is not None and is_path else ():
         yield Fault(_TEACHER, f"{_TEACHER}={teacher}: the directory has no {what}; give a whole Hugging Face directory")
 

@@ -15,7 +15,7 @@ from xp.job import Stage
 from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
 from xp.planning.memory.estimate import shape_of, weights_of
-from xp.planning.memory.fit import MemoryVerdict, memory_json, memory_lines
+from xp.planning.memory.fit import MemoryVerdict, fit, works
 from xp.planning.runtime import trainer_runtime
 from xp.spec import LauncherName, RunSpec
 
@@ -110,11 +110,13 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
 
 def memory(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     """The plan's verdict on an accelerator's memory."""
-    estimate = memory_json(spec, outputs)
-    if estimate is not None and estimate["verdict"] != MemoryVerdict.IMPOSSIBLE:  # which the plan refuses
-        text = memory_lines(spec, outputs)[-1].strip()
-        is_enough = estimate["verdict"] != MemoryVerdict.UNLIKELY
-        yield ok("memory", text) if is_enough else fault("memory", text, ExitCode.PLAN)
+    for work in works(spec):
+        result = fit(spec, outputs, work)
+        text = f"{work}: {result}"
+        if result.verdict is MemoryVerdict.UNLIKELY:
+            yield fault("memory", text, ExitCode.PLAN)
+        elif result.verdict is not MemoryVerdict.IMPOSSIBLE:  # which the plan refuses
+            yield ok("memory", text)
 
 
 def host(spec: RunSpec) -> Iterator[Finding]:

@@ -17,9 +17,9 @@ from xp.hardware import Card, cards
 from xp.lib.text import counted
 from xp.planning.batch import batch_shape
 from xp.planning.extent import num_steps
-from xp.planning.memory.estimate import shape_of, teacher_shape, weights_of
+from xp.planning.memory.estimate import fine_tuning, shape_of, teacher_shape, weights_of
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
-from xp.spec import Architecture, EngineName, RunSpec
+from xp.spec import Architecture, BuildSpec, EngineName, RunSpec
 
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128
@@ -100,6 +100,23 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
     return [f"time of the training, without starts: {', '.join(parts)} ({sources})"]
 
 
+def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
+    """A line about the duration of a fine-tuning by arithmetic; empty without one, or for an unknown card or network.
+
+    The episodes of a run, an evaluation or a file are counted when the stage reads them.
+    """
+    sft, card = spec.sft, cards().get(spec.hardware.accelerator)
+    if sft.data is None or card is None or shape_of(spec) is None:
+        return []
+    episodes = [one.mean * sft.batch_size for one in (expected(spec, outputs), at_limit(spec))]
+    low, high = (STEP_S + _update_s(fine_tuning(spec), card, tokens) for tokens in episodes)
+    total = ""
+    if sft.num_updates is not None:
+        minutes = _interval(low * sft.num_updates / 60, high * sft.num_updates / 60)
+        total = f", {minutes} min for {counted(sft.num_updates, 'update')}"
+    return [f"time of the fine-tuning, without its start: {_interval(low, high)} s an update{total} (arithmetic)"]
+
+
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
     return float(sum(map(mul, values, weights)))
 
@@ -108,11 +125,7 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     """Seconds of one step by arithmetic, without the environment's answers."""
     batch, shape, training = batch_shape(spec), shape_of(spec), spec.training
     assert shape is not None
-    weights = weights_of(shape)
-    is_sparse = isinstance(shape, Architecture) and shape.num_experts
-    active = float(weights.dense)
-    if isinstance(shape, Architecture) and is_sparse:
-        active += weights.num_layers * weights.experts * (shape.experts_per_token or 1) / (shape.num_experts or 1)
+    weights, active = weights_of(shape), _active(shape)
     # An engine reads its weights, and the cache of all its sequences, for each token.
     response = min(lengths.mean, training.max_response_tokens)
     in_flight = min(spec.backend.engine.max_sequences, math.ceil(batch.episodes / batch.engines))
@@ -120,21 +133,37 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     cache = 4.0 * shape.num_layers * shape.num_kv_heads * shape.head_dim * lengths.mean * in_flight / 2
     bytes_read = (2.0 * min(weights.total, active * in_flight) + cache) / batch.engine_tensor
     rollout = waves * response * (ENGINE_STEP_S + bytes_read / (card.bandwidth_gb_s * 1e9))
-    # Operations for each parameter and token: forward 2, backward 4 (Kaplan et al., 2020, 2.1), of frozen weights 2.
-    backward = 2 if spec.model.lora is not None else 4
-    passes = training.passes_per_step * (2 + backward + 2 * training.gradient_checkpointing)
-    passes += 2 + 2 * (training.kl_coef > 0)
-    distill = spec.algorithm.distill
-    # A teacher of unknown size is taken to be as large as the policy.
-    teacher = None if distill is None or distill.url is not None else teacher_shape(spec) or shape
-    if spec.algorithm.critic is not None:
-        passes *= 2
-    operations = passes * active * batch.episodes * lengths.mean
-    if teacher is not None:
-        operations += 2 * weights_of(teacher).total * batch.episodes * lengths.mean
-    update = operations / (UTILIZATION * card.tflops * 1e12 * batch.training)
+    update = _update_s(spec, card, batch.episodes * lengths.mean, others=2 + 2 * (training.kl_coef > 0))
     is_parallel = training.max_staleness > 0
     return STEP_S + (max(rollout, update) if is_parallel else rollout + update)
+
+
+def _active(shape: Architecture | BuildSpec) -> float:
+    """Parameters that a token uses."""
+    weights = weights_of(shape)
+    if not isinstance(shape, Architecture) or not shape.num_experts:
+        return float(weights.dense)
+    return weights.dense + weights.num_layers * weights.experts * (shape.experts_per_token or 1) / shape.num_experts
+
+
+def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> float:
+    """Seconds of the forward and backward passes over these tokens.
+
+    Args:
+        others: operations for each parameter and token beside them.
+    """
+    training, shape, distill = spec.training, shape_of(spec), spec.algorithm.distill
+    assert shape is not None
+    # Operations for each parameter and token: forward 2, backward 4 (Kaplan et al., 2020, 2.1), of frozen weights 2.
+    backward = 2 if spec.model.lora is not None else 4
+    passes = training.passes_per_step * (2 + backward + 2 * training.gradient_checkpointing) + others
+    if spec.algorithm.critic is not None:
+        passes *= 2
+    operations = passes * _active(shape)
+    # A teacher of unknown size is taken to be as large as the policy.
+    if distill is not None and distill.url is None:
+        operations += 2 * weights_of(teacher_shape(spec) or shape).total
+    return operations * tokens / (UTILIZATION * card.tflops * 1e12 * batch_shape(spec).training)
 
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> Duration | None:

@@ -137,7 +137,7 @@ def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan
 
 def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans a fine-tuning without a training, and its evaluation beside the initial model."""
-    check_spec(spec)
+    check_spec(spec, tunes_only=True)
     if spec.sft.data is None:
         raise XpError(
             "sft.data=null: there is nothing to learn from; set sft.data=solve, run:RUN, eval:ID, FILE.jsonl or"

@@ -18,7 +18,7 @@ from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
-from xp.planning.stages import start_place
+from xp.planning.stages import start_place, teacher_place
 from xp.plugins import Kind, load
 from xp.spec import Attention, DType, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED
@@ -26,15 +26,21 @@ from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
 
 
-def check_spec(spec: RunSpec, *, trains: bool = True) -> None:
-    """Raises XpError(PLAN) with every reason why the spec cannot run; `trains` False: it is only evaluated."""
+def check_spec(spec: RunSpec, *, trains: bool = True, tunes_only: bool = False) -> None:
+    """Raises XpError(PLAN) with every reason why the spec cannot run.
+
+    Args:
+        spec: the run.
+        trains: False if the model is only evaluated.
+        tunes_only: True if the model is only fine-tuned.
+    """
     row_lines(spec)
     refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
     refusals += card_refusals(spec)
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
         # Last: its remedy is searched among legal specs.
-        refusals = refusals or [*memory_refusals(spec)]
+        refusals = refusals or [*memory_refusals(spec, trains=not tunes_only)]
     if refusals:
         raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
 
@@ -72,14 +78,14 @@ def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
     distill, outputs = spec.algorithm.distill, Path(spec.outputs)
     if distill is None or distill.url is not None:
         return
-    network, config = spec.model.architecture, config_of(distill.teacher, outputs)
+    network, config = spec.model.architecture, config_of(distill.teacher, outputs, distill.revision)
     if spec.backend.parallel.strategy is Strategy.MEGATRON and network is not None and config is not None:
         for line in mismatches(network.model_dump(), config):
             reason = (
                 f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
             )
             yield Refusal("algorithm.distill.teacher", reason)
-    places = [local_directory(name, outputs, FILE) for name in (start_place(spec), distill.teacher)]
+    places = [local_directory(name, outputs, FILE) for name in (start_place(spec), teacher_place(distill))]
     policy, teacher = (None if place is None else read_vocabulary(place) for place in places)
     if policy and teacher and (fault := vocabulary_fault(policy, teacher)) is not None:
         yield Refusal("algorithm.distill.teacher", f"{distill.teacher}: {fault}")

@@ -12,7 +12,9 @@ from operator import attrgetter
 from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
+from xp.planning.stages import teacher_place
 from xp.spec import EngineName, ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
+from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
@@ -239,6 +241,7 @@ COMMON = (
         carried_by="xp.worker.token_budget",
         refuse=lambda s: None if s.evaluation.max_response_tokens is None else _beyond_context(s, longest_in_engine(s)),
     ),
+    Row("training.reference", carried_by="the place of the reference model"),
     Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
 )
 """Fields that xp itself implements on every backend."""
@@ -250,7 +253,6 @@ SFT = (
         Row(f"sft.{name}", carried_by="xp.worker.demonstrations, which makes the same tokens and masks everywhere")
         for name in ("min_reward", "per_task", "num_episodes", "thinking")
     ),
-    Row("sft.reference", carried_by="the training's reference model"),
     Row("sft.held_out_fraction", carried_by="xp.worker.sft: the loss before the first update and after the last one"),
 )
 """Fields of a fine-tuning that xp itself implements on every backend."""
@@ -352,6 +354,14 @@ def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
     return Importance(
         algorithm.importance_correction.value, algorithm.importance_lower, algorithm.importance_upper, is_native
     )
+
+
+def distillation(spec: RunSpec) -> Distillation | None:
+    """The distillation for a trainer; None if there is none."""
+    distill = spec.algorithm.distill
+    if distill is None:
+        return None
+    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
 
 
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:

@@ -20,6 +20,7 @@ from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key, overlong
 from xp.spec import (
     BuildSpec,
+    Distill,
     EngineName,
     HeldOutSpec,
     LauncherName,
@@ -104,6 +105,12 @@ def model_place(model: Model) -> str:
     return f"models/{model.name}-{made_from(model)[:16]}"
 
 
+def teacher_place(distill: Distill) -> str:
+    """Location of a loaded teacher: a directory, a hub's id, or where the teacher stage puts it; of a server its name
+    there."""
+    return distill.teacher if distill.revision is None else pinned_place(distill.teacher, distill.revision)
+
+
 def made_from(model: Model) -> str:
     """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
     assert model.build is not None  # Model's validator: exactly one of path and build
@@ -136,28 +143,48 @@ def policy_start(spec: RunSpec, places: RunPaths) -> str:
 
 def reference_place(spec: RunSpec, places: RunPaths) -> str:
     """Location of the model to which the KL penalty is relative."""
-    return places.sft if spec.sft.reference is Reference.SFT else model_place(spec.model)
+    return places.sft if spec.training.reference is Reference.SFT else model_place(spec.model)
 
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """Stage that makes the model or fetches it from the hub, skipped if it exists; none for any other model."""
-    model, here, target = spec.model, places.stage("model"), model_place(spec.model)
-    if model.build is None and model.revision is None:
-        return ()
+    model, threads = spec.model, spec.backend.num_threads
     if model.build is None:
-        content = {"name": model.path, "commit": model.revision, "target": target}
-        config, program, done = json.dumps(content, indent=2) + "\n", FETCHER, SOURCES
-    else:
-        config, program, done = model_config(model, target, spec.backend.num_threads), MAKER, MANIFEST
+        return _fetched(spec, places, "model", model.path, model.revision)
+    target = model_place(model)
+    return (_model_stage(spec, places, "model", (MAKER, MANIFEST), target, model_config(model, target, threads)),)
+
+
+def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+    """Stage that fetches a teacher from the hub; none for any other, and for one that is the model itself."""
+    distill = spec.algorithm.distill
+    if distill is None or teacher_place(distill) == model_place(spec.model):
+        return ()
+    return _fetched(spec, places, "teacher", distill.teacher, distill.revision)
+
+
+def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str | None, commit: str | None) -> tuple[Stage, ...]:
+    if path is None or commit is None:
+        return ()
+    target = pinned_place(path, commit)
+    config = json.dumps({"name": path, "commit": commit, "target": target}, indent=2) + "\n"
+    return (_model_stage(spec, places, name, (FETCHER, SOURCES), target, config),)
+
+
+def _model_stage(
+    spec: RunSpec, places: RunPaths, name: str, program: tuple[str, str], target: str, config: str
+) -> Stage:
+    """Stage of a program, given with the file that it writes last, that leaves a model in `target`."""
+    (module, done), file = program, f"{places.stage(name)}/config.json"
     job = Job(
-        argv=("python", "-m", program, f"{here}/config.json"),
-        files={f"{here}/config.json": config},
+        argv=("python", "-m", module, file),
+        files={file: config},
         outputs=(f"{target}/{done}", f"{target}/config.json"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=MAKER_PACKAGES if model.build else ("huggingface_hub",)),
+        runtime=Runtime(packages=MAKER_PACKAGES if module == MAKER else ("huggingface_hub",)),
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
-    return (Stage("model", job, needs=("prepare",), done=f"{target}/{done}"),)
+    return Stage(name, job, needs=("prepare",), done=f"{target}/{done}")
 
 
 def build_arguments(build: BuildSpec) -> dict[str, Any]:

@@ -49,9 +49,9 @@ from xp.spec.section import (
     schema_fields,
     user_in_url,
 )
-from xp.spec.sft import Reference, Sft, Thinking
+from xp.spec.sft import Sft, Thinking
 from xp.spec.tasks import HeldOutSpec, Overlap, SelectionSpec
-from xp.spec.training import Evaluation, LrSchedule, Training
+from xp.spec.training import Evaluation, LrSchedule, Reference, Training
 
 
 class Preparation(Section):
@@ -145,8 +145,8 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _one_start(self) -> RunSpec:
-        if self.sft.reference is Reference.SFT and self.sft.data is None:
-            raise ValueError("sft.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial")
+        if self.training.reference is Reference.SFT and self.sft.data is None:
+            raise ValueError("training.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial")
         return self
 
     @model_validator(mode="after")

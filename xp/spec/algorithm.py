@@ -8,7 +8,18 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from xp.spec.judge import KeyName, Url
-from xp.spec.section import LARGEST, Count, Fraction, LocalPath, ModulePath, Name, NotNegative, Positive, Section
+from xp.spec.section import (
+    LARGEST,
+    Commit,
+    Count,
+    Fraction,
+    LocalPath,
+    ModulePath,
+    Name,
+    NotNegative,
+    Positive,
+    Section,
+)
 
 
 class Estimator(StrEnum):
@@ -138,6 +149,8 @@ class Distill(Section):
     teacher: LocalPath
     """Model that scores the tokens: a Hugging Face id or directory (`runs/RUN/model`), or with `url` its name there.
     It must have the policy's vocabulary."""
+    revision: Commit | None
+    """Commit of a hub's model; xp looks it up for a branch or tag. None: the newest when the model is loaded."""
     url: Url | None
     """Address of a vLLM server with the teacher, up to `/v1`; None: the trainer loads the teacher."""
     key: KeyName | None
@@ -244,6 +257,8 @@ class Algorithm(Section):
                 )
         if self.distill.key is not None and self.distill.url is None:
             raise ValueError("distill.key is for a server, and distill.url is null: set distill.url, or key=null")
+        if self.distill.revision is not None and self.distill.url is not None:
+            raise ValueError("distill.revision is of a loaded model, and distill.url names a server: set one to null")
         return self
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.open_name import DialectName
 from xp.spec.section import (
+    Commit,
     Count,
     Fraction,
     LocalPath,
@@ -129,7 +130,7 @@ class Model(Section):
     name: Name
     path: LocalPath | None
     """Hugging Face id or local directory; None where `build` makes the model."""
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
+    revision: Commit | None
     """Commit of a hub's model; xp looks it up for a branch or tag. None: the newest when the model is loaded."""
     build: BuildSpec | None
     dtype: DType

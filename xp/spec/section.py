@@ -48,6 +48,7 @@ LocalPath = Annotated[str, AfterValidator(local_path)]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME)]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 MOST_COUNT: Final = 10**9
 """Largest count, as of steps, tokens and tasks: no run has more, and a product of several still is a float."""
 MOST_SIZE: Final = 10**6

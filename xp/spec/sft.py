@@ -39,13 +39,6 @@ class Thinking(StrEnum):
     CUT = "cut"
 
 
-class Reference(StrEnum):
-    """Model to which the KL penalty is relative."""
-
-    INITIAL = "initial"
-    SFT = "sft"
-
-
 class Sft(Section):
     """Supervised fine-tuning; the defaults come with the model. Optimizer settings that it lacks are training's."""
 
@@ -58,8 +51,6 @@ class Sft(Section):
     num_episodes: Count | None
     """Largest number of episodes, drawn by `seed`; for `solve` the number of tasks that are played. None: all."""
     thinking: Thinking
-    reference: Reference
-    """Model to which the training's KL penalty is relative: the initial one, or the fine-tuned one."""
     epochs: Count | None
     """Passes over the episodes; None: `num_updates` are given."""
     num_updates: Count | None

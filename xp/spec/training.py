@@ -29,6 +29,13 @@ class LrSchedule(StrEnum):
     COSINE = "cosine"
 
 
+class Reference(StrEnum):
+    """Model to which the KL penalty is relative."""
+
+    INITIAL = "initial"
+    SFT = "sft"
+
+
 class Training(Section):
     """Sizes, rates and limits; the defaults come with the model."""
 
@@ -66,7 +73,9 @@ class Training(Section):
     adam_eps: Positive
     max_grad_norm: Positive
     kl_coef: NotNegative
-    """Weight of the KL penalty to the model (not to initial_checkpoint); 0: no reference model is loaded."""
+    """Weight of the KL penalty to `reference` (not to initial_checkpoint); 0: no reference model is loaded."""
+    reference: Reference
+    """Model of the KL penalty: the initial one, or the fine-tuned one of `sft.data`."""
     reference_every: Count | None
     """Rollout steps between copies of the policy into the reference of the KL penalty; None: it stays the model. A
     resumed run has the model again until the next copy."""

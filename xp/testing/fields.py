@@ -68,9 +68,12 @@ def others(now: Any, path: str) -> list[Any]:
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
         return [Together(one) for one in losses if one[path.rpartition(".")[2]] != now]
     if path == "algorithm.distill":
-        return [{"teacher": "Org/Other", "url": None, "key": None, "coef": 0.5, "beside_reward": True}]
+        unset = dict.fromkeys(("revision", "url", "key"))
+        return [{"teacher": "Org/Other", **unset, "coef": 0.5, "beside_reward": True}]
     if path == "algorithm.distill.url":
         return ["http://127.0.0.1:9/v1"]
+    if path == "algorithm.distill.revision":
+        return ["0" * 40]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]

@@ -150,8 +150,8 @@ def turn_of(value: Any, syntax: Syntax) -> str:
     """
     if isinstance(value, str):
         return value
-    calls = [value] if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) else value
-    if isinstance(calls, (list, tuple)) and calls and all(_is_call(call) for call in calls):
+    calls = [value] if _is_call(value) else value
+    if isinstance(calls, (list, tuple)) and calls and all(map(_is_call, calls)):
         return "\n".join(syntax.write(name, arguments) for name, arguments in calls)
     raise XpError(
         f"sft.data=solve: the script returned {str(value)[:80]!r}; expected a text, a call (name, arguments), or a list"
@@ -160,12 +160,10 @@ def turn_of(value: Any, syntax: Syntax) -> str:
 
 
 def _is_call(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], Mapping)
-    )
+    match value:
+        case (str(), Mapping()):
+            return True
+    return False
 
 
 def recorded(files: Iterable[Path], counts: Counter[str]) -> Iterator[Demonstration]:

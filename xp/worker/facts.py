@@ -26,6 +26,7 @@ from xp.lib.reading import config_of, json_of
 from xp.models.files import PARTS, local_directory
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest
+from xp.worker.distill import Distillation
 from xp.worker.hub_model import SOURCES
 from xp.worker.stage import StageConfig
 
@@ -35,7 +36,7 @@ PACKAGES: Final = (
     *("torch", "trl", "skyrl", "slime", "megatron-core", "transformer-engine", "vllm", "sglang", "transformers"),
     *("tokenizers", "accelerate", "peft", "datasets", "flash-attn", "ray", "numpy", "openreward", "openenv-core"),
 )
-FIXED: Final = ("model.", "tokenizer", "chat_template", "tasks.")
+FIXED: Final = ("model.", "teacher.", "tokenizer", "chat_template", "tasks.")
 """Beginnings of the facts that a resumed training must keep; others may change, which is printed."""
 NOT_RECORDED: Final = "not recorded"
 """Value of a fact that one side does not know, such as the weights of a model that was not downloaded yet."""
@@ -44,7 +45,9 @@ DRIVER: Final = Path("/proc/driver/nvidia/version")
 Facts = Mapping[str, str]
 
 
-def record_facts(common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> None:
+def record_facts(
+    common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens, distill: Distillation | None
+) -> None:
     """Writes the facts of a training on its main process, and compares them with those of earlier attempts.
 
     Args:
@@ -52,13 +55,17 @@ def record_facts(common: StageConfig, model: str | Path, stage: Path, chat: Chat
         model: Hugging Face id or directory of the initial weights.
         stage: directory of the train stage.
         chat: tokenizer of the model.
+        distill: distillation, whose teacher has facts too; None: none.
 
     Raises:
-        XpError: (RUN_DIR) model, tokenizer, template or tasks are not those of an earlier attempt.
+        XpError: (RUN_DIR) model, teacher, tokenizer, template or tasks are not those of an earlier attempt.
     """
     if os.environ.get("RANK", "0") != "0":
         return
     facts = dict(_facts(common, model, stage, chat))
+    if distill is not None and distill.url is None:
+        of_teacher = model_facts(local_directory(distill.teacher, Path()))
+        facts |= {name.replace("model", "teacher"): value for name, value in of_teacher}
     earlier = [file for file in Path(common.run).glob(f"attempt_*/{stage.name}/{FILE}") if file.parent != stage]
     if earlier:
         before: Facts = json_of(min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR)

@@ -4,7 +4,8 @@ Sources of the formulas: mixed-precision Adam is 16 bytes a parameter (arXiv:191
 layer and full recomputation as in arXiv:2205.05198, with the widths of a gated feed-forward layer; the KV cache is
 2 x layers x key-value heads x head width elements a token. What no formula gives (the CUDA context, NCCL's buffers,
 fragmentation) is `OVERHEAD`. What a logit and the head's gradient take (`MemoryUse.logit_bytes`, `head_bytes`) is
-measured on the CPU by each trainer's own code (`make bench ARGS=memory`); the rest is arithmetic.
+measured on the CPU by each trainer's own code (`make bench ARGS=memory`), where a fine-tuning takes no more than a
+training; the rest is arithmetic.
 """
 
 from __future__ import annotations
@@ -76,14 +77,26 @@ def teacher_shape(spec: RunSpec) -> Architecture | None:
     # Megatron's teacher stays in the host's memory, as its reference.
     if distill is None or distill.url is not None or spec.backend.parallel.strategy is Strategy.MEGATRON:
         return None
-    network = _network(distill.teacher, spec.outputs)
+    network = _network(distill.teacher, spec.outputs, distill.revision)
     return None if network is None else Architecture(**network)
 
 
 @cache
-def _network(model: str, outputs: str) -> dict[str, Any] | None:
-    config = config_of(model, Path(outputs))
+def _network(model: str, outputs: str, commit: str | None) -> dict[str, Any] | None:
+    config = config_of(model, Path(outputs), commit)
     return None if config is None else network_of(config)
+
+
+def fine_tuning(spec: RunSpec) -> RunSpec:
+    """The spec with its fine-tuning in the place of the training: on all accelerators, with no other model."""
+    sizes = {name: getattr(spec.sft, name) for name in ("micro_batch_size", "max_tokens_per_micro_batch")}
+    engine = spec.backend.engine.model_copy(update={"name": EngineName.TRANSFORMERS, "accelerators": None})
+    sections = {
+        "training": spec.training.model_copy(update={**sizes, "kl_coef": 0.0, "passes_per_step": 1}),
+        "algorithm": spec.algorithm.model_copy(update={"critic": None, "distill": None}),
+        "backend": spec.backend.model_copy(update={"engine": engine}),
+    }
+    return spec.model_copy(update=sections)
 
 
 def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEstimate:

@@ -20,6 +20,7 @@ from xp.planning.memory.estimate import (
     OVERHEAD,
     MemoryEstimate,
     estimate,
+    fine_tuning,
     shape_of,
     teacher_shape,
     weights_of,
@@ -27,6 +28,7 @@ from xp.planning.memory.estimate import (
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.spec import Architecture, BuildSpec, RunSpec, Strategy
 
+LARGER = "choose a larger hardware option or a smaller model"
 MOST = 3
 """Largest number of single changes that are proposed."""
 
@@ -54,6 +56,24 @@ class Lever:
 
     def __str__(self) -> str:
         return " ".join(f"{key}={_yaml(value)}" for key, value in self.changes.items())
+
+
+class Work(StrEnum):
+    """What the accelerators do."""
+
+    TRAINING = "training"
+    FINE_TUNING = "fine-tuning"
+
+    def of(self, spec: RunSpec) -> RunSpec:
+        """The spec as `estimate` takes it."""
+        return fine_tuning(spec) if self is Work.FINE_TUNING else spec
+
+
+def works(spec: RunSpec) -> tuple[Work, ...]:
+    """What is estimated: nothing without accelerators or for an unknown network; a fine-tuning if there is one."""
+    if not _has_accelerators(spec) or shape_of(spec) is None:
+        return ()
+    return (Work.TRAINING,) if spec.sft.data is None else (Work.TRAINING, Work.FINE_TUNING)
 
 
 @dataclass(frozen=True)
@@ -93,19 +113,35 @@ class MemoryFit:
             else MemoryVerdict.UNLIKELY
         )
 
+    def __str__(self) -> str:
+        ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in self.levers]
+        way_out = ", or ".join(ways) or LARGER
+        match self.verdict:
+            case MemoryVerdict.FITS:
+                return f"fits with {_interval(self.worst_headroom, self.headroom)} GB to spare"
+            case MemoryVerdict.LIKELY:
+                return (
+                    f"fits with {self.headroom / GB:.1f} GB to spare as expected; would not fit by"
+                    f" {-self.worst_headroom / GB:.1f} GB if all episodes of a micro-batch were at their limit;"
+                    f" safe with {way_out}"
+                )
+            case _:
+                return f"would not fit by {-self.headroom / GB:.1f} GB as expected; cheapest: {way_out}"
 
-def fit(spec: RunSpec, outputs: Path | None = None) -> MemoryFit:
+
+def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) -> MemoryFit:
     """Checks whether a spec fits its accelerators. Its architecture must be known (`shape_of`).
 
     Args:
         spec: the run.
         outputs: the outputs root, whose task sets and earlier runs show lengths; None: they are assumed.
+        work: the stage that is checked.
     """
     lengths, capacity = expected(spec, outputs), spec.hardware.accelerator_memory_gb * 1e9
-    likely, worst = estimate(spec, lengths), estimate(spec)
+    likely, worst = estimate(work.of(spec), lengths), estimate(work.of(spec))
     aim = at_limit(spec) if headroom(likely, capacity) >= 0 else lengths
     is_fine = min(headroom(likely, capacity), headroom(worst, capacity)) >= 0
-    levers = () if is_fine else tuple(_levers(spec, capacity, aim))
+    levers = () if is_fine else tuple(_levers(spec, capacity, aim, work))
     return MemoryFit(likely, worst, lengths, capacity, levers)
 
 
@@ -122,19 +158,26 @@ def impossible_by(estimate: MemoryEstimate, capacity: float) -> tuple[str, float
     return None
 
 
-def memory_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses a run that fits with no lengths of episodes; yields nothing for an unknown network."""
+def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
+    """Refuses what fits with no lengths of episodes; yields nothing for an unknown network.
+
+    Args:
+        spec: the run.
+        trains: False if it only fine-tunes.
+    """
     capacity = spec.hardware.accelerator_memory_gb * 1e9
-    is_known = _has_accelerators(spec) and shape_of(spec) is not None
-    if not is_known or (reason := impossible_by(estimate(spec), capacity)) is None:
-        return
-    what, excess = reason
-    ways = " or ".join(map(str, fit(spec).levers)) or "choose a larger hardware option or a smaller model"
-    yield Refusal(
-        "hardware.accelerator_memory_gb",
-        f"{what} exceed the {capacity / 1e9:.0f} GB of an accelerator by {excess / 1e9:.1f} GB at any length of"
-        f" episodes; {ways}",
-    )
+    for work in works(spec):
+        if work is Work.TRAINING and not trains:
+            continue
+        if (reason := impossible_by(estimate(work.of(spec)), capacity)) is None:
+            continue
+        what, excess = reason
+        ways = " or ".join(map(str, fit(spec, work=work).levers)) or LARGER
+        yield Refusal(
+            "hardware.accelerator_memory_gb",
+            f"{work}: {what} exceed the {capacity / 1e9:.0f} GB of an accelerator by {excess / 1e9:.1f} GB at any"
+            f" length of episodes; {ways}",
+        )
 
 
 def headroom(estimate: MemoryEstimate, capacity: float) -> float:
@@ -145,20 +188,20 @@ def headroom(estimate: MemoryEstimate, capacity: float) -> float:
     return min(phases)
 
 
-def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths) -> Iterator[Lever]:
+def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths, work: Work) -> Iterator[Lever]:
     """Single changes that make the spec fit, cheapest first; else one lever with the cheapest changes that together
     do."""
     alone, together = list[Lever](), dict[str, Any]()
-    for changes in _changes(spec):
+    for changes in _changes(spec, work):
         if any(changes.keys() == one.changes.keys() for one in alone):
             continue
-        if (room := _room_with(spec, changes, capacity, lengths)) is not None and room >= 0:
+        if (room := _room_with(spec, changes, capacity, lengths, work)) is not None and room >= 0:
             alone.append(Lever(changes, room))
     if alone:
         yield from alone[:MOST]
         return
-    for changes in _changes(spec):
-        if (room := _room_with(spec, together | changes, capacity, lengths)) is None:
+    for changes in _changes(spec, work):
+        if (room := _room_with(spec, together | changes, capacity, lengths, work)) is None:
             continue
         together |= changes
         if room >= 0:
@@ -166,28 +209,31 @@ def _levers(spec: RunSpec, capacity: float, lengths: EpisodeLengths) -> Iterator
             return
 
 
-def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
+def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, Any]]:
     """Changes in the order of their cost: nothing, some speed, much speed, another experiment."""
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
+    is_training = work is Work.TRAINING
+    section, sizes = ("training", training) if is_training else ("sft", spec.sft)
     has_experts = spec.model.architecture is not None and spec.model.architecture.num_experts is not None
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}
-    if not parallel.offload_reference and (training.kl_coef > 0 or spec.algorithm.distill is not None):
+    has_other = is_training and (training.kl_coef > 0 or spec.algorithm.distill is not None)
+    if has_other and not parallel.offload_reference:
         yield {"backend.parallel.offload_reference": True}
     for divisor in (2, 4, 8, 16, 32):
-        if training.micro_batch_size >= divisor:
-            yield {"training.micro_batch_size": max(1, training.micro_batch_size // divisor)}
-    budget, longest = training.max_tokens_per_micro_batch, training.max_prompt_tokens + training.max_response_tokens
+        if sizes.micro_batch_size >= divisor:
+            yield {f"{section}.micro_batch_size": max(1, sizes.micro_batch_size // divisor)}
+    budget, longest = sizes.max_tokens_per_micro_batch, training.max_prompt_tokens + training.max_response_tokens
     for divisor in (2, 4, 8):
         if budget is not None and budget // divisor >= longest:
-            yield {"training.max_tokens_per_micro_batch": budget // divisor}
+            yield {f"{section}.max_tokens_per_micro_batch": budget // divisor}
     for step in (-0.1, -0.2, 0.1, 0.2, 0.3):
-        if 0.2 <= engine.memory_fraction + step <= 0.9:
+        if is_training and 0.2 <= engine.memory_fraction + step <= 0.9:
             yield {"backend.engine.memory_fraction": round(engine.memory_fraction + step, 2)}
     if parallel.strategy is Strategy.DDP:
         yield {"backend.parallel.strategy": Strategy.FSDP2.value}
     for size in (2, 4, 8):
-        if size > engine.tensor_parallel:
+        if is_training and size > engine.tensor_parallel:
             yield {"backend.engine.tensor_parallel": size}
         if parallel.strategy is Strategy.MEGATRON and size > parallel.tensor:
             yield {"backend.parallel.tensor": size}
@@ -201,7 +247,9 @@ def _changes(spec: RunSpec) -> Iterator[dict[str, Any]]:
         yield {"model.lora": {"rank": 32, "alpha": 64.0, "dropout": 0.0, "target_modules": None}}
 
 
-def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths) -> float | None:
+def _room_with(
+    spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths, work: Work
+) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
     from xp.planning.backend import backend_of
 
@@ -218,7 +266,7 @@ def _room_with(spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengt
         return None
     if batch_refusals(changed) or backend_of(changed).refusals(changed):
         return None
-    return headroom(estimate(changed, lengths), capacity)
+    return headroom(estimate(work.of(changed), lengths), capacity)
 
 
 def _yaml(value: Any) -> str:
@@ -270,14 +318,28 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     is_loaded = distill is not None and distill.url is None and spec.backend.parallel.strategy is not Strategy.MEGATRON
     if distill is not None and is_loaded and teacher_shape(spec) is None:
         lines.append(f"  teacher not counted: the config.json of {distill.teacher} is not available")
-    return [*lines, *map("  {}".format, _verdict(result))]
+    lines.append(f"  {result}")
+    if Work.FINE_TUNING in works(spec):
+        tuning = fit(spec, outputs, Work.FINE_TUNING)
+        likely, worst = tuning.expected, tuning.worst
+        lines += [
+            f"  fine-tuning {_interval(likely.training_peak, worst.training_peak)} of {capacity:.0f} GB, in a"
+            f" micro-batch of {_interval(likely.tokens, worst.tokens, 1, 0)} tokens:"
+            f" {_parts(likely.training, worst.training)}",
+            f"  {tuning}",
+        ]
+    return lines
 
 
 def memory_json(spec: RunSpec, outputs: Path | None = None) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
-    if not _has_accelerators(spec) or shape_of(spec) is None:
+    if not works(spec):
         return None
-    result = fit(spec, outputs)
+    training, *others = (_fit_json(fit(spec, outputs, work)) for work in works(spec))
+    return training | ({"fine_tuning": others[0]} if others else {})
+
+
+def _fit_json(result: MemoryFit) -> dict[str, Any]:
     return {
         "verdict": result.verdict.value,
         "capacity": result.capacity,
@@ -301,22 +363,6 @@ def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
         "generation_peak": estimate.generation_peak,
         "headroom": headroom,
     }
-
-
-def _verdict(result: MemoryFit) -> Iterator[str]:
-    ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in result.levers]
-    way_out = ", or ".join(ways) if ways else "choose a larger hardware option or a smaller model"
-    match result.verdict:
-        case MemoryVerdict.FITS:
-            yield f"fits with {_interval(result.worst_headroom, result.headroom)} GB to spare"
-        case MemoryVerdict.LIKELY:
-            yield (
-                f"fits with {result.headroom / GB:.1f} GB to spare as expected; would not fit by"
-                f" {-result.worst_headroom / GB:.1f} GB if all episodes of a micro-batch were at their limit;"
-                f" safe with {way_out}"
-            )
-        case _:
-            yield f"would not fit by {-result.headroom / GB:.1f} GB as expected; cheapest: {way_out}"
 
 
 def _uncounted(shape: Architecture | BuildSpec) -> str:

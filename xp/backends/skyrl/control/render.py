@@ -37,6 +37,7 @@ from xp.planning.stages import (
     rounds,
     stage_fields,
     starts_private_ray,
+    teacher_stages,
     train_and_evaluate,
     train_fields,
     trainer_job,
@@ -115,7 +116,7 @@ def open_doors(spec: RunSpec) -> tuple[str, ...]:
 
 def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
-    built = model_stages(spec, places)
+    built = (*model_stages(spec, places), *teacher_stages(spec, places))
     if spec.sft.data is not None:
         built = (*built, sft_stage(spec, places))
     return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))

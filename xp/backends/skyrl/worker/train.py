@@ -79,7 +79,7 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     common, sampling = config.common, config.common.sampling
     chat = policy_chat(common, config.start_model, stage)
-    record_facts(common, config.start_model, stage, chat)
+    record_facts(common, config.start_model, stage, chat, config.distill)
     order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
     write_view(order, Path(config.common.paths[TRAIN_DATA]))
     if config.evaluation is not None:

@@ -43,6 +43,8 @@ from xp.planning.stages import (
     stage_fields,
     start_place,
     starts_private_ray,
+    teacher_place,
+    teacher_stages,
     train_and_evaluate,
     train_fields,
     trainer_job,
@@ -125,7 +127,9 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     if spec.backend.convert_model:
         made = (*made, _convert_stage(spec, places, needs))
     if (teacher := _teacher(spec)) not in (None, model_place(spec.model)):
-        made = (*made, _convert_stage(spec, places, ("prepare",), "convert_teacher", teacher))
+        fetched = teacher_stages(spec, places)
+        needs = ("prepare", *(stage.name for stage in fetched))
+        made = (*made, *fetched, _convert_stage(spec, places, needs, "convert_teacher", teacher))
     if spec.sft.data is not None:
         made = (*made, sft_stage(spec, places))
     # train_async.py does not evaluate before the training.
@@ -243,7 +247,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
 def _teacher(spec: RunSpec) -> str | None:
     """The teacher that Slime loads; None: there is none, or it is on a server."""
     distill = spec.algorithm.distill
-    return None if distill is None or distill.url is not None else distill.teacher
+    return None if distill is None or distill.url is not None else teacher_place(distill)
 
 
 def _convert_stage(
@@ -270,7 +274,7 @@ def _convert_stage(
 
 def _reference(spec: RunSpec, places: RunPaths) -> str:
     """Model of the KL penalty, from which the training starts if it has no other start."""
-    is_converted = spec.backend.convert_model and spec.sft.reference is Reference.INITIAL
+    is_converted = spec.backend.convert_model and spec.training.reference is Reference.INITIAL
     return _converted(spec) if is_converted else reference_place(spec, places)
 
 

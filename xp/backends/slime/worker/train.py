@@ -105,7 +105,7 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
     """Writes Slime's prompt data in xp's order, and its held-out data."""
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
-    record_facts(common, model, stage, chat)
+    record_facts(common, model, stage, chat, config.distill)
     write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
     if config.held_out is not None and config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.generation import EngineOf
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.engines.conversation import OpenEngine
-from xp.engines.play import play_each, sample_numbers
+from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import Played
 from xp.episode.upload import Recorder
@@ -44,7 +44,8 @@ class HeldOutEvaluation:
         self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
         self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
-        self._numbered, self._num_counted = share_of(config.rounds.episodes(rows), self._ranks)
+        self._tasks = config.rounds.tasks(rows)
+        self._numbered, self._num_counted = share_of(self._tasks, config.rounds.samples_per_task, self._ranks)
         self._places = max(1, config.batch_size // self._ranks.count)
 
     @property
@@ -111,8 +112,8 @@ class HeldOutEvaluation:
         recorded = record(settled, recorder, run, f"evaluate/{name}", step)
         for _ in rollouts:  # those that do not count
             pass
-        shares = self._ranks.gather(recorded)
-        return [shares[number % len(shares)][number // len(shares)] for number in range(sum(map(len, shares)))]
+        shares = list(map(iter, self._ranks.gather(recorded)))
+        return [next(shares[number % len(shares)]) for _ in range(samples) for number in range(len(self._tasks))]
 
     def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:
         """Keeps the model, or stops; the first rank decides for all."""
@@ -144,12 +145,15 @@ def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | 
     return False, None if stop is None else str(stop)
 
 
-def share_of(episodes: Sequence[TaskRow], ranks: Ranks) -> tuple[Sequence[tuple[TaskRow, int]], int]:
-    """This rank's part of an evaluation: each row with the number of its sample, and the number of first episodes that
-    count.
+def share_of(tasks: Sequence[TaskRow], samples: int, ranks: Ranks) -> tuple[list[tuple[TaskRow, int]], int]:
+    """This rank's part of an evaluation: whole tasks, since their episodes may be a group.
 
-    The others are discarded: ranks that share an engine must play equally many.
+    Returns:
+        Each row with the number of its sample (every task once, then every task again), and the number of first
+        episodes that count. The others are discarded: ranks that share an engine must play equally many.
     """
-    filled = list(islice(cycle(episodes), math.ceil(len(episodes) / ranks.count) * ranks.count))
-    numbered = list(zip(filled, sample_numbers([row.task_id for row in filled]), strict=True))
-    return numbered[ranks.number :: ranks.count], len(range(ranks.number, len(episodes), ranks.count))
+    own = tasks[ranks.number :: ranks.count]
+    numbered = [(row, sample) for sample in range(samples) for row in own]
+    is_short = len(own) < math.ceil(len(tasks) / ranks.count)
+    extra = [(tasks[0], samples + number) for number in range(samples)] if is_short else []
+    return [*numbered, *extra], len(numbered)

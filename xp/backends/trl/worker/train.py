@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
         rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, tasks, ranks))
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
-        record_facts(config.common, config.start_model, path.parent, chat)
+        record_facts(config.common, config.start_model, path.parent, chat, config.distill)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import geometry, is_colocated, world_size
+from xp.backends.trl.control.constraints import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
 from xp.planning.rows import (
@@ -38,8 +38,8 @@ def _wrong_reference(spec: RunSpec) -> str | None:
         return None
     start = "with model.lora TRL's reference is the start without the adapters, not model.path"
     if spec.sft.data is not None:
-        is_wrong = spec.sft.reference is Reference.INITIAL
-        return f"{start}; set sft.reference=sft, or training.kl_coef=0" if is_wrong else None
+        is_wrong = spec.training.reference is Reference.INITIAL
+        return f"{start}; set training.reference=sft, or training.kl_coef=0" if is_wrong else None
     if spec.training.initial_checkpoint is None:
         return None
     return f"{start}; set training.kl_coef=0, or make the checkpoint the model (model.path), or use backend=skyrl"
@@ -78,14 +78,6 @@ def _split_group(spec: RunSpec) -> str | None:
         f"a process has {own} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
         " training.prompts_per_step divisible by the number of processes"
     )
-
-
-def _split_task(spec: RunSpec) -> str | None:
-    """Returns why groups of held-out tasks cannot be scored: their episodes are spread over the processes."""
-    if spec.evaluation.samples_per_task == 1 or not spec.env.scores_groups or world_size(spec) == 1:
-        return None
-    way_out = "set 1, and compare the trained model by `xp eval RUN evaluation.samples_per_task=N`"
-    return f"rewards of a group need a task's episodes in one of the {world_size(spec)} processes; {way_out}"
 
 
 TRAINING = (
@@ -175,7 +167,7 @@ TRAINING = (
 PLAYS = "xp.backends.trl.worker.held_out"
 
 EVALUATION = (
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated", refuse=_split_task),
+    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated"),
     *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
     Row("evaluation.before_training", carried_by=PLAYS),
     Row("evaluation.batch_size", carried_by=PLAYS),
