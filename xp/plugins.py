@@ -65,7 +65,11 @@ BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         **CONTRIB[Kind.PROVIDER],
     },
     Kind.DIALECT: dict.fromkeys(
-        ("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "auto"), "xp.episode.dialects"
+        (
+            *("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "mistral", "deepseek"),
+            *("kimi", "gemma", "cohere", "minimax", "auto"),
+        ),
+        "xp.episode.dialects",
     ),
 }
 """xp's own parts: name -> the module, or the object (`module:attribute`)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,9 +41,12 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
     Raises:
         XpError: no dialect, or more than one, parses the template's own call.
     """
-    turn = _rendered_call(tokenizer, arguments)
     expected = (ToolCall(TOOL.name, ARGUMENTS),)
-    dialects = [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == expected]
+    dialects: list[Dialect] = []
+    # Kimi's template writes the id of a call instead of its name; DeepSeek's takes the arguments as text.
+    for identity, values in product(("call00001", f"functions.{TOOL.name}:0"), (ARGUMENTS, json.dumps(ARGUMENTS))):
+        turn = "" if dialects else _rendered_call(tokenizer, arguments, identity, values)
+        dialects += [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == expected]
     if len(dialects) > 1 and Dialect.LLAMA_JSON in dialects:
         dialects.remove(Dialect.LLAMA_JSON)  # its parser also finds an object within another dialect's tags
     if len(dialects) != 1:
@@ -78,15 +82,13 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
     return replace(config, members=members)
 
 
-def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
+def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, values: Any) -> str:
     """The assistant's turn as the template renders it; empty if the template does not support calls."""
     question = {"role": "user", "content": "Where is the key?"}
     called = {
         "role": "assistant",
         "content": "",
-        "tool_calls": [
-            {"id": "call00001", "type": "function", "function": {"name": TOOL.name, "arguments": ARGUMENTS}}
-        ],
+        "tool_calls": [{"id": identity, "type": "function", "function": {"name": TOOL.name, "arguments": values}}],
     }
     options = {"tools": [tool_schema(TOOL)], "tokenize": False, **arguments}
     try:
@@ -94,4 +96,5 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
         after = tokenizer.apply_chat_template([question, called], **options)
     except Exception:  # a template without support of tool calls may raise anything
         return ""
-    return str(after[len(before) :]) if after.startswith(before) else ""
+    # A dialect without a closing tag has no other end than the token.
+    return str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token) if after.startswith(before) else ""

@@ -50,9 +50,9 @@ class Tags:
         return None
 
 
-def json_object(begin: str) -> Data:
-    """A JSON object; `begin` matches its opening brace, the first brace of the match."""
-    return Data(begin, _object_end)
+def json_value(begin: str) -> Data:
+    """A JSON object or list; `begin` matches its opening brace or bracket, the first one of the match."""
+    return Data(begin, _value_end)
 
 
 def up_to(opening: str, closing: re.Pattern[str]) -> Data:
@@ -65,35 +65,41 @@ def up_to(opening: str, closing: re.Pattern[str]) -> Data:
     return Data(opening, end)
 
 
-def without_thinking(text: str, data: Data | None = None) -> str:
+def without_thinking(text: str, data: Data | None = None, *dialects: tuple[str, str]) -> str:
     """The text outside `<think>` blocks; the opening tag may be in the prompt, the closing one may be missing.
 
     Args:
         text: one turn.
         data: the form of arguments, in which these tags have no meaning.
+        dialects: further pairs of tags with the same meaning.
     """
-    if THINK_OPEN not in text and THINK_CLOSE not in text:
-        return text
-    tags = Tags(text, f"{THINK_OPEN}|{THINK_CLOSE}", data)
+    for opening, closing in ((THINK_OPEN, THINK_CLOSE), *dialects):
+        if opening in text or closing in text:
+            text = _outside(text, opening, closing, data)
+    return text
+
+
+def _outside(text: str, opening: str, closing: str, data: Data | None) -> str:
+    tags = Tags(text, f"{re.escape(opening)}|{re.escape(closing)}", data)
     outside: list[str] = []
     start = position = 0
     may_be_opened_in_prompt = True
     while (tag := tags.after(position)) is not None:
         position = tag.end()
-        if tag.group() == THINK_OPEN:
+        if tag.group() == opening:
             outside.append(text[start : tag.start()])
-            close = text.find(THINK_CLOSE, position)
+            close = text.find(closing, position)
             if close < 0:
                 return "".join(outside)
-            start = position = close + len(THINK_CLOSE)
+            start = position = close + len(closing)
         elif may_be_opened_in_prompt:
             start = position
         may_be_opened_in_prompt = False
     return "".join([*outside, text[start:]])
 
 
-def _object_end(text: str, begin: re.Match[str]) -> int | None:
+def _value_end(text: str, begin: re.Match[str]) -> int | None:
     try:
-        return _DECODER.raw_decode(text, text.index("{", begin.start()))[1]
+        return _DECODER.raw_decode(text, begin.start() + re.search(r"[{[]", begin.group()).start())[1]
     except (ValueError, RecursionError):
         return None

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.envs.config import Dialect
+from xp.envs.messages import call_id
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.call_data import without_thinking
-from xp.episode.tool_calls import HERMES_FORM, ParsedCall, parse_hermes
+from xp.episode.json_calls import JSON_FORMS
+from xp.episode.tool_calls import ParsedCall
 from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
 from xp.lib.load import load_object
@@ -28,15 +30,8 @@ class Syntax:
     """Writes a call as the model does, without the token that ends the turn."""
     plain: Callable[[str], str] = without_thinking
     """Returns the text of a turn without a call."""
-
-
-def _without_tools(read: Callable[[str], tuple[ParsedCall, ...]]) -> Callable[[str, Tools], tuple[ParsedCall, ...]]:
-    return lambda text, _: read(text)
-
-
-def _write_hermes(name: str, arguments: Mapping[str, Any]) -> str:
-    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-    return f"<tool_call>\n{call}\n</tool_call>"
+    call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
+    """Returns the id of an episode's call, from the tool and the call's number."""
 
 
 def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
@@ -44,14 +39,15 @@ def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
 
 
 SYNTAX: Final[Mapping[Dialect, Syntax]] = {
-    Dialect.HERMES: Syntax(HERMES_FORM, _without_tools(parse_hermes), _write_hermes),
+    **{dialect: Syntax(row.form, row.read, row.written, row.plain, row.call_id) for dialect, row in JSON_FORMS.items()},
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
     Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
     Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
+    Dialect.MINIMAX: Syntax(tagged_calls.MINIMAX_FORM, tagged_calls.parse_minimax, tagged_calls.write_minimax),
     Dialect.LLAMA_JSON: Syntax(llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json),
     Dialect.PYTHONIC: Syntax(llama_calls.PYTHONIC_FORM, llama_calls.parse_pythonic, llama_calls.write_pythonic),
     Dialect.HARMONY: Syntax(
-        harmony.FORM, _without_tools(harmony.parse_harmony), harmony.write_harmony, harmony.plain_harmony
+        harmony.FORM, lambda text, _: harmony.parse_harmony(text), harmony.write_harmony, harmony.plain_harmony
     ),
 }
 """Every dialect except `auto`, which is resolved to one of these from the chat template."""

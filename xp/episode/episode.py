@@ -11,7 +11,6 @@ from typing import Any, Final
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
 from xp.envs.judges import total_usage
-from xp.envs.messages import call_id
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
 from xp.episode.replay import Attempt, Call, call_name
@@ -229,7 +228,8 @@ class Episode:
         if self._rules.dialect is Dialect.ACTION:
             return Message(role="user", content=text)
         number = self._num_tool_calls + self._num_malformed - 1
-        return Message(role="tool", content=text, name=tool, tool_call_id=call_id(number))
+        identity = syntax_of(self._rules.dialect).call_id(tool, number)
+        return Message(role="tool", content=text, name=tool, tool_call_id=identity)
 
     def _take_plain(self, answer: str, results: list[ToolResult], messages: list[Message]) -> None:
         """Processes a turn without a call: an answer if the environment accepts one, else by the rules."""

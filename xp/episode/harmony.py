@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.episode.call_data import Tags, json_object
+from xp.episode.call_data import Tags, json_value
 from xp.episode.tool_calls import Malformed, ParsedCall, call_of, read_json, with_calls
 
 FORM: Final = "<|channel|>commentary to=functions.<tool> <|constrain|>json<|message|>{...}<|call|>"
 MESSAGE: Final = "<|message|>"
 _ENDS: Final = r"<\|(?:start|end|call|return)\|>"
-_DATA: Final = json_object(rf"(?<={re.escape(MESSAGE)})\s*\{{")
+_DATA: Final = json_value(rf"(?<={re.escape(MESSAGE)})\s*\{{")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]{1,256})")
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w{1,32})")
 _NAMESPACE: Final = "functions."

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.episode.call_data import MAX_FAILED, Data, json_object, without_thinking
+from xp.episode.call_data import MAX_FAILED, Data, json_value, without_thinking
 from xp.episode.tool_calls import (
     ARGUMENT_KEYS,
     MAX_CALL_CHARS,
@@ -29,7 +29,7 @@ from xp.episode.tool_calls import (
 JSON_FORM: Final = '{"name": "<tool>", "parameters": {...}}'
 PYTHONIC_FORM: Final = "[<tool>(<name>=<value>, ...)]"
 _OBJECT: Final = re.compile(r'\{\s*"')
-_OBJECTS: Final = json_object(_OBJECT.pattern)
+_OBJECTS: Final = json_value(_OBJECT.pattern)
 _LIST: Final = re.compile(r"(?<!\\)\[\s*[^\W\d][\w.-]{0,127}\s*\(")  # `\[` begins a formula of LaTeX
 _LISTS: Final = Data(_LIST.pattern, lambda text, begin: calls_end(text, begin.start()))
 _NAMED: Final = re.compile(r'(?:\{\s*"(?:type|function)"\s*:\s*(?:"function"\s*,\s*)?)*\{?\s*"name"\s*:\s*"([^"\\]*)"')

@@ -16,6 +16,10 @@ XML_FORM: Final = (
     "<tool_call>\n<function=<tool>>\n<parameter=<name>>\n<value>\n</parameter>\n...\n</function>\n</tool_call>"
 )
 GLM_FORM: Final = "<tool_call><tool>\n<arg_key><name></arg_key>\n<arg_value><value></arg_value>\n...\n</tool_call>"
+MINIMAX_FORM: Final = (
+    '<minimax:tool_call>\n<invoke name="<tool>">\n<parameter name="<name>"><value></parameter>\n...\n</invoke>\n'
+    "</minimax:tool_call>"
+)
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 """Python's constants, which Qwen3.5's template writes."""
 
@@ -56,6 +60,15 @@ _GLM: Final = _form(
     end="</arg_value>",
     after=rf"<arg_key>|{CLOSE}",
 )
+_MINIMAX: Final = _form(
+    opening=r"(?:<minimax:tool_call>\s*)?<invoke name=|<minimax:tool_call>",
+    closing=r"</invoke>(?:\s*</minimax:tool_call>)?|</minimax:tool_call>",
+    tool=r"""(?:<minimax:tool_call>\s*)?<invoke name=["']?([^"'<>]+)["']?>""",
+    argument="""<parameter name=["']?([^"'<>]+)["']?>""",
+    value="<parameter name=",
+    end="</parameter>",
+    after="<parameter name=|</invoke>|</minimax:tool_call>",
+)
 
 
 def parse_xml(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
@@ -71,6 +84,11 @@ def parse_glm(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     return _parse(text, tools, _GLM)
 
 
+def parse_minimax(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
+    """The calls of one turn in MiniMax' format; empty if there are none."""
+    return _parse(text, tools, _MINIMAX)
+
+
 def write_xml(name: str, arguments: Mapping[str, Any]) -> str:
     """A call as Qwen3.5 writes it."""
     parameters = "".join(f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items())
@@ -83,6 +101,12 @@ def write_glm(name: str, arguments: Mapping[str, Any]) -> str:
         f"<arg_key>{key}</arg_key>\n<arg_value>{_text(value)}</arg_value>\n" for key, value in arguments.items()
     )
     return f"<tool_call>{name}\n{parameters}</tool_call>"
+
+
+def write_minimax(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as MiniMax-M2 writes it."""
+    parameters = "".join(f'<parameter name="{key}">{_text(value)}</parameter>\n' for key, value in arguments.items())
+    return f'<minimax:tool_call>\n<invoke name="{name}">\n{parameters}</invoke>\n</minimax:tool_call>'
 
 
 def value_of(text: str, options: Sequence[Schema]) -> Any:

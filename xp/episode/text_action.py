@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from xp.envs.base import ToolSpec
-from xp.episode.call_data import Tags, json_object, without_thinking
+from xp.episode.call_data import Tags, json_value, without_thinking
 from xp.episode.json_schema import TYPES, allowed_types, branches, properties, required
 from xp.episode.tagged_calls import is_omitted, value_of
 from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, Tools, checked_call, parse_call
@@ -16,7 +16,7 @@ FORM: Final = "<action>...</action>"
 _OPEN: Final = "<action>"
 _CLOSE: Final = "</action>"
 _TEXT: Final = {"type": "string"}
-_DATA: Final = json_object(rf"(?<={_OPEN})\s*\{{")
+_DATA: Final = json_value(rf"(?<={_OPEN})\s*\{{")
 
 
 def parse_action(text: str, tools: Tools) -> tuple[ParsedCall, ...]:

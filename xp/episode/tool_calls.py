@@ -10,12 +10,10 @@ from itertools import islice
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
-from xp.episode.call_data import Data, Tags, json_object, without_thinking
+from xp.episode.call_data import Data, Tags, without_thinking
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
-_DATA: Final = json_object(rf"(?<={OPEN})\s*\{{")
-HERMES_FORM: Final = '<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>'
 MAX_CALL_CHARS: Final = 262_144
 """Largest length of a call, in characters; parsing longer ones would delay other episodes."""
 
@@ -49,13 +47,8 @@ TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} char
 TOO_MANY: Final = Malformed(f"more than {MAX_CALLS} tool calls in one message")
 
 
-def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
-    """The calls of one turn, in order; empty if there are none."""
-    return with_calls(bodies(text, _DATA), lambda body: parse_call(body.removeprefix(OPEN)))
-
-
-def bodies(text: str, data: Data, opening: str = OPEN, closing: str = CLOSE) -> list[str]:
-    """Text of each call, from its opening tag to its closing one. Text inside `<think>` is not a call.
+def bodies(text: str, data: Data, opening: str, closing: str, *thinking: tuple[str, str]) -> list[str]:
+    """Text of each call, from its opening tag to its closing one. Text of thinking is not a call.
 
     The last closing tag may be missing, if it was the stop string or the turn ended with the call. Text before a
     closing tag belongs to a call too, where no tag opens it: a call is not executed without it.
@@ -65,8 +58,9 @@ def bodies(text: str, data: Data, opening: str = OPEN, closing: str = CLOSE) -> 
         data: the form of arguments; tags inside them are a part of them.
         opening: regular expression of the tag that opens a call.
         closing: regular expression of the tag that closes it.
+        thinking: tags around thinking, besides `<think>`.
     """
-    plain = without_thinking(text, data)
+    plain = without_thinking(text, data, *thinking)
     tags, closes = Tags(plain, f"{opening}|{closing}", data), re.compile(closing)
     spans: list[tuple[int, int]] = []
     is_open = False

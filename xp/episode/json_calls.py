@@ -1,0 +1,215 @@
+"""Tool calls with JSON between tags, one row for each dialect; Gemma's values are converted to JSON first."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from xp.envs.config import Dialect
+from xp.envs.messages import call_id
+from xp.episode.call_data import Data, json_value, up_to, without_thinking
+from xp.episode.tool_calls import (
+    CLOSE,
+    MAX_CALL_CHARS,
+    OPEN,
+    TOO_LONG,
+    Malformed,
+    ParsedCall,
+    Tools,
+    bodies,
+    call_of,
+    limited,
+    parse_call,
+    read_json,
+)
+
+_SEP: Final = "<｜tool▁sep｜>"
+_QUOTE: Final = '<|"|>'
+_NO_NAME: Final = Malformed("the tool call does not begin with the name of a tool")
+
+
+@dataclass(frozen=True)
+class JsonForm:
+    """One dialect; the tags are regular expressions without capturing groups."""
+
+    form: str
+    """Description of a call's format, for messages to the model."""
+    opening: str
+    closing: str
+    """The tag that closes a call; an expression that matches nothing if the dialect has none."""
+    data: Data
+    calls: Callable[[str], Sequence[ParsedCall]]
+    """Reads the text of a call between the tags, or of a list of calls."""
+    written: Callable[[str, Mapping[str, Any]], str]
+    """Writes a call as the model does."""
+    thinking: tuple[tuple[str, str], ...] = ()
+    """Tags around thinking, besides `<think>`."""
+    answer: str = r"(?!)"
+    """Tags around an answer, which are no part of it."""
+    call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
+    """Returns the id of an episode's call, from the tool and the call's number."""
+
+    def read(self, text: str, _: Tools) -> tuple[ParsedCall, ...]:
+        """The calls of one turn, in order; empty if there are none."""
+        texts = bodies(text, self.data, self.opening, self.closing, *self.thinking)
+        inner = [re.sub(rf"\A{self.opening}", "", body) for body in texts]
+        return limited(
+            call for body in inner for call in ([TOO_LONG] if len(body) > MAX_CALL_CHARS else self.calls(body))
+        )
+
+    def plain(self, text: str) -> str:
+        """The text of a turn without a call."""
+        return re.sub(self.answer, "", without_thinking(text, None, *self.thinking))
+
+
+def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[str], list[ParsedCall]]:
+    """Reader of a name and its arguments, which may be missing.
+
+    Args:
+        head: regular expression of the text before the arguments; its group is the name.
+        to_json: converts the text of the arguments to JSON.
+    """
+    pattern = re.compile(head)
+
+    def calls(body: str) -> list[ParsedCall]:
+        begin = pattern.match(body)
+        if begin is None:
+            return [_NO_NAME]
+        text = to_json(body[begin.end() :])
+        arguments = read_json(text) if text else None
+        return [arguments if isinstance(arguments, Malformed) else call_of({"name": begin[1], "arguments": arguments})]
+
+    return calls
+
+
+def _listed(body: str) -> list[ParsedCall]:
+    """Calls of a list; their ids are left out."""
+    value = read_json(body)
+    if isinstance(value, Malformed):
+        return [value]
+    return [*map(_item, value if isinstance(value, list) else [value])] or [
+        Malformed("the list of tool calls is empty")
+    ]
+
+
+def _item(value: Any) -> ParsedCall:
+    if isinstance(value, dict):
+        value = {key: part for key, part in value.items() if key not in ("id", "tool_call_id")}
+        if "name" not in value and "tool_name" in value:
+            value["name"] = value.pop("tool_name")
+    return call_of(value)
+
+
+_mistral_call: Final = _named(r"\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\]|(?=\{))")
+_GEMMA_PART: Final = re.compile(
+    r'<\|"\|>(?P<text>.*?)<\|"\|>'
+    r'|(?<=[{,])\s*(?P<key>[^\s:,{}\[\]<"][^:,{}\[\]<"]*?)\s*:'
+    r'|(?P<bare>[^\s:,{}\[\]<"][^,{}\[\]<"]*)',
+    re.DOTALL,
+)
+
+
+def _gemma_json(text: str) -> str:
+    """Gemma's arguments as JSON: texts and keys between quotes; a bare word is a text, as the engines read it."""
+
+    def part(match: re.Match[str]) -> str:
+        if match["key"] is not None:
+            return json.dumps(match["key"]) + ":"
+        if match["text"] is not None:
+            return json.dumps(match["text"])
+        bare = match["bare"].strip()
+        return json.dumps(bare) if isinstance(read_json(bare), Malformed) else bare
+
+    return _GEMMA_PART.sub(part, text).strip()
+
+
+def _gemma_value(value: Any) -> str:
+    match value:
+        case str():
+            return f"{_QUOTE}{value}{_QUOTE}"
+        case Mapping():
+            return "{" + ",".join(f"{_gemma_key(key)}:{_gemma_value(one)}" for key, one in value.items()) + "}"
+        case list() | tuple():
+            return f"[{','.join(map(_gemma_value, value))}]"
+    return json.dumps(value)
+
+
+def _gemma_key(key: str) -> str:
+    return key if re.fullmatch(r"[\w.-]+", key) else f"{_QUOTE}{key}{_QUOTE}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+JSON_FORMS: Final[Mapping[Dialect, JsonForm]] = {
+    Dialect.HERMES: JsonForm(
+        form='<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>',
+        opening=OPEN,
+        closing=CLOSE,
+        data=json_value(rf"(?<={OPEN})\s*\{{"),
+        calls=lambda body: [parse_call(body)],
+        written=lambda name, arguments: f"{OPEN}\n{_json({'name': name, 'arguments': arguments})}\n{CLOSE}",
+    ),
+    Dialect.MISTRAL: JsonForm(
+        form="[TOOL_CALLS]<tool>[ARGS]{...}",
+        opening=r"\[TOOL_CALLS\]",
+        closing=r"(?!)",
+        data=json_value(r"(?<=\[ARGS\])\s*\{|(?<=\[TOOL_CALLS\])(?:\s*\[(?=\s*[\]{])|[^\[{]*\{)"),
+        calls=lambda body: _listed(body) if body.lstrip().startswith(("[", "{")) else _mistral_call(body),
+        written=lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{_json(arguments)}",
+        thinking=(("[THINK]", "[/THINK]"),),
+    ),
+    Dialect.DEEPSEEK: JsonForm(
+        form=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜><tool>{_SEP}{{...}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        opening=r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>|<｜tool▁calls▁begin｜>",
+        closing=r"<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?|<｜tool▁calls▁end｜>",
+        data=json_value(rf"(?<={_SEP})\s*\{{|(?<=```json)\s*\{{"),
+        # V3 and R1 write `function<sep>NAME` and the arguments within ```json.
+        calls=_named(
+            rf"\s*(?:function{_SEP})?([^\s<｜]+)\s*(?:{_SEP}|```json)", lambda text: text.strip().removesuffix("```")
+        ),
+        written=lambda name, arguments: (
+            f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}{_SEP}{_json(arguments)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+    ),
+    Dialect.KIMI: JsonForm(
+        form="<|tool_calls_section_begin|><|tool_call_begin|>functions.<tool>:0<|tool_call_argument_begin|>{...}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        opening=r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>|<\|tool_calls_section_begin\|>",
+        closing=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?|<\|tool_calls_section_end\|>",
+        data=json_value(r"(?<=<\|tool_call_argument_begin\|>)\s*\{"),
+        calls=_named(r"\s*(?:functions\.)?([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"),
+        written=lambda name, arguments: (
+            f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
+            f"{_json(arguments)}<|tool_call_end|><|tool_calls_section_end|>"
+        ),
+        call_id=lambda name, number: f"functions.{name}:{number}",
+    ),
+    Dialect.GEMMA: JsonForm(
+        form=f"<|tool_call>call:<tool>{{<name>:{_QUOTE}<text>{_QUOTE},<name>:<number>,...}}<tool_call|>",
+        opening=r"<\|tool_call>",
+        closing=r"<tool_call\|>",
+        data=up_to(r'(?<=[{\[:,\s])<\|"\|>', re.compile(re.escape(_QUOTE))),
+        calls=_named(r"\s*call:\s*([^\s{<]+)\s*(?=\{)", _gemma_json),
+        written=lambda name, arguments: f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>",
+        thinking=(("<|channel>", "<channel|>"),),
+    ),
+    Dialect.COHERE: JsonForm(
+        form='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "<tool>", "parameters": {...}}]<|END_ACTION|>',
+        opening=r"<\|START_ACTION\|>",
+        closing=r"<\|END_ACTION\|>",
+        data=json_value(r"(?<=<\|START_ACTION\|>)\s*[\[{]"),
+        calls=_listed,
+        written=lambda name, arguments: (
+            f"<|START_ACTION|>[\n    {_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}\n]"
+            "<|END_ACTION|>"
+        ),
+        thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
+        answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",
+    ),
+}
+"""The row of each dialect."""
