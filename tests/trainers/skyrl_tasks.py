@@ -49,9 +49,10 @@ def kill_itself(cfg: Any) -> None:
 def ask_engine(cfg: Any, port: int, status: int) -> None:
     """Ask an engine that has ended (status 0) or answers with this status, by SkyRL's own client."""
     from aiohttp import web
-    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+    from skyrl.backends.skyrl_train.inference_servers import remote_inference_client
 
     del cfg
+    remote_inference_client._DATA_PLANE_RETRIES = 2  # of 30, a second apart
 
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({}, status=status)
@@ -64,7 +65,9 @@ def ask_engine(cfg: Any, port: int, status: int) -> None:
         if status:
             await web.TCPSite(runner, "127.0.0.1", port).start()
         url = f"http://127.0.0.1:{port}"
-        client = RemoteInferenceClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        client = remote_inference_client.RemoteInferenceClient(
+            proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1
+        )
         try:
             await client.sleep()
         finally:
