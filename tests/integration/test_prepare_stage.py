@@ -101,7 +101,7 @@ def test_an_address_where_nothing_listens_is_one_clear_message(tmp_path: Path) -
     ("serve", "message"),
     [
         ("tests.envs_under_test.counter:NoSuchClass", "NoSuchClass"),
-        ("tests.envs_under_test.no_such_module:Counter", "no_such_module"),
+        pytest.param("tests.envs_under_test.no_such_module:Counter", "no_such_module", marks=pytest.mark.slow),
     ],
 )
 def test_an_environment_that_cannot_be_served_is_one_clear_message(tmp_path: Path, serve: str, message: str) -> None:
@@ -113,6 +113,7 @@ def test_an_environment_that_cannot_be_served_is_one_clear_message(tmp_path: Pat
 
 @pytest.mark.reliability
 @pytest.mark.scorecard(8)
+@pytest.mark.slow
 def test_a_signal_tears_every_session_down_and_ends_the_server(tmp_path: Path) -> None:
     stopped = stage(tmp_path, num_train=700)
     process = stopped.start()

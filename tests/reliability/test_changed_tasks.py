@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import few
 from tests.ors_server import rules
 from tests.reliability.proxy import FaultProxy
 from xp.envs.local_server import LocalServer
@@ -47,7 +48,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         yield loaded
 
 
-@pytest.mark.parametrize("revision", ["reversed", "fewer"])
+@pytest.mark.parametrize("revision", few(["reversed", "fewer"], 1))
 def test_other_tasks_than_prepared_end_the_stage_before_episodes(load: Load, revision: str) -> None:
     with pytest.raises(XpError, match="has other tasks than those that were prepared") as raised:
         load(revision)

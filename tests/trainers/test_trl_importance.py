@@ -41,7 +41,7 @@ def scored(scratch: Path, lower: float, upper: float, *overrides: str) -> tuple[
     return trainer, seen
 
 
-@pytest.mark.parametrize("correction", few(NATIVE, 2))
+@pytest.mark.parametrize("correction", few(NATIVE, 1))
 def test_a_ratio_at_a_bound_is_kept_and_the_next_number_is_not(correction: str, tmp_path: Path) -> None:
     own = f"algorithm.importance_correction={correction}"
     _, first = scored(tmp_path / "first", 0.0, 1e8, own)

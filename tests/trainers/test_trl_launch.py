@@ -51,6 +51,7 @@ def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, 
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_term_ends_a_server_that_is_still_coming_up(tmp_path: Path) -> None:
     separate = ("hardware=a100x2", "model=tiny", "backend.engine.placement=separate", "backend.engine.accelerators=1")
     process = launched(tmp_path, *separate, base_model="silent")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import few
 from tests.tiny import leave_untrained, tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from xp.backends.trl.control.render import sft_stage
@@ -40,7 +41,7 @@ def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     return TRLSftConfig.from_json((root / "runs/r/attempt_1/sft/config.json").read_text())
 
 
-@pytest.mark.parametrize("micro", [8, 2])
+@pytest.mark.parametrize("micro", few([2, 8], 1))
 def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     assert line["learning_rate"] == pytest.approx(3e-3)
 
 
+@pytest.mark.slow
 def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
