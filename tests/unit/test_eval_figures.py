@@ -23,7 +23,7 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.play import Dialogue, Usage, play
 from xp.evaluation.settings import ToolCalls, settings
-from xp.evaluation.summary import _episodes, _figures, _mix, judges_of, usage
+from xp.evaluation.summary import _episodes, _figures, _mix, usage
 from xp.evaluation.tables import latex, markdown, notes, rows
 
 
@@ -194,8 +194,6 @@ def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
     assert [usage(judged, one)["cost_usd"] for one in ((None, 3.0), (2.0, None))] == [None, None]
     unknown = dict.fromkeys(("prompt_tokens", "completion_tokens", "cost_usd"))
     assert usage([*judged, record(None, {})], (2.0, 3.0)) == usage([], (2.0, 3.0)) == unknown
-    assert judges_of(judged) == {"prompt_tokens": 7.0}
-    assert judges_of([record(1, {})]) == {}
     means = _episodes([record(5, {}), record(7, {}, status="void")])
     assert means["statuses"] == {"finished": 1, "void": 1}
     assert (means["turns_mean"], means["tool_calls_mean"], means["malformed_mean"]) == (2.0, 1.0, 0.0)

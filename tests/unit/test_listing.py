@@ -76,7 +76,7 @@ def test_notes_that_xp_did_not_write_hide_no_run(outputs: Path, capsys: pytest.C
     (outputs / "runs/good/notes.json").write_text('{"tags": "x"}')
     assert xp(outputs, "list", "good") == ExitCode.OK
     assert "0.500" in (said := capsys.readouterr().out)
-    assert "has no tags and note as `runs tag` writes them" in said
+    assert "is not a file of tags and a note" in said
     assert sorted(Listing(outputs).data(60)["names"]) == ["flat", "good", "mine"]
 
 

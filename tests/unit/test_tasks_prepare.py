@@ -15,7 +15,6 @@ from xp.tasks.config import HeldOut, PrepareConfig, Selection
 from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
 from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
-from xp.tasks.questions import QUESTION_AGAIN, TASK_AGAIN
 from xp.tasks.shards import ShardEntry
 from xp.tasks.store import TaskSet
 
@@ -38,8 +37,8 @@ def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> No
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, rule in (("fetch.TASK_AGAIN", TASK_AGAIN), ("questions.QUESTION_AGAIN", QUESTION_AGAIN)):
-        monkeypatch.setattr(f"xp.tasks.{place}", replace(rule, base_s=0.001))
+    monkeypatch.setattr("xp.tasks.fetch.backoff_s", lambda _: 0.001)
+    monkeypatch.setattr("xp.tasks.questions.BASE_S", 0.001)
 
 
 def files_of(task_set: TaskSet) -> dict[str, bytes]:

@@ -16,10 +16,12 @@ from xp.episode.metrics import FULL_REWARD
 from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
+from xp.planning.episode import named_code
 from xp.report.result import interval_of
 from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out, read_rewards
 from xp.run_records.record import read_record, time_text
 from xp.run_records.run_directory import xp_command
+from xp.tasks.profile import pass_share
 from xp.tracking.base import tracked_places
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
-    for line in (*code_of(plan), *(f"open: {door}" for door in backend_of(plan.spec).open_doors(plan.spec))):
+    for line in (*named_code(plan.spec), *(f"open: {door}" for door in backend_of(plan.spec).open_doors(plan.spec))):
         out.print(wrapped(f"  {line}"))
     if with_files:
         for stage in plan.stages:
@@ -125,16 +127,6 @@ def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     return launcher.preview([(stage, context) for stage in plan.stages])
 
 
-def code_of(plan: Plan) -> list[str]:
-    """Names of the user's code that a run imports or starts, in addition to xp and the trainer.
-
-    Check them before you run another person's spec: it may name any code.
-    """
-    from xp.planning.episode import named_code
-
-    return [shown(line) for line in named_code(plan.spec)]
-
-
 def title(plan: Plan) -> str:
     """One line about the run."""
     spec = plan.spec
@@ -143,12 +135,6 @@ def title(plan: Plan) -> str:
         f"{mix} · {spec.model.name} · {spec.algorithm.name} · {spec.backend.name} on {spec.hardware.name}"
         f" by {spec.launcher.name} · seed {spec.seed}"
     )
-
-
-def stand_in_lines(plan: Plan) -> list[str]:
-    """Parts of the trainer that are replaced in this run, one line each; empty if all parts are real."""
-    replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stand_ins)
-    return [f"not the real one: {', '.join(replaced)}"] if replaced else []
 
 
 def notice_lines(plan: Plan) -> list[str]:
@@ -160,9 +146,11 @@ def notice_lines(plan: Plan) -> list[str]:
     hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
     from xp.planning.backend import backend_of
 
+    replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stand_ins)
+    stand_ins = [f"not the real one: {', '.join(replaced)}"] if replaced else []
     backend = backend_of(plan.spec)
     overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
-    return [*stand_in_lines(plan), *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
+    return [*stand_ins, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
 
 
 def _strange_tools(spec: RunSpec) -> list[str]:
@@ -253,11 +241,8 @@ def _learnable(file: Path) -> str:
     rewards = read_rewards(file, "after")
     if rewards is None or max(map(len, rewards.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    rates = [
-        sum(one >= rewards.pass_threshold for one in scored) / len(scored)
-        for several in rewards.rewards.values()
-        if (scored := [one for one in several if one is not None])
-    ]
+    shares = [pass_share(several, rewards.pass_threshold) for several in rewards.rewards.values()]
+    rates = [rate for rate in shares if rate is not None]
     never, always = (rates.count(rate) for rate in (0.0, 1.0))
     return (
         f"from {len(rates) - never - always} of {counted(len(rates), 'task')}, which are won sometimes; {never} are"

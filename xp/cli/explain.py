@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.parity import refused, rows
-from xp.composition import ROOT, Origin, origin_of, other_of
+from xp.composition import ROOT, Origin, origin_of
 from xp.composition.faults import nearest_key
 from xp.composition.native_names import hint as native_hint
+from xp.composition.origins import ALTERNATIVES
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import XpError, nearest
 from xp.planning.backend import Meaning
@@ -101,7 +102,9 @@ def _facts(
     overrides: Sequence[str],
     config_dirs: Sequence[Path],
 ) -> dict[str, Any]:
-    path, other = field.path, other_of(field.path) if field.value is None else None
+    path = field.path
+    pairs = ALTERNATIVES if field.value is None else ()
+    other = next((one for pair in pairs if path in pair for one in pair if one != path), None)
     own_facts = {
         name: [text.removeprefix(f"{path}: ") for text in texts if text.startswith(f"{path}: ")]
         for name, texts in reasons.items()

@@ -169,12 +169,22 @@ def evaluations_of(run: Path) -> list[str]:
 def _row(run: Path) -> dict[str, Any]:
     try:
         record = detached.current(run)
-        row = {"run": record.run_id, "status": status(run, record)}
+        row: dict[str, Any] = {"run": record.run_id, "status": status(run, record)}
     except XpError as error:
         return {"run": run.name, "status": f"unreadable: {error}"}
-    progress, results, own = _progress(run, record), _held_out(run, record), listed_notes(run)
-    notes = [note for note in (own.note, progress.get("note"), results.get("note")) if note]
-    return {**row, **progress, **results, "tags": " ".join(own.tags) or None, "note": "; ".join(notes) or None}
+    own = listed_notes(run)
+    notes = [own.note]
+    try:
+        results = held_out(run, record)
+        row |= {name: results[name].reward_mean for name in NAMES if name in results}
+        notes += [result.label for result in results.values()][:1]
+        step, total = last_step(run / "metrics.jsonl"), record.num_steps
+    except XpError as error:
+        notes.append(str(error))
+        step = total = None
+    if step is not None:
+        row |= {"steps": f"{step}/{total}", "progress": step / total} if total else {"steps": str(step)}
+    return {**row, "tags": " ".join(own.tags) or None, "note": "; ".join(filter(None, notes)) or None}
 
 
 def show(run: Path, *, as_json: bool = False) -> None:
@@ -348,27 +358,6 @@ def _show_curve(run: Path, evaluation: Path) -> None:
     out = console()
     if (picture := picture_of(run, evaluation, lambda text: out.print(text))) is not None:
         out.print(f"reward curve: {picture}")
-
-
-def _held_out(run: Path, record: RunRecord) -> dict[str, Any]:
-    try:
-        results = held_out(run, record)
-    except XpError as error:
-        return {"note": str(error)}
-    reached = {name: results[name].reward_mean for name in NAMES if name in results}
-    return reached | {"note": next((result.label for result in results.values() if result.label), None)}
-
-
-def _progress(run: Path, record: RunRecord) -> dict[str, Any]:
-    """Completed rollout steps, their total if it is known, and the completed share from 0 to 1."""
-    try:
-        step = last_step(run / "metrics.jsonl")
-    except XpError as error:
-        return {"note": str(error)}
-    if step is None:
-        return {}
-    total = record.num_steps
-    return {"steps": f"{step}/{total}", "progress": step / total} if total else {"steps": str(step)}
 
 
 def show_diagnosis(run: Path, *, as_json: bool) -> int:

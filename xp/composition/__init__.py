@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.composition.groups import GROUPS, ROOT, options
-from xp.composition.origins import Origin, give_way, origin_of, other_of, with_value
+from xp.composition.origins import Origin, give_way, origin_of, with_value
 from xp.composition.points import (
     Point,
     compose,

@@ -53,11 +53,6 @@ def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path
             yield marks_under(read_file(file).marks, package)
 
 
-def file_marks(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, Mark]:
-    """Key path of the configuration -> where its value stands: the last file in merge order that says it."""
-    return {path: marks[-1] for path, marks in file_history(chosen, config_dirs).items()}
-
-
 def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Origin:
     """Origin of the value at a key path. The overrides must be legal and of a single run."""
     pairs = [text.partition("=") for text in overrides]
@@ -110,11 +105,6 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
         spelled = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
         by_path |= {path: one is not None for path, one in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}
-
-
-def other_of(path: str) -> str | None:
-    """The other key of the pair, for a key that has one."""
-    return next((one for pair in ALTERNATIVES if path in pair for one in pair if one != path), None)
 
 
 def _value(container: dict[str, Any], path: str) -> Any:

@@ -22,7 +22,7 @@ from xp.composition.model import (
     complete_rows,
     complete_teacher,
 )
-from xp.composition.origins import file_marks, give_way, settle_files, with_value
+from xp.composition.origins import file_history, give_way, settle_files, with_value
 from xp.composition.overrides import apply, choices_of, is_group, parse
 from xp.composition.values import resolve_values
 from xp.errors import ExitCode, XpError
@@ -222,7 +222,7 @@ def _placed(
     faults: Iterable[Fault], composed: Composed, config_dirs: tuple[Path, ...], overridden: set[str]
 ) -> Iterator[str]:
     """The faults as lines, with file, line and column of those that come from a file."""
-    marks = file_marks(composed.chosen, config_dirs)
+    marks = {path: places[-1] for path, places in file_history(composed.chosen, config_dirs).items()}
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:
         mark = marks.get(fault.path)

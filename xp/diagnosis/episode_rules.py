@@ -20,11 +20,7 @@ VOID_STEPS: Final = 4
 MANY_TRUNCATED, RISE_OF_TRUNCATED = 0.5, 0.2
 
 
-@rule(
-    "void",
-    "The environment fails or is too slow; void_reason in the trajectories says how.",
-    "Look at python -m xp env check, env.limits, and the server's own log.",
-)
+@rule
 def void(history: History) -> Finding | None:
     """Void episodes, and the environment that they come from.
 
@@ -53,11 +49,7 @@ def _worst(by_member: Mapping[str, float]) -> str:
     return f", in {worst} {by_member[worst]:.0%}, elsewhere {by_member[second]:.0%}"
 
 
-@rule(
-    "malformed",
-    "The dialect is not the one that the model writes, or a turn is cut within a call.",
-    "Check model.dialect, and training.max_tokens_per_turn.",
-)
+@rule
 def malformed(history: History) -> Finding | None:
     """Tool calls that cannot be parsed.
 
@@ -75,11 +67,7 @@ def malformed(history: History) -> Finding | None:
     return Severity.ALARM, history.last_step, text
 
 
-@rule(
-    "no_tool_call",
-    "The chat template may not show the tools to the model.",
-    "Look at a prompt (record_prompts=true), and set model.tools_prompt=system or another model.dialect.",
-)
+@rule
 def no_tool_call(history: History) -> Finding | None:
     """There are tools, and no episode tries to call one; calls that cannot be read are of the rule `malformed`.
 
@@ -92,11 +80,7 @@ def no_tool_call(history: History) -> Finding | None:
     return Severity.BROKEN, history.last_step, text
 
 
-@rule(
-    "truncation",
-    "The policy writes more than it may, or does not come to an end.",
-    "Raise training.max_tokens_per_turn, training.max_response_tokens or env.max_turns.",
-)
+@rule
 def truncation(history: History) -> Finding | None:
     """An increasing share of episodes ends at a limit of turns or tokens.
 
@@ -112,11 +96,7 @@ def truncation(history: History) -> Finding | None:
     return Severity.ALARM, shares.step, text
 
 
-@rule(
-    "unused_tool",
-    "The task may not need it, or the model does not know when it helps.",
-    "Say in the environment's prompt when it is to be called, or leave it out.",
-)
+@rule
 def unused_tool(history: History) -> Finding | None:
     """One tool is never called, but others are.
 
@@ -130,11 +110,7 @@ def unused_tool(history: History) -> Finding | None:
     return (Severity.NOTE, history.last_step, text) if unused else None
 
 
-@rule(
-    "waiting",
-    "The tools are slower than the model that calls them.",
-    "Raise env.limits.max_sessions if the server can take more, or run it nearer (python -m xp env check).",
-)
+@rule
 def waiting(history: History) -> Finding | None:
     """A step waits mostly for tools instead of the model.
 

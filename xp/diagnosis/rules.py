@@ -27,11 +27,7 @@ LEAST_HELD_OUT: Final = 0.2
 single training task still learns the rules of the game, so that its held-out reward rises a little."""
 
 
-@rule(
-    "engine_gap",
-    "The engine writes with other weights than those that are trained: they are not synchronised.",
-    "Set training.max_logprob_gap to stop such a run; try another backend.engine.",
-)
+@rule
 def engine_gap(history: History) -> Finding | None:
     """Engine and trainer give the same tokens different log-probabilities; with other rounding, by about 0.01.
 
@@ -46,12 +42,7 @@ def engine_gap(history: History) -> Finding | None:
     return Severity.BROKEN, gaps[-1][0], f"engine and trainer differ by {gap:.3f} nats a token"
 
 
-@rule(
-    "collapse",
-    "An update was too large for the policy, which does not write what it is paid for any more.",
-    "Begin again from a checkpoint before the fall (training.initial_checkpoint), with a lower"
-    " training.learning_rate, training.max_grad_norm or training.max_staleness, or a training.kl_coef above 0.",
-)
+@rule
 def collapse(history: History) -> Finding | None:
     """The mean reward fell by more than half of its best, below where training began.
 
@@ -73,12 +64,7 @@ def collapse(history: History) -> Finding | None:
     return Severity.ALARM, points[-1][0], f"{text} beginning"
 
 
-@rule(
-    "equal_groups",
-    "Such tasks have no advantage and teach nothing: they are too hard, the reward is constant, or the policy"
-    " writes the same each time.",
-    "Choose easier tasks, raise training.group_size or training.temperature, or set algorithm.dynamic_sampling.",
-)
+@rule
 def equal_groups(history: History) -> Finding | None:
     """All episodes of a task have the same reward, so that there is no advantage.
 
@@ -103,7 +89,7 @@ def is_saturated(history: History) -> bool:
     return passes is not None and equal is not None and passes >= 0.95 and equal >= 0.8
 
 
-@rule("saturated", "The tasks are too easy for this policy.", "Stop here, or add harder tasks (env.train).")
+@rule
 def saturated(history: History) -> Finding | None:
     """Nearly every episode has the full reward.
 
@@ -116,11 +102,7 @@ def saturated(history: History) -> Finding | None:
     return Severity.NOTE, passes[-1][0], text
 
 
-@rule(
-    HACKED,
-    "Something is rewarded that is not the task: step rewards, or a part of env.reward_fn.",
-    "Read the best episodes; change env.reward or env.reward_fn; is evaluation.pass_threshold what a pass is?",
-)
+@rule
 def hacked(history: History) -> Finding | None:
     """The reward rises but the share of passed tasks does not: the reward does not measure the task.
 
@@ -136,11 +118,7 @@ def hacked(history: History) -> Finding | None:
     return Severity.ALARM, reward.step, f"{text} {passes.before:.3f} to {passes.after:.3f}"
 
 
-@rule(
-    "memorised",
-    "The training tasks are learned by heart, or differ from the held-out ones.",
-    "Train on more tasks (env.train.num_tasks), or stop earlier (evaluation.keep_best, evaluation.patience).",
-)
+@rule
 def memorised(history: History) -> Finding | None:
     """The training reward rises and the held-out reward does not: the training tasks are memorised.
 
@@ -158,11 +136,7 @@ def memorised(history: History) -> Finding | None:
     return Severity.ALARM, held_out[-1][0], text
 
 
-@rule(
-    "entropy",
-    "The policy writes the same again and again, so that it finds nothing better.",
-    "Lower training.learning_rate, raise training.temperature, training.entropy_coef or algorithm.clip_high.",
-)
+@rule
 def entropy(history: History) -> Finding | None:
     """The policy's entropy collapses before it has learned: below 0.05 nats, and a fifth of the first steps'.
 
@@ -178,11 +152,7 @@ def entropy(history: History) -> Finding | None:
     return Severity.ALARM, nats.step, f"{text} ({reward.before:.3f} to {reward.after:.3f})"
 
 
-@rule(
-    "kl",
-    "The updates are too large for what the KL penalty holds back.",
-    "Lower training.learning_rate, or raise training.kl_coef.",
-)
+@rule
 def kl(history: History) -> Finding | None:
     """The policy moves far from the reference model: by 1 nat per token, and ten times the first steps' value.
 
@@ -201,11 +171,7 @@ def kl(history: History) -> Finding | None:
     return Severity.ALARM, points[-1][0], text
 
 
-@rule(
-    "gradient",
-    "One step's rewards or lengths were unlike the others, or the learning rate is too high.",
-    "Look at that step's episodes; lower training.learning_rate or training.max_grad_norm.",
-)
+@rule
 def gradient(history: History) -> Finding | None:
     """The gradient's norm rises far above its usual value, and above the limit at which it is clipped.
 
@@ -226,11 +192,7 @@ def gradient(history: History) -> Finding | None:
     return Severity.ALARM, step, text
 
 
-@rule(
-    "warm_up",
-    "Their learning rate is below training.learning_rate.",
-    "Lower training.warmup_updates, or train longer.",
-)
+@rule
 def warm_up(history: History) -> Finding | None:
     """Nearly the whole run is within the warm-up of its learning rate.
 

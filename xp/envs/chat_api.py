@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from xp.envs.base import EnvFault
 from xp.envs.config import ChatEndpoint
 from xp.envs.loop import run
@@ -24,7 +22,7 @@ from xp.lib.text import counted, valid_text, valid_value
 from xp.secrets.redaction import Redactor
 
 SLACK_S: Final = 5.0
-FAILURES: Final = (OSError, aiohttp.ClientError, EnvFault)
+FAILURES: Final = (OSError, EnvFault)
 """Exceptions of a request that had no whole answer."""
 MOST_WAIT_S: Final = 300.0
 """Longest pause in seconds; for a longer one the evaluation stops, and continues when it is called again."""
@@ -106,7 +104,7 @@ class Api:
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
         self._redactor = Redactor([key] if key else [])
-        self._client: aiohttp.ClientSession | None = None
+        self._client: Any = None
         self._has_answered = False
         """True if any request with these settings was answered."""
 
@@ -205,6 +203,8 @@ class Api:
 
     async def _exchange(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         """Sends a request on the process's loop, and reads the whole answer."""
+        import aiohttp  # not needed to plan
+
         limit_s = self._endpoint.timeout_s
         if self._client is None:
             self._client = aiohttp.ClientSession(
@@ -220,6 +220,8 @@ class Api:
                 return reply.status, reply.headers, await reply.read()
         except TimeoutError:
             raise TimeoutError(f"no complete answer in {limit_s:g} s") from None
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
     def _refuse(self, status: int, reply: bytes) -> None:
         text = self._message(reply)
@@ -261,7 +263,9 @@ class Api:
             if not isinstance(message, dict):
                 raise TypeError("a message that is no object")
             message = {**message, "content": answer_text(message.get("content"))}
-            if choice.get("finish_reason") == "content_filter" and not has_answer(message):
+            if choice.get("finish_reason") == "content_filter" and not any(
+                message.get(name) for name in ("content", "tool_calls", "refusal")
+            ):
                 raise ValueError("the answer was filtered")
             message = valid_value(message)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -300,11 +304,6 @@ def is_failure(reply: bytes) -> bool:
         choice = value["choices"][0]
         return bool(choice.get("error")) or choice.get("finish_reason") in FAILED
     return False
-
-
-def has_answer(message: Mapping[str, Any]) -> bool:
-    """Returns whether a message has any text or tool call."""
-    return any(message.get(name) for name in ("content", "tool_calls", "refusal"))
 
 
 def answer_text(content: Any) -> str | None:

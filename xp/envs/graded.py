@@ -111,6 +111,8 @@ class GradedSession:
         limits: limits of the environment.
     """
 
+    takes_answer = True
+
     def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits) -> None:
         self._process, self._row, self._limits = process, row, limits
         self._is_closed, self._has_answered = False, False
@@ -131,10 +133,6 @@ class GradedSession:
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return ()
-
-    @property
-    def takes_answer(self) -> bool:
-        return True
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         del name, arguments

@@ -92,7 +92,7 @@ class HostedSession:
         self._child, self._number, self._limits = child, number, limits
         self._opening: list[Message] = opened["prompt"]
         self._tools: tuple[ToolSpec, ...] = opened["tools"]
-        self._takes_answer: bool = opened["takes_answer"]
+        self.takes_answer: bool = opened["takes_answer"]
         self._is_closed = False
 
     def prompt(self) -> list[Message]:
@@ -100,10 +100,6 @@ class HostedSession:
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._tools
-
-    @property
-    def takes_answer(self) -> bool:
-        return self._takes_answer
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return self._do("call", (name, dict(arguments)), f"the tool {name}")

@@ -15,7 +15,6 @@ import threading
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
 from xp.envs.pythons import candidates, executable, path_for
@@ -140,9 +139,7 @@ class LocalServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start_by(self, python: str, port: int) -> dict[str, Any]:

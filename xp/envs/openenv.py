@@ -400,6 +400,8 @@ def opening(row: Row, seen: ToolResult) -> list[Message]:
 class OpenEnvSession(ServerSession[OpenEnvCore]):
     """See xp.envs.base.Session; opened by OpenEnvProvider.open."""
 
+    takes_answer = False
+
     def __init__(self, core: OpenEnvCore, socket: Socket, prompt: list[Message]) -> None:
         super().__init__(core)
         self._socket, self._prompt = socket, prompt
@@ -409,10 +411,6 @@ class OpenEnvSession(ServerSession[OpenEnvCore]):
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._run(self._core.tools(self._socket), self._core.limits.create_timeout_s)
-
-    @property
-    def takes_answer(self) -> bool:
-        return False
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return self._run(self._core.call(self._socket, name, arguments), self._core.limits.call_timeout_s)

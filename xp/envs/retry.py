@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from itertools import count
-from threading import Event
-from typing import Final, TypeVar
+from typing import Final
 
 from xp.envs.base import EnvFault, EnvUnavailable
-
-T = TypeVar("T")
 
 BASE_S: Final = 0.25
 CAP_S: Final = 8.0
@@ -49,13 +43,9 @@ class RetryRule:
     """
 
     max_attempts: int
-    retried: tuple[type[Exception], ...] = (Refused,)
+    retried: tuple[type[EnvFault], ...] = (Refused,)
     waited_out: tuple[type[EnvFault], ...] = ()
     """Faults that are retried until the deadline, with any number of attempts."""
-    base_s: float = BASE_S
-    """Seconds before the second attempt; doubled with each further one."""
-    within_s: float = math.inf
-    """Seconds since the first attempt after which `retried` makes no further one: an action may itself have waited."""
 
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
@@ -71,7 +61,7 @@ class RetryRule:
             return None
         if attempt >= self.max_attempts and not self.goes_on(fault):
             return None
-        backoff, requested_s = backoff_s(attempt, jitter, self.base_s), fault.retry_after_s
+        backoff, requested_s = backoff_s(attempt, jitter), fault.retry_after_s
         if requested_s is not None and isinstance(fault, self.waited_out):
             requested_s = min(requested_s, MAX_RETRY_AFTER_S)
         wait = backoff if requested_s is None else requested_s + min(backoff, 0.1 * requested_s + 0.05)
@@ -81,33 +71,10 @@ class RetryRule:
         """Returns whether only the deadline limits the attempts."""
         return isinstance(fault, self.waited_out) or (isinstance(fault, Refused) and fault.is_starting)
 
-    def pause_s(self, fault: Exception, attempt: int) -> float | None:
-        """Seconds to wait without a deadline and a Retry-After; arguments and result as of `wait_s`."""
-        again = isinstance(fault, self.retried) and attempt < self.max_attempts
-        return backoff_s(attempt, base_s=self.base_s) if again else None
 
-
-def retried(act: Callable[[], T], rule: RetryRule, is_over: Event | None = None) -> T:
-    """Runs an action with retries by a rule; raises the last attempt's exception.
-
-    Args:
-        is_over: ends the wait for a further attempt, which is not made then.
-    """
-    is_over = is_over or Event()
-    end = time.monotonic() + rule.within_s
-    for attempt in count(1):
-        try:
-            return act()
-        except rule.retried as fault:
-            pause = rule.pause_s(fault, attempt)
-            if pause is None or time.monotonic() + pause > end or is_over.wait(pause):
-                raise
-    raise AssertionError
-
-
-def backoff_s(attempt: int, jitter: Callable[[], float] = random.random, base_s: float = BASE_S) -> float:
+def backoff_s(attempt: int, jitter: Callable[[], float] = random.random) -> float:
     """Seconds to wait after the given number of attempts, from 1: doubled each time, with jitter of up to half."""
-    return min(CAP_S, base_s * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
+    return min(CAP_S, BASE_S * 2.0 ** min(attempt - 1, 16)) * (0.5 + jitter())
 
 
 def retry_after_s(header: str | None, now: float) -> float | None:

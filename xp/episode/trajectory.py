@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from xp.envs.base import Message, ToolResult
@@ -177,9 +176,7 @@ class TrajectoryWriter:
     def __enter__(self) -> TrajectoryWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

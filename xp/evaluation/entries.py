@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.composition import compose, from_container, give_way, parse_assignments, with_value
+from xp.composition import compose, from_container, give_way, options, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
-from xp.evaluation.words import ENDPOINT, EvalRequest, is_option
+from xp.evaluation.words import ENDPOINT, EvalRequest
 from xp.planning.stages import start_place
 from xp.run_records.named import run_directory
 from xp.spec import RunSpec
@@ -64,7 +64,7 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
             for name in request.endpoint_names:
                 yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})
             continue
-        is_known = is_option(model, request.config_dirs)
+        is_known = model in options("model", request.config_dirs)
         chosen = [f"model={model}"] if is_known else _hugging_face(model, request.config_dirs)
         spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
         where, start = start_place(spec), spec.training.initial_checkpoint
@@ -161,8 +161,6 @@ def env_words(env: str) -> list[str]:
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
     if "/" not in model and not Path(model).is_dir():
-        from xp.composition import options
-
         raise XpError(
             f"model={model}: no option of the group ({', '.join(options('model', config_dirs))}), no directory, and no"
             " ORG/NAME"

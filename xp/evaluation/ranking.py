@@ -14,7 +14,7 @@ from xp.evaluation.paired import Paired, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import interval
-from xp.run_records.leaderboard import RunRow, brief, words_of
+from xp.run_records.leaderboard import RunRow, brief, text
 
 OPTIONS: Final = ("model", "algorithm", "backend")
 
@@ -56,7 +56,8 @@ def settings_of(rows: Sequence[RunRow]) -> list[Setting]:
     is_adjusted = len(before) == len(scored)
     groups: dict[str, list[RunRow]] = {}
     for row in scored:
-        groups.setdefault(words_of({**{name: getattr(row, name) for name in varied}, **row.differs}), []).append(row)
+        values = {**{name: getattr(row, name) for name in varied}, **row.differs}
+        groups.setdefault(" ".join(f"{key}={text(value)}" for key, value in values.items()), []).append(row)
     ranked = []
     for words, runs in groups.items():
         rewards: dict[int, list[float]] = {}

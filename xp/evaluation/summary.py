@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from xp import __version__
+from xp.envs.judges import total_usage
 from xp.episode.clusters import reward_limits
 from xp.episode.metrics import void_reasons
 from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, recorded_usage, rewards_of
@@ -51,6 +52,7 @@ def summary_of(
         )
         for name, member in spec.env.members.items()
     }
+    judges = [one["outcome"].get("judges") or {} for one in played.values()]
     whole = next(iter(envs.values())) if len(envs) == 1 else _mix(rewards, list(played.values()), threshold, envs)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -70,7 +72,7 @@ def summary_of(
         "confidence": CONFIDENCE,
         "summary": whole,
         "environments": envs,
-        "usage": usage(list(played.values()), prices) | {"judges": judges_of(list(played.values()))},
+        "usage": usage(list(played.values()), prices) | {"judges": total_usage(judges)},
         "scoring": scoring(episode_config(spec)),
         "tasks": {task: {"hash": hashes[task], "rewards": values} for task, values in rewards.items()},
     }
@@ -85,12 +87,6 @@ def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, floa
     price_in, price_out = prices
     cost = None if price_in is None or price_out is None else (read * price_in + written * price_out) / 1e6
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
-
-
-def judges_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Usage of judge models over all episodes that they scored; without the cost if one episode's is unknown."""
-    used = [judges for record in records if (judges := record["outcome"].get("judges"))]
-    return {name: sum(one[name] for one in used) for name in (used or [{}])[0] if all(name in one for one in used)}
 
 
 def _figures(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,9 @@ from xp.evaluation.results import before_and_after
 from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
-from xp.run_records.diagnose import history_of
+from xp.run_records.diagnose import metrics_history
 from xp.run_records.record import RunRecord, RunStatus
+from xp.run_records.tool_use import tool_use
 
 
 class RunVerdict(StrEnum):
@@ -64,7 +65,7 @@ def diagnose(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diag
         record: its record.
         tools: use of tools, if the trajectories were read already; None: they are read.
     """
-    history = history_of(run, record, tools)
+    history = replace(metrics_history(run, record), tools=tools or tool_use(run))
     observed = symptoms(history)
     return Diagnosis(run.name, *_verdict(run, record, history, observed), observed)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.composition import options, parse_assignments
+from xp.composition import parse_assignments
 from xp.errors import XpError
 from xp.evaluation.settings import Engine, Settings, defaults, settings
 
@@ -72,11 +72,6 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
         endpoint_names=names if is_endpoint else (),
         config_dirs=tuple(config_dirs),
     )
-
-
-def is_option(model: str, config_dirs: Sequence[Path]) -> bool:
-    """Returns whether `model=` names an option of the group, not a model on Hugging Face."""
-    return model in options("model", config_dirs)
 
 
 def _eval_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, Any], list[str]]:

@@ -103,12 +103,14 @@ class View:
 
     def tokens(self, request: Request) -> Response:
         """Tokens of one episode with the mask."""
-        from xp.report.tokens import no_tokens, token_view
+        from xp.report.tokens import TokenReader, no_tokens
 
         record, file = self._record(request)
         one = self._page(request)
         try:
-            return JSONResponse(token_view(one.run, record, file))
+            reader = TokenReader(one.run)
+            content = reader.tokens(record, file)
+            return JSONResponse(content | {"names": reader.names(content["ids"])})
         except XpError as error:  # the tokenizer is missing, which is no fault of the page
             return JSONResponse(no_tokens(page_text(str(error)).text))
 

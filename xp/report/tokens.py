@@ -73,13 +73,6 @@ class TokenReader:
         return {one: self._names[one] for one in sorted(set(ids))}
 
 
-def token_view(run: Path, record: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """An episode's tokens with their texts; raises XpError as TokenReader does."""
-    reader = TokenReader(run)
-    content = reader.tokens(record, file)
-    return content | {"names": reader.names(content["ids"])}
-
-
 def no_tokens(note: str) -> dict[str, Any]:
     """An answer with the reason why there are no tokens."""
     return {"ids": [], "stretches": [], "names": {}, "note": note}

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from xp.diagnosis.history import Facts, History, ToolUse
+from xp.diagnosis.history import Facts, History
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.run_records.leaderboard import spec_of
 from xp.run_records.record import RunRecord
-from xp.run_records.tool_use import tool_use
-
-
-def history_of(run: Path, record: RunRecord, tools: ToolUse | None = None) -> History:
-    """Reads the history of a run's training; raises XpError(RUN_DIR) for a directory that is not a run.
-
-    Args:
-        run: its directory.
-        record: its record.
-        tools: use of tools, if the trajectories were read already; None: they are read.
-    """
-    return replace(metrics_history(run, record), tools=tools or tool_use(run))
 
 
 def metrics_history(run: Path, record: RunRecord) -> History:

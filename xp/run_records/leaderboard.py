@@ -265,11 +265,6 @@ def brief(value: str) -> str:
     return value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 3]}..."
 
 
-def words_of(values: Mapping[str, Any]) -> str:
-    """Overrides (`key=value`) that set these values."""
-    return " ".join(f"{key}={text(value)}" for key, value in values.items())
-
-
 def text(value: Any) -> str:
     """A value in the syntax of an override."""
     if value is None or isinstance(value, bool):

@@ -102,11 +102,6 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     return digest_of(_values(spec))
 
 
-def write_lock(directory: Path, attempt: int, inputs: LockInputs, accepted: tuple[str, ...] = ()) -> None:
-    """Writes the lock of an attempt that begins."""
-    write_atomically(directory / FILE, Lock(attempt, planned_facts(inputs), accepted).to_json())
-
-
 def complete_lock(directory: Path) -> None:
     """Adds the facts of the training's process to the lock of its attempt, if they are there."""
     if (directory / FILE).is_file():

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xp.composition.points import to_yaml
 from xp.errors import ExitCode, XpError
-from xp.lib.atomic import TEMPORARY, write_atomically
+from xp.lib.atomic import TEMPORARY
 from xp.lib.text import counted
 from xp.run_records.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
-from xp.spec import RunSpec
 
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
@@ -85,11 +83,6 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
     finally:
         (run / RESERVE).unlink(missing_ok=True)
         lock.release()
-
-
-def save_spec(run: Path, spec: RunSpec) -> None:
-    """Writes the spec that the next resume reads."""
-    write_atomically(run / SPEC, to_yaml(spec))
 
 
 def save_record(run: Path, record: RunRecord) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp.composition import to_yaml
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
@@ -15,14 +16,16 @@ from xp.launchers.cluster import read_launches
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.job_spec import State, missing, states
 from xp.launchers.node.log import last_lines, write_to_screen
+from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output
 from xp.run_records.detached import record_before
 from xp.run_records.kept import has_every_stage, is_whole, reusable_stages
-from xp.run_records.lock import check_resumed, complete_lock, write_lock
+from xp.run_records.lock import FILE as LOCK_FILE
+from xp.run_records.lock import Lock, check_resumed, complete_lock, planned_facts
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
 from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
-from xp.run_records.run_directory import hold, resource_errors, resume_command, save_record, save_spec
+from xp.run_records.run_directory import SPEC, hold, resource_errors, resume_command, save_record
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -189,7 +192,7 @@ class _Attempt:
             self._has_lock = has_every_stage(plan, earlier)
             if self._has_lock:
                 # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
-                save_spec(self._run, plan.spec)
+                write_atomically(self._run / SPEC, to_yaml(plan.spec))
         self._save(record)
 
     def _fill(self) -> None:
@@ -197,7 +200,8 @@ class _Attempt:
         self._ready.fill(self._outputs / self._context.directory, self._plan)
         if self._has_lock:
             with resource_errors(self._run):
-                write_lock(self._run, self._plan.attempt, self._ready.lock_inputs(self._plan))
+                facts = planned_facts(self._ready.lock_inputs(self._plan))
+                write_atomically(self._run / LOCK_FILE, Lock(self._plan.attempt, facts).to_json())
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):
@@ -268,9 +272,4 @@ class _Attempt:
 
 
 def _on_record(launch: Launch) -> dict[str, Any]:
-    return {
-        "started": launch.started,
-        "log": launch.log,
-        "launcher": launch.launcher,
-        "native_id": launch.native_id,
-    }
+    return {name: getattr(launch, name) for name in ("started", "log", "launcher", "native_id")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -119,50 +120,29 @@ class RunSpec(Section):
     hardware: Hardware
     launcher: LauncherSpec
 
-    @model_validator(mode="after")
-    def _urls_have_no_user(self) -> RunSpec:
+    def faults(self) -> Iterator[str]:
         if (place := user_in_url(self.model_dump())) is not None:
-            raise ValueError(f"{place}: {WITHOUT_USER}")
-        return self
-
-    @model_validator(mode="after")
-    def _rate_has_a_critic(self) -> RunSpec:
+            yield f"{place}: {WITHOUT_USER}"
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
-            raise ValueError(
-                "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _server_scores_at_temperature_one(self) -> RunSpec:
+            yield ("training.critic_learning_rate needs a critic, and this algorithm has none: set it to null")
         distill, temperature = self.algorithm.distill, self.training.temperature
         if distill is not None and distill.url is not None and temperature != 1:
-            raise ValueError(
+            yield (
                 "algorithm.distill.url: a server's log-probabilities are those of temperature 1, and"
                 f" training.temperature is {temperature:g}: set it to 1, or set algorithm.distill.url=null"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_start(self) -> RunSpec:
         if self.training.reference is Reference.SFT and self.sft.data is None:
-            raise ValueError("training.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial")
-        return self
-
-    @model_validator(mode="after")
-    def _written_tools_have_one_dialect(self) -> RunSpec:
-        """Raise ValueError for a mixture of dialects where xp writes the tools: it writes one system message."""
+            yield "training.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial"
         if self.model.tools_prompt is not ToolsPrompt.SYSTEM:
-            return self
+            return
         dialects = {member.dialect or self.model.dialect for member in self.env.members.values()}
         if dialects == {Dialect.ACTION}:
-            raise ValueError(
+            yield (
                 "model.tools_prompt=system writes tools into the prompt, but an action dialect has no tools: set it"
                 " to template"
             )
         if others := sorted(dialects - {self.model.dialect, Dialect.ACTION}):
-            raise ValueError(
+            yield (
                 f"model.tools_prompt=system writes tools in model.dialect={self.model.dialect}, and an environment's"
                 f" dialect is {', '.join(others)}: give them one"
             )
-        return self

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from xp.spec.judge import KeyName, Url
 from xp.spec.section import (
@@ -207,92 +208,62 @@ class Algorithm(Section):
     zero_variance_filter: bool
     """Leaves groups without variance out of the loss, of its divisor too."""
 
-    @model_validator(mode="after")
-    def _scale_is_the_estimators(self) -> Algorithm:
+    def faults(self) -> Iterator[str]:
         expected = SCALES.get(self.estimator, self.advantage_scale)
         if self.advantage_scale is not expected:
-            raise ValueError(
-                f"estimator={self.estimator} {SCALE_REASONS[self.estimator]}: set advantage_scale={expected}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _parts_belong_to_the_estimator(self) -> Algorithm:
+            yield (f"estimator={self.estimator} {SCALE_REASONS[self.estimator]}: set advantage_scale={expected}")
         for field, estimator in (("advantage_fn", Estimator.CUSTOM), ("critic", Estimator.GAE)):
             is_given, is_needed = getattr(self, field) is not None, self.estimator is estimator
             if is_needed and not is_given:
-                raise ValueError(f"estimator={estimator} needs {field}: set it, or use another estimator")
+                yield f"estimator={estimator} needs {field}: set it, or use another estimator"
             if is_given and not is_needed:
-                raise ValueError(f"{field} is for estimator={estimator}, not {self.estimator}: set {field}=null")
-        return self
-
-    @model_validator(mode="after")
-    def _maxrl_takes_no_penalty(self) -> Algorithm:
+                yield f"{field} is for estimator={estimator}, not {self.estimator}: set {field}=null"
         for name in ("overlong", "use_kl_in_reward"):
             if self.estimator is Estimator.MAXRL and getattr(self, name):
-                raise ValueError(f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _sapo_has_gates(self) -> Algorithm:
+                yield f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out"
         is_sapo = self.policy_loss is PolicyLoss.SAPO
         if is_sapo is not (self.sapo is not None):
             way_out = "set algorithm=sapo, which has both" if is_sapo else "set sapo=null, or algorithm=sapo"
-            raise ValueError(f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {way_out}")
+            yield f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {way_out}"
         if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
-            raise ValueError("policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens")
-        return self
+            yield "policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens"
+        yield from self._loss_faults()
+        yield from self._teacher_faults()
 
-    @model_validator(mode="after")
-    def _teacher_reaches_every_group(self) -> Algorithm:
-        if self.distill is None:
-            return self
-        if self.estimator is Estimator.GAE:
-            raise ValueError("distill needs an estimator without a critic: set estimator=grpo and critic=null")
-        for name in ("dynamic_sampling", "zero_variance_filter"):
-            if getattr(self, name):
-                raise ValueError(
-                    f"{name} drops groups of equal rewards, from which a teacher still teaches: set it to false, or"
-                    " distill=null"
-                )
-        if self.distill.key is not None and self.distill.url is None:
-            raise ValueError("distill.key is for a server, and distill.url is null: set distill.url, or key=null")
-        if self.distill.revision is not None and self.distill.url is not None:
-            raise ValueError("distill.revision is of a loaded model, and distill.url names a server: set one to null")
-        return self
-
-    @model_validator(mode="after")
-    def _cispo_weighs_tokens(self) -> Algorithm:
+    def _loss_faults(self) -> Iterator[str]:
         if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
-            raise ValueError("policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip")
-        return self
-
-    @model_validator(mode="after")
-    def _correction_has_an_effect(self) -> Algorithm:
+            yield "policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip"
         correction = self.importance_correction
         if self.ratio_from is RatioFrom.ENGINE and correction is not ImportanceCorrection.NONE:
-            raise ValueError(
+            yield (
                 f"ratio_from=engine needs importance_correction=none, got {correction}: with the clipped ratio to the"
                 " engine, nothing is left to correct; set importance_correction=none, or ratio_from=trainer"
             )
         if correction is ImportanceCorrection.GEOMETRIC_MASK and self.importance_lower == 0:
-            raise ValueError(
+            yield (
                 "importance_correction=geometric_mask needs both bounds, and near 1, since the geometric mean of an"
                 " episode is: set importance_lower=0.99 and importance_upper=1.01, for example"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _dual_clip_is_the_wider_bound(self) -> Algorithm:
         if self.dual_clip is not None and self.policy_loss is PolicyLoss.CISPO:
-            raise ValueError(
-                "policy_loss=cispo bounds every ratio by clip_high: set dual_clip=null, or policy_loss=clip"
-            )
+            yield ("policy_loss=cispo bounds every ratio by clip_high: set dual_clip=null, or policy_loss=clip")
         if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
-            raise ValueError(
-                f"dual_clip must be at least 1 + clip_high, which is {1 + self.clip_high:g}; got {self.dual_clip:g}"
-            )
-        return self
+            yield (f"dual_clip must be at least 1 + clip_high, which is {1 + self.clip_high:g}; got {self.dual_clip:g}")
+
+    def _teacher_faults(self) -> Iterator[str]:
+        if self.distill is None:
+            return
+        if self.estimator is Estimator.GAE:
+            yield "distill needs an estimator without a critic: set estimator=grpo and critic=null"
+        for name in ("dynamic_sampling", "zero_variance_filter"):
+            if getattr(self, name):
+                yield (
+                    f"{name} drops groups of equal rewards, from which a teacher still teaches: set it to false, or"
+                    " distill=null"
+                )
+        if self.distill.key is not None and self.distill.url is None:
+            yield "distill.key is for a server, and distill.url is null: set distill.url, or key=null"
+        if self.distill.revision is not None and self.distill.url is not None:
+            yield "distill.revision is of a loaded model, and distill.url names a server: set one to null"
 
 
 SCALES = {

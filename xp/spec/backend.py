@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName
@@ -115,20 +116,14 @@ class EngineSpec(Section):
     prefix_caching: bool
     """Keeps the KV cache of a shared prefix (the turns before)."""
 
-    @model_validator(mode="after")
-    def _accelerators_where_separate(self) -> EngineSpec:
+    def faults(self) -> Iterator[str]:
         if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):
-            raise ValueError("accelerators must be a number with placement=separate, and null with placement=colocated")
-        return self
-
-    @model_validator(mode="after")
-    def _a_token_for_each_sequence(self) -> EngineSpec:
+            yield "accelerators must be a number with placement=separate, and null with placement=colocated"
         if self.max_batched_tokens is not None and self.max_batched_tokens < self.max_sequences:
-            raise ValueError(
+            yield (
                 f"max_batched_tokens must be at least max_sequences: a decoding step takes one token of each; got"
                 f" {self.max_batched_tokens} and {self.max_sequences}"
             )
-        return self
 
 
 class BackendSpec(Section):

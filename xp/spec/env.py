@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from xp.envs.config import (
     GraderForm,
@@ -97,18 +98,16 @@ class Reward(Section):
     bound: Positive
     """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
-    @model_validator(mode="after")
-    def _within_the_bound(self) -> Reward:
+    def faults(self) -> Iterator[str]:
         for name in ("nonterminal", "minimum", "maximum"):
             value = getattr(self, name)
             if value is not None and not abs(value) <= self.bound:
-                raise ValueError(f"{name} is {value:g}, beyond the bound of {self.bound:g}: raise reward.bound")
+                yield f"{name} is {value:g}, beyond the bound of {self.bound:g}: raise reward.bound"
         if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
-            raise ValueError(
+            yield (
                 f"minimum is {self.minimum:g} and maximum is {self.maximum:g}: every reward would be the same;"
                 " minimum must be smaller"
             )
-        return self
 
 
 class EnvLimits(Section):
@@ -234,37 +233,27 @@ class EnvMember(Section):
         provider = info.data.get("provider", ":")
         return options if ":" in provider else checked_options(Kind.PROVIDER, provider, options)
 
-    @model_validator(mode="after")
-    def _overrides_of_a_server(self) -> EnvMember:
+    def faults(self) -> Iterator[str]:
         for name, value in self.overrides.items():
             if isinstance(value, str) and is_telling_name(name):
-                raise ValueError(f"overrides.{name} is a secret: name the variable that holds it, {{from_env: {name}}}")
+                yield f"overrides.{name} is a secret: name the variable that holds it, {{from_env: {name}}}"
         if self.overrides and self.serve is None and not CATALOG_NAME.fullmatch(self.target or ""):
-            raise ValueError("overrides needs serve, or a target in the catalog; set them where that server is started")
-        return self
-
-    @model_validator(mode="after")
-    def _plain_urls(self) -> EnvMember:
+            yield "overrides needs serve, or a target in the catalog; set them where that server is started"
         for url in (self.target or "", *self.allowed_origins):
             check_plain_url(url)
         for url in self.allowed_origins:
             check_http_url("allowed_origins:", url)
-        return self
-
-    @model_validator(mode="after")
-    def _fields_of_the_provider(self) -> EnvMember:
         fields = PROVIDER_FIELDS.get(self.provider)
         for provider, names in PROVIDER_FIELDS.items():
             for name in names:
                 if fields is not None and name not in fields and getattr(self, name) not in (None, {}):
-                    raise ValueError(f"{name} belongs to provider={provider}; this environment's is {self.provider}")
-        return self
+                    yield f"{name} belongs to provider={provider}; this environment's is {self.provider}"
+        yield from self._address_faults()
 
-    @model_validator(mode="after")
-    def _one_address(self) -> EnvMember:
+    def _address_faults(self) -> Iterator[str]:
         ways = ADDRESSES.get(self.provider, {})
         if ways and sum(getattr(self, name) is not None for name in ways) != 1:
-            raise ValueError("give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items()))
+            yield "give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items())
         if self.target is not None and self.provider == "openenv":
             check_http_url("target", self.target, ", and OpenEnv has no catalog")
         if self.target is not None and self.provider == "openreward" and not CATALOG_NAME.fullmatch(self.target):
@@ -272,16 +261,15 @@ class EnvMember(Section):
         is_path = self.provider == "harbor" or (self.provider == "inspect" and ".py" in str(self.target))
         if is_path and not str(self.target).startswith(("/", "~")):
             whole = Path(str(self.target)).absolute()
-            raise ValueError(f"target {self.target!r}: write the whole path, {whole}; stages run in another directory")
+            yield f"target {self.target!r}: write the whole path, {whole}; stages run in another directory"
         if self.provider == "harbor" and self.sandbox is None:
-            raise ValueError("provider=harbor needs sandbox: docker, or none (this machine, without isolation)")
+            yield "provider=harbor needs sandbox: docker, or none (this machine, without isolation)"
         if self.provider == "openenv" and self.rows is None:
-            raise ValueError("provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)")
+            yield "provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)"
         if self.python is not None and self.serve is None and self.provider not in HOSTED:
-            raise ValueError("python says what runs the environment, and serve is null")
+            yield "python says what runs the environment, and serve is null"
         if self.python is not None and "/" in self.python and not self.python.startswith(("/", "~")):
-            raise ValueError(f"python {self.python!r}: write the whole path; stages run in the outputs' directory")
-        return self
+            yield f"python {self.python!r}: write the whole path; stages run in the outputs' directory"
 
 
 class Environments(Section):

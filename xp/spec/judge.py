@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -59,11 +60,9 @@ class Endpoint(Section):
     price_in: Price
     price_out: Price
 
-    @model_validator(mode="after")
-    def _prices_together(self) -> Endpoint:
+    def faults(self) -> Iterator[str]:
         if (self.price_in is None) != (self.price_out is None):
-            raise ValueError("price_in and price_out go together")
-        return self
+            yield "price_in and price_out go together"
 
 
 class JudgeModel(Endpoint):
@@ -109,11 +108,9 @@ class JudgeSpec(Section):
     cache: bool
     """Whether equal requests of a run or an evaluation are answered from its record."""
 
-    @model_validator(mode="after")
-    def _rising(self) -> JudgeSpec:
+    def faults(self) -> Iterator[str]:
         if self.scale[0] >= self.scale[1]:
-            raise ValueError(f"scale is {list(self.scale)}; the first number is the worst, and must be smaller")
-        return self
+            yield f"scale is {list(self.scale)}; the first number is the worst, and must be smaller"
 
 
 def with_defaults(value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.open_name import DialectName
@@ -58,11 +58,9 @@ class BuildSpec(Section):
     players: Mapping[Name, Fraction]
     """Share of demonstrations played by each of the builder's imperfect players; the rest is without mistakes."""
 
-    @model_validator(mode="after")
-    def _shares_add_up(self) -> BuildSpec:
+    def faults(self) -> Iterator[str]:
         if (total := sum(self.players.values())) > 1:
-            raise ValueError(f"the shares of players must not exceed 1 together; got {total:g}")
-        return self
+            yield f"the shares of players must not exceed 1 together; got {total:g}"
 
 
 class Architecture(Section):
@@ -105,12 +103,10 @@ class Architecture(Section):
     expert_intermediate_size: Count | None
     """Width of an expert; None: a dense model."""
 
-    @model_validator(mode="after")
-    def _experts_together(self) -> Architecture:
+    def faults(self) -> Iterator[str]:
         experts = (self.num_experts, self.experts_per_token, self.expert_intermediate_size)
         if any(value is None for value in experts) and any(value is not None for value in experts):
-            raise ValueError("num_experts, experts_per_token and expert_intermediate_size go together")
-        return self
+            yield "num_experts, experts_per_token and expert_intermediate_size go together"
 
 
 class LoraSpec(Section):
@@ -155,27 +151,11 @@ class Model(Section):
     def _no_secret_in_names(cls, text: Any) -> Any:
         return check_no_secret_below(text)
 
-    @model_validator(mode="after")
-    def _no_secret(self) -> Model:
+    def faults(self) -> Iterator[str]:
         check_no_secret_below(self.model_dump())
-        return self
-
-    @model_validator(mode="after")
-    def _dialect_is_known(self) -> Model:
         if self.dialect is Dialect.AUTO and self.tools_prompt is ToolsPrompt.SYSTEM:
-            raise ValueError(
-                "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _router_has_experts(self) -> Model:
+            yield "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
         if self.router_replay and self.architecture is not None and self.architecture.num_experts is None:
-            raise ValueError(f"router_replay is for mixtures of experts, and {self.name} is dense; set it to false")
-        return self
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Model:
+            yield f"router_replay is for mixtures of experts, and {self.name} is dense; set it to false"
         if (self.path is None) == (self.build is None):
-            raise ValueError("give exactly one of path (a Hugging Face id or directory) and build")
-        return self
+            yield "give exactly one of path (a Hugging Face id or directory) and build"

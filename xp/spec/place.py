@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName, checked_options
@@ -128,30 +128,26 @@ class LauncherSpec(Section):
     def _options_of_the_launcher(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         return checked_options(Kind.LAUNCHER, info.data["name"], options) if "name" in info.data else options
 
-    @model_validator(mode="after")
-    def _fields_of_this_launcher(self) -> LauncherSpec:
+    def faults(self) -> Iterator[str]:
         for field, owners in OWNERS.items():
             value = getattr(self, field)
             if value is not None and self.name not in owners:
                 whose = " and ".join(owner.value for owner in owners)
-                raise ValueError(f"{field} belongs to launcher={whose}; with launcher={self.name} it must be null")
+                yield f"{field} belongs to launcher={whose}; with launcher={self.name} it must be null"
             if value is None and self.name in owners and field in REQUIRED:
-                raise ValueError(f"{field} needs a value with launcher={self.name}")
+                yield f"{field} needs a value with launcher={self.name}"
         if self.name is LauncherName.LOCAL and self.detach:
-            raise ValueError("detach: launcher=local runs the stages itself; use nohup, or another launcher")
+            yield "detach: launcher=local runs the stages itself; use nohup, or another launcher"
         if self.array and not self.detach:
-            raise ValueError("array: needs a detached run; set detach=true too")
+            yield "array: needs a detached run; set detach=true too"
         if self.array_at_once is not None and not self.array:
-            raise ValueError("array_at_once: limits a job array; set array=true too")
+            yield "array_at_once: limits a job array; set array=true too"
         if "@" in check_plain_url(self.address or ""):
             check_http_url("address", self.address or "")
         if self.start_head and self.address is not None:
-            raise ValueError(
-                "address: not allowed with start_head=true, which starts its own cluster; set one of the two"
-            )
+            yield "address: not allowed with start_head=true, which starts its own cluster; set one of the two"
         if self.start_head and self.detach:
-            raise ValueError("detach: the cluster of start_head ends with the run; set the address of another cluster")
-        return self
+            yield "detach: the cluster of start_head ends with the run; set the address of another cluster"
 
 
 _SLURM = ("partition", "account", "time_limit_s", "gres", "requeue", "array", "array_at_once", "container", "sbatch")

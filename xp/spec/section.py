@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from xp.lib.data_files import HUB, is_data
@@ -199,6 +199,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    def faults(self) -> Iterator[str]:
+        """Reasons why fields that are legal alone are not legal together."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        for fault in self.faults():
+            raise ValueError(fault)
+        return self
 
 
 def schema_fields(section: type[Section], path: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from xp.lib.data_files import HUB
 from xp.spec.section import Count, CountOrZero, Number, Positive, Section, Size
@@ -70,9 +71,7 @@ class Sft(Section):
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)]
     """Share of the episodes' tasks that is not learnt from: their loss is measured before and after."""
 
-    @model_validator(mode="after")
-    def _one_length(self) -> Sft:
+    def faults(self) -> Iterator[str]:
         if (self.num_updates is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"
-            raise ValueError(f"num_updates and epochs {both}: set one of them, and the other to null")
-        return self
+            yield f"num_updates and epochs {both}: set one of them, and the other to null"

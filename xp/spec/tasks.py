@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 from xp.spec.section import Count, CountOrZero, LocalPath, Section, WideSeed
@@ -61,15 +62,13 @@ class SelectionSpec(Section):
     """Rollout steps after which the tasks are selected anew, by the pass rates of the training's own episodes; None:
     the profile's rates hold for the whole run."""
 
-    @model_validator(mode="after")
-    def _one_way_to_select(self) -> SelectionSpec:
+    def faults(self) -> Iterator[str]:
         _refuse_both(self.num_tasks, self.indices)
         self._check_profile()
         if self.indices is not None and len(self.split) > 1:
-            raise ValueError("indices are positions within one split, but there are several splits: use num_tasks")
+            yield "indices are positions within one split, but there are several splits: use num_tasks"
         if len(set(self.split)) < len(self.split):
-            raise ValueError("split has one name twice")
-        return self
+            yield "split has one name twice"
 
     def _check_profile(self) -> None:
         if self.profile is None:
@@ -111,12 +110,10 @@ class HeldOutSpec(Section):
     overlap: Overlap
     """`allowed`: training leaves held-out tasks in, and every figure is labelled so."""
 
-    @model_validator(mode="after")
-    def _one_way_to_select(self) -> HeldOutSpec:
+    def faults(self) -> Iterator[str]:
         _refuse_both(self.num_tasks, self.indices)
         if self.indices is not None and self.split is None:
-            raise ValueError("indices are positions within a split: set split too")
-        return self
+            yield "indices are positions within a split: set split too"
 
 
 def _refuse_both(num_tasks: int | None, indices: Indices) -> None:

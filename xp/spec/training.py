@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from xp.diagnosis.live import OnSymptom
 from xp.episode.finite import OnNonfinite
@@ -118,12 +119,10 @@ class Training(Section):
     """Uses the trainer's and the engine's deterministic kernels, which are slower, so that a run gives the same numbers
     again on the same machine."""
 
-    @model_validator(mode="after")
-    def _one_length(self) -> Training:
+    def faults(self) -> Iterator[str]:
         if (self.num_steps is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"
-            raise ValueError(f"num_steps and epochs {both}: set one of them, and the other to null")
-        return self
+            yield f"num_steps and epochs {both}: set one of them, and the other to null"
 
 
 class Evaluation(Section):

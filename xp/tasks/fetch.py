@@ -14,11 +14,12 @@ from queue import Empty, SimpleQueue
 
 from xp.envs.base import Describer, EnvFault, EnvUnavailable, Provider, Task, UnsafeOrigin
 from xp.envs.loop import current_loop
+from xp.envs.retry import backoff_s
 from xp.errors import XpError
 from xp.lib.progress import ProgressBar
 from xp.tasks.config import PrepareConfig, Purpose
 from xp.tasks.manifest import Failure
-from xp.tasks.questions import TASK_AGAIN, ask, described, entry_of, hash_task, reason, unreachable
+from xp.tasks.questions import ask, described, entry_of, hash_task, reason, unreachable
 from xp.tasks.request import identities
 from xp.tasks.selection import Block
 from xp.tasks.shards import ShardEntry, WorkDirectory
@@ -28,6 +29,8 @@ WINDOW = 1024
 LISTED_BLOCKS = 8
 """Number of blocks whose tasks are listed by one request."""
 SHOW_EVERY_S = 0.2
+TRIES = 3
+"""Attempts to describe one task."""
 STOP_GRACE_S = 10.0
 GIVE_UP_AFTER = 64
 """Number of consecutive tasks that fail because the environment is unavailable, after which the stage fails."""
@@ -218,13 +221,13 @@ class Fetcher:
                 return Failure(task.id, reason(error))
             except EnvFault as error:
                 kind = _Unavailable if isinstance(error, EnvUnavailable) else Failure
-                failure, pause = kind(task.id, reason(error)), TASK_AGAIN.pause_s(error, attempt)
-                if pause is None:
+                failure = kind(task.id, reason(error))
+                if attempt == TRIES:
                     return failure
             except Exception as error:
                 # The provider may be the user's code: a bug in it is the failure of one task, with its type.
                 return Failure(task.id, reason(error))
-            await asyncio.sleep(pause)
+            await asyncio.sleep(backoff_s(attempt))
         raise AssertionError
 
 

@@ -18,7 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.tasks.config import MemberConfig, PrepareConfig
 from xp.tasks.prompt_lengths import count_tokens
-from xp.tasks.questions import KNOWN_AGAIN, ask, described, entry_of, hash_task
+from xp.tasks.questions import ask, described, entry_of, hash_task
 from xp.tasks.row import TaskRow
 from xp.tasks.store import open_verified
 from xp.tasks.template_check import check_chat
@@ -115,9 +115,9 @@ def check_unchanged(
         described_anew: list[TaskRow] = []
         try:
             for split in dict.fromkeys(row.split for row in env_rows):
-                size = ask(member, partial(provider.num_tasks, split), KNOWN_AGAIN)
+                size = ask(member, partial(provider.num_tasks, split), is_known=True)
                 there = [row for row in env_rows if row.split == split and row.index < size]
-                tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), KNOWN_AGAIN)
+                tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), is_known=True)
                 now = {task.index: hash_task(task) for task in tasks}
                 missing += [row for row in env_rows if row.split == split and row.index >= size]
                 described_anew += [row for row in there if now.get(row.index) != row.task_hash]
@@ -147,7 +147,7 @@ def check_unchanged(
 def _prompt(member: MemberConfig, provider: Provider, row: TaskRow) -> object:
     """The task's opening messages now, as preparation stores them; None if it has no prompt any more."""
     task = Task(row.env, row.split, row.index)
-    prompt, tools = ask(member, partial(described, provider, task), KNOWN_AGAIN)
+    prompt, tools = ask(member, partial(described, provider, task), is_known=True)
     try:
         return entry_of(task, row.task_hash, prompt, tools, member).messages
     except (ValueError, ProtocolError):

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
 from xp.envs.config import Dialect
 from xp.envs.messages import chat_messages
-from xp.envs.retry import RetryRule, retried
+from xp.envs.retry import BASE_S, CAP_S
 from xp.episode.prompt import opening_messages, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
@@ -20,12 +20,10 @@ from xp.tasks.shards import ShardEntry
 
 Answer = TypeVar("Answer")
 
-TASK_AGAIN: Final = RetryRule(max_attempts=3, retried=(EnvFault,))
-"""Retry rule for one task."""
-QUESTION_AGAIN: Final = RetryRule(max_attempts=3, retried=(EnvUnavailable,), within_s=30.0)
-"""Retry rule for a request that the whole preparation needs. A provider that has waited out an outage itself, until its
-deadline, is not asked to wait again."""
-KNOWN_AGAIN: Final = RetryRule(max_attempts=1000, retried=(EnvUnavailable,), within_s=75.0)
+QUESTION_S: Final = 30.0
+"""Seconds within which a request is tried again that the whole preparation needs. A provider that has waited out an
+outage itself, until its deadline, is not asked to wait again."""
+KNOWN_S: Final = 75.0
 """The same for an environment whose tasks are prepared: its address is right, so a server that refuses connections is
 being deployed again, which takes a minute."""
 MOST_LISTED = 20_000
@@ -33,10 +31,30 @@ MOST_LISTED = 20_000
 index."""
 
 
-def ask(member: MemberConfig, question: Callable[[], Answer], rule: RetryRule = QUESTION_AGAIN) -> Answer:
-    """Sends a request that the whole preparation needs; raises XpError if the environment does not answer."""
+def ask(member: MemberConfig, question: Callable[[], Answer], *, is_known: bool = False) -> Answer:
+    """Sends a request that the whole preparation needs; raises XpError if the environment does not answer.
+
+    Args:
+        member: the environment.
+        question: sends the request.
+        is_known: whether its tasks were prepared, so that its address is right.
+    """
+    from tenacity import (
+        Retrying,
+        retry_if_exception_type,
+        stop_after_attempt,
+        stop_after_delay,
+        wait_exponential_jitter,
+    )
+
+    again = Retrying(
+        retry=retry_if_exception_type(EnvUnavailable),
+        stop=stop_after_delay(KNOWN_S) if is_known else stop_after_delay(QUESTION_S) | stop_after_attempt(3),
+        wait=wait_exponential_jitter(BASE_S, CAP_S, jitter=BASE_S),
+        reraise=True,
+    )
     try:
-        return retried(question, rule)
+        return again(question)
     except (EnvFault, OSError) as error:
         raise unreachable(member, reason(error)) from error
 
