@@ -81,7 +81,7 @@ def roles(root: Path, *, is_resumed: bool = False) -> tuple[Any, Any]:
     path = root / "worker.json"
     path.write_text(worker_config(root, estimator="gae").to_json())
     setattr(base, WORKER_ATTRIBUTE, str(path))
-    config = critic_role(CriticConfig("roles.yaml", "runs/r/critic", 3e-5), root, 0, is_resumed=is_resumed)
+    config = critic_role(CriticConfig("runs/r/critic", 3e-5), root, 0, is_resumed=is_resumed)
     Path(base.megatron_config_path).write_text(json.dumps(config))
     made = [parse_megatron_role_args(base, base.megatron_config_path, role) for role in ("actor", "critic")]
     native = logging_utils.log
@@ -135,7 +135,7 @@ def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
         "num_microbatches": [1],
         "micro_batch_indices": [[0, 1]],
     }
-    over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True), data)
+    over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True, use_opd=False), data)
     assert [one.tolist() for one in data["advantages"]] == [[0.0], [0.0, 0.0]]
 
 

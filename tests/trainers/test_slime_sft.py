@@ -18,6 +18,7 @@ from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.control.render import sft_stage, stages
 from xp.backends.slime.worker import sft
 from xp.backends.slime.worker.config import (
+    ORDER,
     STEPS_FLAG,
     SlimeCommand,
     SlimeSftConfig,
@@ -69,7 +70,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     config, batch = SlimeSftConfig.from_json(path.read_text()), samples()[:count]
     write_examples(batch, path.parent / LEARNT_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
-    sft.write_order(config, count, tmp_path / config.order)
+    sft.write_order(config, count, path.parent / ORDER)
     command = [sys.executable, "-m", "tests.trainers.slime_sft_batch", str(path), str(num_ranks)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ["PYTHONPATH"]])}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600)
@@ -139,7 +140,7 @@ def test_slimes_parser_reads_a_fine_tuning_without_engines(more: tuple[str, ...]
 
     spec = spec_with_talk(tmp_path, "sft.batch_size=8", "sft.warmup_updates=3", "sft.learning_rate=2e-5", *more)
     config = SlimeSftConfig.from_json(left(tmp_path, spec).read_text())
-    (tmp_path / config.order).touch()
+    (tmp_path / config.common.stage_dir / ORDER).touch()
     args = parsed([*absolute_flags(config.command, tmp_path), STEPS_FLAG, "7"], parse_args)
     assert (args.loss_type, args.calculate_per_token_loss, args.debug_train_only) == ("sft_loss", True, True)
     assert (args.rollout_batch_size, args.global_batch_size, args.n_samples_per_prompt) == (8, 8, 1)

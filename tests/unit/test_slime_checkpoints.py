@@ -91,7 +91,7 @@ def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path
 
 
 def test_the_critic_has_its_own_rate_and_continues_with_the_policy(tmp_path: Path) -> None:
-    critic = CriticConfig("runs/r/roles.yaml", "runs/r/critic", 1e-5)
+    critic = CriticConfig("runs/r/critic", 1e-5)
     place = f"{tmp_path}/runs/r/critic"
     (first,) = critic_role(critic, tmp_path, 0, is_resumed=False)["megatron"]
     assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0})

@@ -17,7 +17,7 @@ from xp.backends.slime.control.flags import catalog, fault, words
 from xp.backends.slime.control.overrides import TAKEN
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
 from xp.backends.slime.control.rows import ROWS
-from xp.backends.slime.worker.config import ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
+from xp.backends.slime.worker.config import HELD_OUT_VIEW, ROLES, ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
 from xp.composition import compose
 from xp.planning.backend import MEANT, RunPaths, Support
 from xp.planning.extent import num_steps
@@ -225,7 +225,7 @@ def test_evaluation_starts_engines_without_a_trainer_and_plays_once() -> None:
     found = parse(config.command.flags)
     assert is_on(found, "--debug-rollout-only")
     assert (found["num_rollout"], found["eval_interval"], found["eval_temperature"]) == (0, 1, 0.0)
-    assert found["eval_prompt_data"] == ["held_out", config.held_out]
+    assert found["eval_prompt_data"] == ["held_out", f"{config.common.stage_dir}/{HELD_OUT_VIEW}"]
     assert {"load", "save", "ref_load", "prompt_data"}.isdisjoint(found)
     assert list(config.models) == ["before", "after"]
     # 128 episodes at once on 8 engines.
@@ -239,7 +239,7 @@ def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
     found, config = line(compose(PPO)), SlimeTrainConfig.from_json(configs(*PPO)["train"])
     assert SlimeTrainConfig.from_json(config.to_json()) == config
     assert config.critic is not None
-    assert found["megatron_config_path"] == config.critic.roles
+    assert found["megatron_config_path"] == f"{config.common.stage_dir}/{ROLES}"
     assert "--megatron-config-path" in config.command.path_flags
     assert config.critic.checkpoints not in (found["save"], found["load"])
     assert config.critic.learning_rate == found["lr"]

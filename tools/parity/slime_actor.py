@@ -14,7 +14,7 @@ from tools.parity.critic import BIAS, HEAD
 from tools.parity.found import Found, whole
 from tools.parity.model import TEACHER
 from xp.backends.slime.worker.checkpoints import TRACKER
-from xp.backends.slime.worker.config import SlimeTrainConfig
+from xp.backends.slime.worker.config import ROLES, SlimeTrainConfig
 
 POLICY, CRITIC = "policy", "critic"
 HEADS = {"output_layer.weight": HEAD, "output_layer.bias": BIAS}
@@ -58,7 +58,7 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     check_architecture(place.model, config.architecture)
     if config.critic is not None:
         roles = critic_role(config.critic, scratch, config.warmup_updates, is_resumed=False)
-        write_atomically(scratch / config.critic.roles, json.dumps(roles) + "\n")
+        write_atomically(scratch / config.common.stage_dir / ROLES, json.dumps(roles) + "\n")
     worker = worker_config(config, scratch)
     write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
     settings = write_worker(worker)

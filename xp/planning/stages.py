@@ -378,11 +378,18 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "overlong": overlong(spec),
         "best": best_rule(spec, places),
         "every": spec.evaluation.every,
-        "distill": None if spec.algorithm.distill is None else Distillation(**spec.algorithm.distill.model_dump()),
+        "distill": _distillation(spec),
         "symptoms": LiveRules(training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json"))),
         "time_limit": time_limit(spec),
         "refresh": _refresh(spec),
     }
+
+
+def _distillation(spec: RunSpec) -> Distillation | None:
+    distill = spec.algorithm.distill
+    if distill is None:
+        return None
+    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
 
 
 def _refresh(spec: RunSpec) -> dict[str, Refresh]:

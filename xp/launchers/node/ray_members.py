@@ -23,6 +23,7 @@ from xp.lib import processes
 from xp.lib.reading import config_of
 from xp.worker.nodes import NUMBER, free_port
 
+POLL_S = 0.5
 PLACE_S = 600.0
 """Seconds until the cluster must have free nodes."""
 
@@ -77,13 +78,11 @@ def main(argv: Sequence[str]) -> int:
     ]  # fmt: skip
     place = ray.get(members[0].place.remote())
     codes: dict[int, int] = {}
-    ended = threading.Event()
     for number, member in enumerate(members):
         stream = member.run.options(num_returns="streaming").remote(number, argv[0], place, spec.grace_s)
-        threading.Thread(target=_follow, args=(number, stream, codes, ended), daemon=True).start()
-    while len(codes) < len(members) and not any(codes.values()) and not stop.is_set():
-        ended.wait(0.5)
-        ended.clear()
+        threading.Thread(target=_follow, args=(number, stream, codes), daemon=True).start()
+    while len(codes) < len(members) and not any(codes.values()) and not stop.wait(POLL_S):
+        pass
     for member in members:
         with suppress(Exception):
             ray.kill(member)
@@ -91,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.TERMINATED if stop.is_set() else next((code for code in codes.values() if code), 0)
 
 
-def _follow(number: int, stream: Any, codes: dict[int, int], ended: threading.Event) -> None:
+def _follow(number: int, stream: Any, codes: dict[int, int]) -> None:
     """Passes on the output of a node's program; records its end, even if the node is lost."""
     import ray
 
@@ -108,7 +107,6 @@ def _follow(number: int, stream: Any, codes: dict[int, int], ended: threading.Ev
         print(f"xp: node {number} was lost: {str(error).splitlines()[0]}", flush=True)
     finally:
         codes[number] = code
-        ended.set()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from xp.backends.slime.control.rows.sft import SFT
 from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
+    HELD_OUT_VIEW,
+    ORDER,
+    ROLES,
+    TASK_VIEW,
     ConvertConfig,
     CriticConfig,
     SlimeCommand,
@@ -79,8 +83,8 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     here = places.stage("train")
     return {
         **flags_of(rows.render(ROWS, spec)),
-        "--prompt-data": (_prompts(here),),
-        "--eval-prompt-data": (HELD_OUT, _held_out(here)) if spec.env.is_held_out else None,
+        "--prompt-data": (f"{here}/{TASK_VIEW}",),
+        "--eval-prompt-data": (HELD_OUT, f"{here}/{HELD_OUT_VIEW}") if spec.env.is_held_out else None,
         # Slime resumes from --load if it has a checkpoint, else starts from --ref-load; the stage's program sets --load
         # to training.initial_checkpoint until the run has its own checkpoint.
         "--load": (places.checkpoints,),
@@ -89,7 +93,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         "--ref-load": (_reference(spec, places),),
         "--opd-teacher-load": None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
-        "--megatron-config-path": None if spec.algorithm.critic is None else (_roles(here),),
+        "--megatron-config-path": None if spec.algorithm.critic is None else (f"{here}/{ROLES}",),
         **override_flags(spec.backend.overrides),
     }
 
@@ -144,7 +148,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         **flags_of(rows.render(ROWS, spec)),
         **override_flags(spec.backend.overrides),
         **flags_of(rows.render(SFT, spec)),
-        "--prompt-data": (f"{here}/order.jsonl",),
+        "--prompt-data": (f"{here}/{ORDER}",),
         "--load": (checkpoints,),
         "--save": (checkpoints,),
         "--hf-checkpoint": (start_place(spec),),
@@ -157,7 +161,6 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         command=_command(spec, {name: words for name, words in flags.items() if name not in of_engine}),
         **sft_fields(spec, places),
         architecture=_architecture(spec),
-        order=f"{here}/order.jsonl",
         checkpoints=checkpoints,
         exports=exports,
         keep_checkpoints=spec.training.keep_checkpoints,
@@ -174,7 +177,6 @@ def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs
         common=_common(spec, places, "evaluate"),
         command=_command(spec, _evaluation_flags(spec, here)),
         models=models,
-        held_out=_held_out(here),
         rounds=rounds(spec),
     )
     outputs = (f"{here}/evaluation.json",)
@@ -202,8 +204,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         command=_command(spec, train_flags(spec, places)),
         **train_fields(spec, places),
         architecture=_architecture(spec),
-        prompts=_prompts(here),
-        held_out=_held_out(here) if spec.env.is_held_out else None,
         checkpoints=places.checkpoints,
         exports=_exports(places),
         updates_per_step=training.updates_per_step,
@@ -214,7 +214,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         critic=None
         if spec.algorithm.critic is None
         else CriticConfig(
-            roles=_roles(here),
             checkpoints=f"{places.run}/critic",
             learning_rate=training.critic_learning_rate or training.learning_rate,
         ),
@@ -227,7 +226,7 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
     """Flags with which Slime starts its engines and plays the held-out tasks once."""
     flags: Flags = {
         **flags_of(rows.render(ROWS, spec) | evaluation_flags(spec, 1)),
-        "--eval-prompt-data": (HELD_OUT, _held_out(here)),
+        "--eval-prompt-data": (HELD_OUT, f"{here}/{HELD_OUT_VIEW}"),
         "--debug-rollout-only": (),
         "--num-rollout": value(0),
         "--sglang-server-concurrency": value(episodes_per_engine(spec, spec.evaluation.batch_size)),
@@ -323,18 +322,6 @@ def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
     argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
     return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, PACKAGES), {})
-
-
-def _roles(here: str) -> str:
-    return f"{here}/roles.yaml"
-
-
-def _prompts(here: str) -> str:
-    return f"{here}/tasks.jsonl"
-
-
-def _held_out(here: str) -> str:
-    return f"{here}/held_out.jsonl"
 
 
 def _exports(places: RunPaths) -> str:

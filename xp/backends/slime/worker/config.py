@@ -20,6 +20,9 @@ from xp.worker.token_budget import TokenBudget
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
 """Values of --input-key, --metadata-key and --tool-key."""
+TASK_VIEW, HELD_OUT_VIEW, ORDER, ROLES = "tasks.jsonl", "held_out.jsonl", "order.jsonl", "roles.yaml"
+"""Files that the programs write for Slime in their stage's directory: steps x prompts_per_step tasks, one line per
+held-out episode, one line for each episode of each update of a fine-tuning, and the critic's own settings."""
 STEPS_FLAG, INTERVAL_FLAG = "--num-rollout", "--eval-interval"
 
 
@@ -66,8 +69,6 @@ class SlimeStageConfig(StageConfig):
 class CriticConfig:
     """The critic, which Slime trains as a separate role on the policy's accelerators."""
 
-    roles: str
-    """Value of --megatron-config-path, where the program writes the critic's own settings."""
     checkpoints: str
     """Directory of the critic's checkpoints, which by default would overwrite the policy's."""
     learning_rate: float
@@ -81,10 +82,6 @@ class SlimeTrainConfig(TrainConfig):
     command: SlimeCommand
     architecture: Mapping[str, Any]
     """The spec's network, for a comparison with the model's config.json."""
-    prompts: str
-    """Value of --prompt-data, where the program writes the task view: steps x prompts_per_step lines."""
-    held_out: str | None
-    """Value of --eval-prompt-data, with one line per episode; None: nothing is held out."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
@@ -122,8 +119,6 @@ class SlimeSftConfig(SftConfig):
     command: SlimeCommand
     architecture: Mapping[str, Any]
     """The spec's network, for a comparison with the model's config.json."""
-    order: str
-    """Value of --prompt-data, where the program writes one line for each episode of each update."""
     checkpoints: str
     """Value of --save and --load."""
     exports: str
@@ -159,8 +154,6 @@ class SlimeEvaluateConfig(EvaluateConfig):
     common: SlimeStageConfig
     command: SlimeCommand
     """Command line; its --hf-checkpoint is the first model, which the program replaces by each model in turn."""
-    held_out: str
-    """Value of --eval-prompt-data, where the program writes the view, with one line per episode."""
 
 
 @dataclass(frozen=True)

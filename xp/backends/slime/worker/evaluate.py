@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.backends.slime.worker.config import SlimeEvaluateConfig, WorkerConfig
+from xp.backends.slime.worker.config import HELD_OUT_VIEW, SlimeEvaluateConfig, WorkerConfig
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
@@ -43,7 +43,7 @@ def _play(config: SlimeEvaluateConfig, name: str, model: Path, path: Path, root:
     stage = path.parent
     chat = policy_chat(config.common, model, stage)
     rows = held_out_tasks(config.common, stage, chat, config.common.limits.max_prompt_tokens)
-    num_episodes = write_episodes(rows, config.rounds, Path(config.held_out))
+    num_episodes = write_episodes(rows, config.rounds, stage / HELD_OUT_VIEW)
     command = config.command.with_value("--hf-checkpoint", str(model))
     run_train(command, worker_config(config, name, root, num_episodes, path))
 

@@ -13,6 +13,7 @@ from xp.backends.slime.worker.checkpoints import choose_latest, prune
 from xp.backends.slime.worker.config import (
     INPUT_KEY,
     METADATA_KEY,
+    ORDER,
     STEPS_FLAG,
     SlimeSftConfig,
     WorkerConfig,
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
         raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
     write_examples(learnt, stage / LEARNT_FILE)
     write_examples(held_out, stage / HELD_OUT_FILE)
-    write_order(config, len(learnt), root / config.order)
+    write_order(config, len(learnt), stage / ORDER)
     checkpoints, exports = root / config.checkpoints, root / config.exports
     latest = choose_latest(checkpoints)
     if latest is not None:

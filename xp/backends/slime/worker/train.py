@@ -11,8 +11,11 @@ from typing import Any
 
 from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position, seal_exports
 from xp.backends.slime.worker.config import (
+    HELD_OUT_VIEW,
     INPUT_KEY,
     METADATA_KEY,
+    ROLES,
+    TASK_VIEW,
     TOOL_KEY,
     CriticConfig,
     SlimeEvaluateConfig,
@@ -61,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
     latest = choose_latest(root / config.checkpoints, critic)
     if config.critic is not None:
         roles = critic_role(config.critic, root, config.warmup_updates, is_resumed=latest is not None)
-        write_atomically(root / config.critic.roles, json.dumps(roles) + "\n")
+        write_atomically(path.parent / ROLES, json.dumps(roles) + "\n")
     if latest is None:
         config = config.from_the_start()
     else:
@@ -106,11 +109,11 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
     record_facts(common, model, stage, chat, config.distill)
-    write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), Path(config.prompts))
-    if config.held_out is not None and config.evaluation is not None:
+    write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), stage / TASK_VIEW)
+    if config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)
         eval_config = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)
-        write_episodes(held_out, eval_config.rounds, Path(config.held_out))
+        write_episodes(held_out, eval_config.rounds, stage / HELD_OUT_VIEW)
 
 
 def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:
