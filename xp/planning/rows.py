@@ -12,9 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
-from xp.planning.stages import teacher_place
 from xp.spec import EngineName, ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
-from xp.worker.distill import Distillation
 from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
@@ -354,14 +352,6 @@ def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
     return Importance(
         algorithm.importance_correction.value, algorithm.importance_lower, algorithm.importance_upper, is_native
     )
-
-
-def distillation(spec: RunSpec) -> Distillation | None:
-    """The distillation for a trainer; None if there is none."""
-    distill = spec.algorithm.distill
-    if distill is None:
-        return None
-    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
 
 
 def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
