@@ -111,6 +111,12 @@ def teacher_place(distill: Distill) -> str:
     return distill.teacher if distill.revision is None else pinned_place(distill.teacher, distill.revision)
 
 
+def _distillation(distill: Distill | None) -> Distillation | None:
+    if distill is None:
+        return None
+    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
+
+
 def made_from(model: Model) -> str:
     """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
     assert model.build is not None  # Model's validator: exactly one of path and build
@@ -378,7 +384,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "overlong": overlong(spec),
         "best": best_rule(spec, places),
         "every": spec.evaluation.every,
-        "distill": _distillation(spec),
+        "distill": _distillation(spec.algorithm.distill),
         "symptoms": LiveRules(training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json"))),
         "time_limit": time_limit(spec),
         "refresh": _refresh(spec),
