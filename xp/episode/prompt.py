@@ -151,7 +151,8 @@ def _without_calls(messages: Sequence[Message], dialect: Dialect | str) -> list[
             part = as_user(part)
         for message in part:
             calls = [call["function"] for call in message.get("tool_calls", ())]
-            written = [syntax_of(dialect).write(call["name"], call["arguments"]) for call in calls]
-            content = "\n".join([*filter(None, [message["content"]]), *written])
+            syntax = syntax_of(dialect)
+            written = syntax.joined([syntax.write(call["name"], call["arguments"]) for call in calls])
+            content = "\n".join(filter(None, [message["content"], written]))
             result.append(Message(role=message["role"], content=content) if calls else message)
     return result
