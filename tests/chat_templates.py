@@ -39,7 +39,7 @@ class Published:
 
 
 IM_END, END_OF_TEXT, EOT, EOM = "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>"
-SENTENCE, RETURN, CALL = "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"  # noqa: RUF001
+SENTENCE, RETURN, CALL = "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"
 COHERE, RESPONSE, TURN, TOOL = "<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<turn|>", "<|tool_response>"
 PHI = ("<|end|>", "<|assistant|>", END_OF_TEXT)
 
@@ -119,7 +119,7 @@ MODELS = {
     "qwen3_vl": qwen(Shows.CALLS, "Qwen/Qwen3-VL-*: [151645, 151643]"),
     "smolvlm": PICTURES,
 }
-_SPECIAL = re.compile(r"<\|[^<>|\s]+\|?>|<[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]+\]|</?(?:s|eos|bos)>|<[a-z_]+_of_turn>")  # noqa: RUF001
+_SPECIAL = re.compile(r"<\|[^<>|\s]+\|?>|<[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]+\]|</?(?:s|eos|bos)>|<[a-z_]+_of_turn>")
 
 
 @cache

@@ -25,7 +25,9 @@ PARTS: Mapping[str, Part] = {
     ),
     "Slime": Part("slime", ("tests/trainers/test_slime", "tests/engines/test_slime"), f"make test-slime {CHECKOUTS}"),
     "vLLM": Part(
-        "vllm", tuple(f"tests/engines/test_{name}" for name in ("trl", "skyrl", "server", "seeds")), "make test-vllm"
+        "vllm",
+        tuple(f"tests/engines/test_{name}" for name in ("trl", "skyrl", "server", "seeds", "tool_calls")),
+        "make test-vllm",
     ),
     "SGLang": Part("sglang", ("tests/engines/test_slime",), f"make test-sglang {CHECKOUTS}"),
     "Slurm": Part(None, ("tests/integration/test_slurm",), "make slurm"),

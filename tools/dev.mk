@@ -87,7 +87,7 @@ rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
 
 test-sglang: setup $(SLIME_VENV)/.done  ## Slime's rollout on SGLang's real server on this machine's CPU (SLIME_PATH, MEGATRON_PATH: checkouts)
-	$(SLIME_PYTHON) -m pytest -s tests/engines/test_slime*.py
+	$(SLIME_PYTHON) -m pytest -s tests/engines/test_slime*.py tests/engines/test_tool_calls.py
 	SGLANG_PYTHON=$(SLIME_VENV)/bin/python $(BIN)/python -m pytest -s -m slow tests/integration/test_eval_served.py -k sglang
 
 ## vLLM on the CPU, for TRL and SkyRL with their real engine.

@@ -157,6 +157,7 @@ def test_25_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_pat
         (["seed='1'"], "write 1 without quotes"),
         (["env.limits.call_timeout_s=1:30"], "env.limits.call_timeout_s=1:30: should be a valid number"),
         (["env.reward.reduction=summ"], "(did you mean sum?)"),
+        (["model.dialect=mistrl"], "'minimax' or 'auto', or the name of a plugin (entry point xp.dialects;"),
         (["env.train.shuffle=no"], "write true or false"),
         (
             ["env=whodunit", "model=qwen3-4b", "hardware=a100x1", "model.lora.rank=8"],

@@ -20,11 +20,18 @@ TAGS = [
     "<action>", "</action>", "<function=no>", "</function>", "<parameter=no>", "</parameter>", "<parameter=count>",
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<arg_key>count</arg_key>",
     "<|python_tag|>", "[no(x=1)]", '{"name": "no", "parameters": {}}', "<|start|>", "<|end|>", "<|call|>",
-    "<|message|>", " to=functions.no", "\\[ f(2) \\]", "'", '"', "\\", "\n", "{", "}", ")]", "\u2028",
+    "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
+    "<｜tool▁calls▁end｜>", "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>", "```",
+    "<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>", '<|"|>', "<|START_ACTION|>", "<|END_ACTION|>",
+    "<|END_THINKING|>", "<|START_THINKING|>", "<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="no">',
+    "</invoke>", '<parameter name="no">', '<parameter name="count">', "<|message|>", " to=functions.no",
+    "\\[ f(2) \\]", "'", '"', "\\", "\n", "{", "}", ")]", "\u2028",
 ]  # fmt: skip
 ENDS = {
     Dialect.QWEN_XML: re.compile(r"</parameter>\s*(<parameter=|</function>|</tool_call>)"),
     Dialect.GLM: re.compile(r"</arg_value>\s*(<arg_key>|</tool_call>)"),
+    Dialect.MINIMAX: re.compile(r"</parameter>\s*(<parameter name=|</invoke>|</minimax:tool_call>)"),
+    Dialect.GEMMA: re.compile(r'<\|"\|>'),
 }
 """Ends of a value in dialects that have no escapes; nothing tells whether they are a part of it."""
 REFUSED = {
@@ -32,6 +39,9 @@ REFUSED = {
         r"<parameter=(count|share)>|(</function>|</tool_call>)(?s:.*)(<function=|<tool_call>)"
     ),
     Dialect.GLM: re.compile(r"<arg_key>(count|share)</arg_key>\s*<arg_value>|</tool_call>(?s:.*)<tool_call>"),
+    Dialect.MINIMAX: re.compile(
+        r'<parameter name="(count|share)">|(</invoke>|</minimax:tool_call>)(?s:.*)(<invoke name=|<minimax:tool_call>)'
+    ),
 }
 """Beginnings of another argument or call within a value: more probably it was not closed."""
 ANYTHING = (
@@ -44,7 +54,7 @@ ACT = ToolSpec("look", "Look.", {**LOOK.parameters, "required": ["text"]})
 
 def survives(dialect: Dialect, text: str) -> bool:
     """Whether a dialect can write the text at all."""
-    return dialect not in ENDS or not (ENDS[dialect].search(text) or REFUSED[dialect].search(text))
+    return not any(of[dialect].search(text) for of in (ENDS, REFUSED) if dialect in of)
 
 
 def written_and_read(dialect: Dialect, arguments: dict[str, Any], before: str = "", after: str = "") -> Any:

@@ -61,6 +61,8 @@ TEMPLATES = {
     "lfm2_2_5": Dialect.PYTHONIC,
     "glm4moe": Dialect.GLM,
     "gptoss": Dialect.HARMONY,
+    "gemma4": Dialect.GEMMA,
+    "gemma4_v5": Dialect.GEMMA,
 }
 """Templates as models ship them, which TRL carries."""
 SPECIAL = ("<|eot_id|>", "<|eom_id|>", "<|user|>", "<|observation|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>")
@@ -121,6 +123,50 @@ def test_what_is_written_is_read_back_in_every_dialect(dialect: Dialect, argumen
     assert read(dialect, text) == (ToolCall("look", arguments),)
 
 
+@pytest.mark.parametrize("dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.ACTION])
+def test_several_calls_of_a_turn_are_read_back(dialect: Dialect) -> None:
+    calls = [("look", {"text": "a, b"}), ("look", {"count": 2}), ("go", {})]
+    text = SYNTAX[dialect].joined([SYNTAX[dialect].write(name, arguments) for name, arguments in calls])
+    assert read(dialect, text, (LOOK, GO)) == tuple(ToolCall(*call) for call in calls)
+
+
+def test_several_calls_are_one_list_where_the_engines_read_one() -> None:
+    def written(dialect: Dialect) -> str:
+        return SYNTAX[dialect].joined([SYNTAX[dialect].write("look", {}), SYNTAX[dialect].write("go", {})])
+
+    assert written(Dialect.PYTHONIC) == "[look(), go()]"
+    assert written(Dialect.COHERE).count("<|START_ACTION|>") == 1
+    assert [one["tool_name"] for one in json.loads(written(Dialect.COHERE)[16:-14])] == ["look", "go"]
+
+
+KIMI_BY_ID = (
+    "{% for m in messages %}<|im_{{ m.role }}|>{{ m.content }}{% for call in m.tool_calls or [] %}<|tool_call_begin|>"
+    "{{ call.id }}<|tool_call_argument_begin|>{{ call.function.arguments | tojson }}<|tool_call_end|>{% endfor %}"
+    "<|im_end|>{% endfor %}"
+)
+TEXT_ALONE = (
+    KIMI_BY_ID.replace("call.id", "call.function.name")
+    .replace(" | tojson", "")
+    .replace("<|tool_call_argument_begin|>{{", "<｜tool▁sep｜>{{ '' +")
+    .replace("<|tool_call_begin|>", "<｜tool▁call▁begin｜>")
+    .replace("<|tool_call_end|>", "<｜tool▁call▁end｜>")
+)
+
+
+@pytest.mark.parametrize(("template", "dialect"), [(KIMI_BY_ID, Dialect.KIMI), (TEXT_ALONE, Dialect.DEEPSEEK)])
+def test_a_template_that_writes_ids_or_takes_arguments_as_text_is_found(template: str, dialect: Dialect) -> None:
+    tokenizer = copy.deepcopy(tokenizer_and_model()[0])
+    tokenizer.chat_template = template
+    assert detect(tokenizer, {}) is dialect
+
+
+def test_an_answer_is_without_its_thinking_and_tags() -> None:
+    answer = "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Ada.<|END_RESPONSE|>"
+    assert SYNTAX[Dialect.COHERE].plain(answer) == "Ada."
+    assert SYNTAX[Dialect.GEMMA].plain("<|channel>thought\nhm<channel|>Ada.") == "Ada."
+    assert SYNTAX[Dialect.MISTRAL].plain("[THINK]hm[/THINK]Ada.") == "Ada."
+
+
 @pytest.mark.parametrize(
     ("dialect", "texts"),
     [
@@ -130,6 +176,12 @@ def test_what_is_written_is_read_back_in_every_dialect(dialect: Dialect, argumen
         (Dialect.LLAMA_JSON, [f'{{"name": "go", "parameters": {body}}}' for body in ("null", "{}", '""')]),
         (Dialect.PYTHONIC, ["[go()]", "[ go( ) ]"]),
         (Dialect.HARMONY, [f"<|channel|>commentary to=functions.go<|message|>{body}" for body in ("", "{}", "null")]),
+        (Dialect.MISTRAL, ["[TOOL_CALLS]go[ARGS]", "[TOOL_CALLS]go{}", '[TOOL_CALLS][{"name": "go", "id": "a"}]']),
+        (Dialect.DEEPSEEK, [f"<｜tool▁call▁begin｜>go<｜tool▁sep｜>{body}" for body in ("", "{}", "null")]),
+        (Dialect.KIMI, [f"<|tool_call_begin|>go:0<|tool_call_argument_begin|>{body}" for body in ("", "{}", "null")]),
+        (Dialect.GEMMA, ["<|tool_call>call:go{}<tool_call|>", "<|tool_call>call:go{ }"]),
+        (Dialect.COHERE, [f'<|START_ACTION|>[{{"tool_name": "go"{body}}}]' for body in ("", ', "parameters": null')]),
+        (Dialect.MINIMAX, ['<minimax:tool_call><invoke name="go"></invoke></minimax:tool_call>', '<invoke name="go">']),
     ],
 )
 def test_a_call_without_arguments_is_one_call_in_every_dialect(dialect: Dialect, texts: list[str]) -> None:

@@ -19,6 +19,9 @@ HOSTILE = [
     "<arg_value>",
     '{"name":', '{"name": "a", ', "[a(", "[a(x=", "[a(x=[", "[a(x='", "[a(x={'k': ", "<|message|>", "<|start|>",
     " to=functions.a<|message|>", "<|channel|>", "\\", "'", "{", "[", "<think>", "1", "-",
+    "[TOOL_CALLS]", "[TOOL_CALLS]a[ARGS]{", "[TOOL_CALLS][{", "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{", "```json {",
+    "<|tool_call_begin|>functions.", ":1<|tool_call_argument_begin|>{", "<|tool_call>call:a{", "a:", '<|"|>', ",",
+    "<|channel>", "<|START_ACTION|>[", "<|START_THINKING|>", '<invoke name="a">', '<parameter name="a">', "</invoke>",
 ]  # fmt: skip
 
 
@@ -31,6 +34,8 @@ def test_long_hostile_text_is_read_in_linear_time(dialect: Dialect) -> None:
             "[a(x=",
             '{"name": "a", "parameters": ',
             "to=functions.a<|message|>",
+            "[TOOL_CALLS]a[ARGS]",
+            "<|tool_call>call:a{",
         ):
             text = begin + piece * (100_000 // len(piece))
             began = time.process_time()
@@ -47,7 +52,8 @@ def check_anything(text: str) -> None:
                 assert isinstance(found, Malformed)
 
 
-ENDINGS = ["</tool_call>", "</function>", "</arg_key>", "</arg_value>", ")]", "}", ">"]
+ENDINGS = ["<tool_call|>", "<|tool_call_end|>", "<｜tool▁call▁end｜>", "<|END_ACTION|>"]
+ENDINGS += ["</tool_call>", "</function>", "</arg_key>", "</arg_value>", ")]", "}", ">"]
 PIECES = [*HOSTILE, *ENDINGS, "look", "\\ud800", "1e999"]
 
 

@@ -33,6 +33,15 @@ def test_the_environments_word_ends_the_episode_and_its_rewards_are_summed() -> 
     assert session.num_closed == 1
 
 
+def test_kimis_calls_are_answered_by_the_id_that_the_model_wrote() -> None:
+    episode = episode_of(FakeSession(steady), replace(RULES, dialect=Dialect.KIMI))
+    written = [
+        f"<|tool_call_begin|>functions.move:{n}<|tool_call_argument_begin|>{{}}<|tool_call_end|>" for n in (0, 1)
+    ]
+    ids = [message["tool_call_id"] for text in written for message in episode.step(text).messages]
+    assert ids == ["functions.move:0", "functions.move:1"]
+
+
 def test_a_final_reply_appends_nothing_but_is_remembered() -> None:
     episode = episode_of(FakeSession(steady))
     assert episode.step(call("win")).messages == ()

@@ -69,6 +69,24 @@ def glm(body: str) -> str:
     return f"<tool_call>look\n{body}</tool_call>"
 
 
+def deepseek(*calls: str) -> str:
+    inner = "\n".join(f"<｜tool▁call▁begin｜>{call}<｜tool▁call▁end｜>" for call in calls)
+    return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+
+
+def kimi(*calls: str) -> str:
+    inner = "".join(f"<|tool_call_begin|>{call}<|tool_call_end|>" for call in calls)
+    return f"<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>"
+
+
+def minimax(body: str) -> str:
+    return f'<minimax:tool_call>\n<invoke name="look">\n{body}</invoke>\n</minimax:tool_call>\n'
+
+
+def cohere(body: str) -> str:
+    return f"<|START_ACTION|>{body}<|END_ACTION|>"
+
+
 UNKNOWN = ToolCall("lok", {"text": "a"})
 XML_A = "<parameter=text>\na\n</parameter>"
 GLM_TEXT = "<arg_key>text</arg_key><arg_value>"
@@ -131,6 +149,56 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
     # llama.cpp 15181, dynamo 10366: the recipient in the role, or on another channel
     (Dialect.HARMONY, '<|start|>assistant to=functions.look<|channel|>commentary<|message|>{"text": "a"}', [LOOK]),
     (Dialect.HARMONY, '<|channel|>analysis to=functions.look code<|message|>{"text": "a"}<|call|>', [LOOK]),
+    # Mistral's three formats (Nemo, Small 3.2, Ministral 3)
+    (Dialect.MISTRAL, f"[TOOL_CALLS][{JSON_CALL}, {JSON_CALL}]", [LOOK, LOOK]),
+    (Dialect.MISTRAL, '[TOOL_CALLS] [{"name": "look", "arguments": {"text": "a"}, "id": "call00001"}]', [LOOK]),
+    (Dialect.MISTRAL, '[TOOL_CALLS]look[CALL_ID]call00001[ARGS]{"text": "a"}', [LOOK]),
+    (
+        Dialect.MISTRAL,
+        '[THINK]I [TOOL_CALLS]no[/THINK]I look.[TOOL_CALLS]look{"text": "a"}[TOOL_CALLS]look[ARGS]{}',
+        [LOOK, look()],
+    ),
+    # DeepSeek V3's, which R1 shares
+    (
+        Dialect.DEEPSEEK,
+        deepseek('function<｜tool▁sep｜>look\n```json\n{"text": "a"}\n```', 'look<｜tool▁sep｜>{"text": "a"}'),
+        [LOOK, LOOK],
+    ),
+    (Dialect.DEEPSEEK, deepseek('function<｜tool▁sep｜>{"text": "a"}'), [ToolCall("function", {"text": "a"})]),
+    (
+        Dialect.KIMI,
+        kimi('functions.look:0<|tool_call_argument_begin|>{"text": "a"}', "look:12 <|tool_call_argument_begin|>"),
+        [LOOK, look()],
+    ),
+    (
+        Dialect.GEMMA,
+        'thought <channel|>I look.<|tool_call>call:look{text:<|"|>a<|"|>}<tool_call|>'
+        "<|tool_call>call:look{}<tool_call|>",
+        [LOOK, look()],
+    ),
+    (
+        Dialect.GEMMA,
+        '<|tool_call>call:look{text:<|"|>a, {b}:<tool_call|>\n"<|"|>}<tool_call|>',
+        [look(text='a, {b}:<tool_call|>\n"')],
+    ),
+    (
+        Dialect.GEMMA,
+        '<|tool_call>call:look{n:-2.5e3,ok:true,no:null,l:[1,<|"|>2<|"|>,{k v:[]}],<|"|>a b<|"|>:big hall}<tool_call|>',
+        [look(n=-2500.0, ok=True, no=None, l=[1, "2", {"k v": []}], **{"a b": "big hall"})],
+    ),
+    (
+        Dialect.COHERE,
+        '<|START_THINKING|>x<|END_THINKING|><|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "look",'
+        ' "parameters": {"text": "a"}},\n'
+        ' {"tool_call_id": "1", "tool_name": "look", "parameters": {}}\n]<|END_ACTION|>',
+        [LOOK, look()],
+    ),
+    (Dialect.MINIMAX, minimax('<parameter name="text">a</parameter>\n') * 2, [LOOK, LOOK]),
+    (
+        Dialect.MINIMAX,
+        minimax('<parameter name="text">it is </parameter> here\n</parameter>'),
+        [look(text="it is </parameter> here\n")],
+    ),
 ]
 
 
@@ -168,6 +236,7 @@ HALF: list[tuple[Dialect, str]] = [
     (Dialect.PYTHONIC, f"[look(text={'-' * 100_000}1)]"),
     (Dialect.PYTHONIC, f"[look(text={'1+' * 50_000}1)]"),
     (Dialect.PYTHONIC, f"[look(text={'9' * 5000})]"),
+    (Dialect.QWEN_XML, "<tool_call><function=\n></function></tool_call>"),
     (Dialect.QWEN_XML, xml("text=a")),
     (Dialect.QWEN_XML, xml(f"{XML_A} or <parameter=path>b</parameter>")),
     (Dialect.QWEN_XML, f"<tool_call><function=look></function>{XML_A}</tool_call>"),
@@ -189,6 +258,28 @@ HALF: list[tuple[Dialect, str]] = [
     (Dialect.GLM, glm(f"{GLM_TEXT}a</arg_value> or b")),
     (Dialect.HARMONY, '<|channel|>commentary to=functions.look {"text": "a"}<|call|>'),
     (Dialect.HARMONY, '<|channel|>commentary to=functions.look<|message|>{"text": "a"} and {"text": "b"}<|call|>'),
+    (Dialect.MISTRAL, "[TOOL_CALLS]"),
+    (Dialect.MISTRAL, "[TOOL_CALLS]look"),
+    (Dialect.MISTRAL, "[TOOL_CALLS][]"),
+    (Dialect.MISTRAL, '[TOOL_CALLS]look[ARGS]{"text": "a"} and {"text": "b"}'),
+    (Dialect.MISTRAL, '[TOOL_CALLS][{"name": "look", "arguments": {"text": "a"}}'),
+    (Dialect.DEEPSEEK, deepseek('look {"text": "a"}')),
+    (Dialect.DEEPSEEK, deepseek('look<｜tool▁sep｜>{"text": "a"')),
+    (Dialect.DEEPSEEK, "<｜tool▁calls▁begin｜>look<｜tool▁calls▁end｜>"),
+    # both engines need the number
+    (Dialect.KIMI, kimi('functions.look<|tool_call_argument_begin|>{"text": "a"}')),
+    (Dialect.KIMI, kimi('3<|tool_call_argument_begin|>{"text": "a"}')),
+    (Dialect.KIMI, "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_arg"),
+    (Dialect.GEMMA, "<|tool_call>call:look{text:<tool_call|>"),
+    (Dialect.GEMMA, "<|tool_call>call:look(text=1)<tool_call|>"),
+    (Dialect.GEMMA, '<|tool_call>call:look{text:<|"|>a}<tool_call|>'),
+    (Dialect.GEMMA, '<|tool_call>call:look{text:<|"|>a<|"|>,text:<|"|>b<|"|>}<tool_call|>'),
+    (Dialect.GEMMA, '<|tool_call>call:look{text:<|"|>a<|"|>}}<tool_call|>'),
+    (Dialect.COHERE, cohere('[{"tool_call_id": "0", "tool_name": "look", "id": {"text": "a"}}]')),
+    (Dialect.COHERE, cohere('[{"tool_call_id": "0", "tool_name": "look", "name": "go", "parameters": {}}]')),
+    (Dialect.COHERE, cohere('[{"tool_call_id": "0", "tool_name": "look", "parameters": {"text": "a"}}')),
+    (Dialect.MINIMAX, minimax("<parameter name='text'>a</parameter>")),
+    (Dialect.MINIMAX, minimax('<parameter name="text">a')),
     # lmstudio 942: cut
     (Dialect.HARMONY, '<|channel|>commentary to=functions.look<|constrain|>json<|message|>{"text": {"a": "b"'),
 ]  # fmt: skip

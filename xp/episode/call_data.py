@@ -99,7 +99,8 @@ def _outside(text: str, opening: str, closing: str, data: Data | None) -> str:
 
 
 def _value_end(text: str, begin: re.Match[str]) -> int | None:
+    start = next(at for at in range(*begin.span()) if text[at] in "{[")
     try:
-        return _DECODER.raw_decode(text, begin.start() + re.search(r"[{[]", begin.group()).start())[1]
+        return _DECODER.raw_decode(text, start)[1]
     except (ValueError, RecursionError):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ class Syntax:
     """Returns the text of a turn without a call."""
     call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
     """Returns the id of an episode's call, from the tool and the call's number."""
+    joined: Callable[[Sequence[str]], str] = "\n".join
+    """Joins the written calls of one turn."""
 
 
 def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
@@ -39,15 +41,27 @@ def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
 
 
 SYNTAX: Final[Mapping[Dialect, Syntax]] = {
-    **{dialect: Syntax(row.form, row.read, row.written, row.plain, row.call_id) for dialect, row in JSON_FORMS.items()},
+    **{
+        dialect: Syntax(row.form, row.read, row.written, row.plain, row.call_id, row.joined)
+        for dialect, row in JSON_FORMS.items()
+    },
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
     Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
     Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
     Dialect.MINIMAX: Syntax(tagged_calls.MINIMAX_FORM, tagged_calls.parse_minimax, tagged_calls.write_minimax),
     Dialect.LLAMA_JSON: Syntax(llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json),
-    Dialect.PYTHONIC: Syntax(llama_calls.PYTHONIC_FORM, llama_calls.parse_pythonic, llama_calls.write_pythonic),
+    Dialect.PYTHONIC: Syntax(
+        llama_calls.PYTHONIC_FORM,
+        llama_calls.parse_pythonic,
+        llama_calls.write_pythonic,
+        joined=lambda calls: f"[{', '.join(call[1:-1] for call in calls)}]",
+    ),
     Dialect.HARMONY: Syntax(
-        harmony.FORM, lambda text, _: harmony.parse_harmony(text), harmony.write_harmony, harmony.plain_harmony
+        harmony.FORM,
+        lambda text, _: harmony.parse_harmony(text),
+        harmony.write_harmony,
+        harmony.plain_harmony,
+        joined="<|end|><|start|>assistant".join,  # `<|call|>` would end the turn
     ),
 }
 """Every dialect except `auto`, which is resolved to one of these from the chat template."""

@@ -14,6 +14,7 @@ from xp.episode.call_data import Data, json_value, up_to, without_thinking
 from xp.episode.tool_calls import (
     CLOSE,
     MAX_CALL_CHARS,
+    NO_NAME,
     OPEN,
     TOO_LONG,
     Malformed,
@@ -27,8 +28,9 @@ from xp.episode.tool_calls import (
 )
 
 _SEP: Final = "<｜tool▁sep｜>"
+_ACTION: Final = "<|START_ACTION|>[\n    "
+_END: Final = "\n]<|END_ACTION|>"
 _QUOTE: Final = '<|"|>'
-_NO_NAME: Final = Malformed("the tool call does not begin with the name of a tool")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class JsonForm:
     """Tags around an answer, which are no part of it."""
     call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
     """Returns the id of an episode's call, from the tool and the call's number."""
+    joined: Callable[[Sequence[str]], str] = "\n".join
+    """Joins the written calls of one turn."""
 
     def read(self, text: str, _: Tools) -> tuple[ParsedCall, ...]:
         """The calls of one turn, in order; empty if there are none."""
@@ -77,7 +81,7 @@ def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[st
     def calls(body: str) -> list[ParsedCall]:
         begin = pattern.match(body)
         if begin is None:
-            return [_NO_NAME]
+            return [NO_NAME]
         text = to_json(body[begin.end() :])
         arguments = read_json(text) if text else None
         return [arguments if isinstance(arguments, Malformed) else call_of({"name": begin[1], "arguments": arguments})]
@@ -97,7 +101,8 @@ def _listed(body: str) -> list[ParsedCall]:
 
 def _item(value: Any) -> ParsedCall:
     if isinstance(value, dict):
-        value = {key: part for key, part in value.items() if key not in ("id", "tool_call_id")}
+        ids = [key for key in ("id", "tool_call_id") if isinstance(value.get(key), str | int)]
+        value = {key: part for key, part in value.items() if key not in ids}
         if "name" not in value and "tool_name" in value:
             value["name"] = value.pop("tool_name")
     return call_of(value)
@@ -112,6 +117,10 @@ _GEMMA_PART: Final = re.compile(
 )
 
 
+_PYTHON: Final = {"None": "null", "True": "true", "False": "false"}
+"""Python's constants, which Gemma's first template writes."""
+
+
 def _gemma_json(text: str) -> str:
     """Gemma's arguments as JSON: texts and keys between quotes; a bare word is a text, as the engines read it."""
 
@@ -120,7 +129,7 @@ def _gemma_json(text: str) -> str:
             return json.dumps(match["key"]) + ":"
         if match["text"] is not None:
             return json.dumps(match["text"])
-        bare = match["bare"].strip()
+        bare = _PYTHON.get(word := match["bare"].strip(), word)
         return json.dumps(bare) if isinstance(read_json(bare), Malformed) else bare
 
     return _GEMMA_PART.sub(part, text).strip()
@@ -205,8 +214,10 @@ JSON_FORMS: Final[Mapping[Dialect, JsonForm]] = {
         data=json_value(r"(?<=<\|START_ACTION\|>)\s*[\[{]"),
         calls=_listed,
         written=lambda name, arguments: (
-            f"<|START_ACTION|>[\n    {_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}\n]"
-            "<|END_ACTION|>"
+            f"{_ACTION}{_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}{_END}"
+        ),
+        joined=lambda calls: (
+            _ACTION + ",\n    ".join(call.removeprefix(_ACTION).removesuffix(_END) for call in calls) + _END
         ),
         thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
         answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",

@@ -122,21 +122,21 @@ def with_tools(
     messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], dialect: Dialect | str
 ) -> list[Message]:
     """The first messages as texts, with the tools at the end of the system message, which is added if there is none."""
-    result: list[Message] = []
+    syntax, result = syntax_of(dialect), list[Message]()
     for is_environments, group in groupby(messages, lambda message: message["role"] in ("tool", "user")):
         part = list(group)
         if is_environments and any(message["role"] == "tool" for message in part):
             part = as_user(part)
         for message in part:
             calls = [call["function"] for call in message.get("tool_calls", ())]
-            written = [syntax_of(dialect).write(call["name"], call["arguments"]) for call in calls]
-            content = "\n".join([*filter(None, [message["content"]]), *written])
+            written = syntax.joined([syntax.write(call["name"], call["arguments"]) for call in calls])
+            content = "\n".join(filter(None, [message["content"], written]))
             result.append(Message(role=message["role"], content=content) if calls else message)
     messages = result
     if not schemas:
         return messages
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
-    text = _SYSTEM.replace("{form}", syntax_of(dialect).form).replace("{tools}", lines, 1)
+    text = _SYSTEM.replace("{form}", syntax.form).replace("{tools}", lines, 1)
     if messages and messages[0]["role"] == "system":
         return [Message(role="system", content=f"{messages[0]['content']}\n\n{text}"), *messages[1:]]
     return [Message(role="system", content=text), *messages]

@@ -10,7 +10,18 @@ from typing import Any, Final
 
 from xp.episode.call_data import Data, up_to
 from xp.episode.json_schema import Schema, allowed_types, allowed_values, allows, branches, properties, required
-from xp.episode.tool_calls import CLOSE, OPEN, Malformed, ParsedCall, Tools, bodies, checked_call, read_json, with_calls
+from xp.episode.tool_calls import (
+    CLOSE,
+    NO_NAME,
+    OPEN,
+    Malformed,
+    ParsedCall,
+    Tools,
+    bodies,
+    checked_call,
+    read_json,
+    with_calls,
+)
 
 XML_FORM: Final = (
     "<tool_call>\n<function=<tool>>\n<parameter=<name>>\n<value>\n</parameter>\n...\n</function>\n</tool_call>"
@@ -63,8 +74,8 @@ _GLM: Final = _form(
 _MINIMAX: Final = _form(
     opening=r"(?:<minimax:tool_call>\s*)?<invoke name=|<minimax:tool_call>",
     closing=r"</invoke>(?:\s*</minimax:tool_call>)?|</minimax:tool_call>",
-    tool=r"""(?:<minimax:tool_call>\s*)?<invoke name=["']?([^"'<>]+)["']?>""",
-    argument="""<parameter name=["']?([^"'<>]+)["']?>""",
+    tool=r'(?:<minimax:tool_call>\s*)?<invoke name="([^"<>]+)">',
+    argument='<parameter name="([^"<>]+)">',
     value="<parameter name=",
     end="</parameter>",
     after="<parameter name=|</invoke>|</minimax:tool_call>",
@@ -147,9 +158,9 @@ def _parse(text: str, tools: Tools, form: _Form) -> tuple[ParsedCall, ...]:
 def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
     """The call, with values of the schema's types; the environment rejects an unknown tool."""
     begin = form.tool.match(body)
-    if begin is None:
-        return Malformed("the tool call does not begin with the name of a tool")
-    name, rest = begin[1].strip(), body[begin.end() :].strip()
+    name, rest = ("", "") if begin is None else (begin[1].strip(), body[begin.end() :].strip())
+    if not name:
+        return NO_NAME
     root = next((tool.parameters for tool in tools() if tool.name == name), {}) if rest else {}
     declared, needed = properties(root), required(root)
     texts = _texts(rest, form, declared.keys())

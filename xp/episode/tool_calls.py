@@ -44,6 +44,7 @@ ParsedCall = ToolCall | Malformed
 Tools = Callable[[], Sequence[ToolSpec]]
 """Function that returns the session's tools; called only if the dialect needs them."""
 TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
+NO_NAME: Final = Malformed("the tool call does not begin with the name of a tool")
 TOO_MANY: Final = Malformed(f"more than {MAX_CALLS} tool calls in one message")
 
 

@@ -391,13 +391,6 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     }
 
 
-def _distillation(spec: RunSpec) -> Distillation | None:
-    distill = spec.algorithm.distill
-    if distill is None:
-        return None
-    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
-
-
 def _refresh(spec: RunSpec) -> dict[str, Refresh]:
     """Rules of the environments whose tasks are selected again during training."""
     rules = {}

@@ -33,7 +33,7 @@ class OpenName:
         return {"type": "string", "enum": names(self.kind)}
 
     def _checked(self, value: Any) -> StrEnum | str:
-        name = checked_name(self.kind, value)
+        name = checked_name(self.kind, value, f", or the name of a plugin (entry point {self.kind}; docs/extending.md)")
         return self.enum(name) if is_built_in(self.kind, name) else name
 
 

@@ -152,7 +152,7 @@ def turn_of(value: Any, syntax: Syntax) -> str:
         return value
     calls = [value] if _is_call(value) else value
     if isinstance(calls, (list, tuple)) and calls and all(map(_is_call, calls)):
-        return "\n".join(syntax.write(name, arguments) for name, arguments in calls)
+        return syntax.joined([syntax.write(name, arguments) for name, arguments in calls])
     raise XpError(
         f"sft.data=solve: the script returned {str(value)[:80]!r}; expected a text, a call (name, arguments), or a list"
         " of calls"
@@ -337,8 +337,8 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
     if not calls or syntax.read(content, lambda: specs) == expected:
         return content
     is_prose = all(not other.read(content, lambda: specs) for other in SYNTAX.values())
-    written = [syntax.write(name, arguments) for name, arguments in calls]
-    return "\n".join([*([content] if is_prose and content else []), *written])
+    written = syntax.joined([syntax.write(name, arguments) for name, arguments in calls])
+    return "\n".join([*([content] if is_prose and content else []), written])
 
 
 def _specs(tools: str) -> list[ToolSpec]:
