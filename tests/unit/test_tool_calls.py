@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xp.episode.tool_calls import Malformed, ToolCall, parse_hermes
+from xp.envs.config import Dialect
+from xp.episode.json_calls import JSON_FORMS
+from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
+
+
+def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
+    return JSON_FORMS[Dialect.HERMES].read(text, tuple)
 
 
 def test_a_call_between_its_tags_is_read() -> None:
