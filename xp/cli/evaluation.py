@@ -213,7 +213,12 @@ def profile_command(args: Namespace) -> int:
     if args.json:
         print(json.dumps({"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2))
     else:
-        _show_rates(result, rates)
+        tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
+        head = (
+            f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
+            f" passed from a reward of {threshold:g} on"
+        )
+        _show_rates(head, list(rates.values()), result["id"], 1 / tries / 2)
     return ExitCode.OK if result["status"] == "finished" else ExitCode.UNHEALTHY
 
 
@@ -225,12 +230,8 @@ def _logged_command(args: Namespace) -> int:
     if args.json:
         print(json.dumps({"id": name, "model": profile.model, "rates": logged.rates}, indent=2))
         return ExitCode.OK
-    print(shown(f"{counted(len(profile.rates), 'task')} of {logged.environment}, {logged.split}; {profile.model}"))
-    for label, number in _histogram(list(profile.rates.values())):
-        print(f"  {label:<22}{number:>6}  {bar(number / len(profile.rates))}")
-    print(
-        f"train on what is neither always nor never passed:\n  env.train.profile={name} env.train.pass_rate=[0.1,0.9]"
-    )
+    head = f"{counted(len(profile.rates), 'task')} of {logged.environment}, {logged.split}; {profile.model}"
+    _show_rates(head, list(profile.rates.values()), name, 0.1)
     return ExitCode.OK
 
 
@@ -240,24 +241,16 @@ def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:
     return {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
 
 
-def _show_rates(result: Mapping[str, Any], rates: Mapping[str, float | None]) -> None:
-    known = [rate for rate in rates.values() if rate is not None]
-    tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
-    print(
-        shown(
-            f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
-            f" passed from a reward of {threshold:g} on"
-        )
-    )
+def _show_rates(head: str, rates: Sequence[float | None], profile: str, lowest: float) -> None:
+    """Prints the distribution of the rates, and the keys of a training on tasks with a rate from `lowest` on."""
+    known = [rate for rate in rates if rate is not None]
+    print(shown(head))
     for label, number in _histogram(known):
         print(f"  {label:<22}{number:>6}  {bar(number / max(1, len(known)))}")
     if void := len(rates) - len(known):
         print(f"  {'every try was void':<22}{void:>6}  left out of a training by pass rate")
-    print(
-        f"train on what is neither always nor never passed:\n  env.train.profile={result['id']} env.train.pass_rate=[",
-        end="",
-    )
-    print(f"{1 / tries / 2:g},{1 - 1 / tries / 2:g}]")
+    print("train on what is neither always nor never passed:")
+    print(f"  env.train.profile={profile} env.train.pass_rate=[{lowest:g},{1 - lowest:g}]")
 
 
 def _histogram(rates: list[float]) -> list[tuple[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -48,17 +48,13 @@ def explain(
         overrides: overrides of the command line.
         config_dirs: directories with the user's own options.
     """
-    fields = fields_of(spec)
-    below = [field for field in fields.values() if field.path.startswith(f"{path}.")]
-    if path not in fields and not below:
-        raise _unknown(path, fields)
-    if path not in fields:
+    entries = key_json(path, spec, specs, overrides, config_dirs)
+    found = entries[0]
+    if found["key"] != path:
         yield f"{path}: {_section_meaning(spec, path)}"
-        for field in below:
-            meaning = field.meaning or comment_of(origin_of(field.path, overrides, config_dirs))
-            yield f"  {field.path} = {shown(field.value)}  {_first_sentence(meaning)}".rstrip()
+        for one in entries:
+            yield f"  {one['key']} = {shown(one['value'])}  {_first_sentence(one['means'])}".rstrip()
         return
-    (found,) = key_json(path, spec, specs, overrides, config_dirs)
     yield f"{path} = {shown(found['value'])}"
     if found["null_because"]:
         yield f"  null   because {found['null_because']}, in the place of:"
@@ -85,13 +81,12 @@ def key_json(
     Args: as `explain`.
     """
     fields = fields_of(spec)
-    fields_below = [field for field in fields.values() if field.path == path or field.path.startswith(f"{path}.")]
-    if not fields_below:
-        raise _unknown(path, fields)
+    below = [field for field in fields.values() if f"{field.path}.".startswith(f"{path}.")]
+    if not below:
+        hint = native_hint(path)
+        raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, fields)}")
     meanings, reasons = {row.field: row.meanings for row in rows(specs)}, refused(specs)
-    return [
-        _facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in fields_below
-    ]
+    return [_facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in below]
 
 
 def _facts(
@@ -120,20 +115,13 @@ def _facts(
     }
 
 
-def _unknown(path: str, fields: Mapping[str, Field]) -> XpError:
-    hint = native_hint(path)
-    return XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, fields)}")
-
-
 def fields_of(spec: RunSpec) -> dict[str, Field]:
     """Every leaf field by its key as the user types it; for a single environment, without the member's name."""
     fields = {field.path: field for field in _walk(spec, "")}
     if len(spec.env.members) == 1:
         prefix = f"env.members.{next(iter(spec.env.members))}."
-        short = {path: f"env.{path.removeprefix(prefix)}" if path.startswith(prefix) else path for path in fields}
-        fields = {
-            short[path]: Field(short[path], field.value, field.meaning, field.legal) for path, field in fields.items()
-        }
+        short = [replace(one, path=one.path.replace(prefix, "env.", 1)) for one in fields.values()]
+        return {field.path: field for field in short}
     return fields
 
 
@@ -250,7 +238,7 @@ def _found(name: str) -> tuple[str, Metric]:
 def explain_metric(name: str) -> Iterator[str]:
     """Yields the explanation's lines; raises XpError for an unknown metric."""
     if name == ALL:
-        yield from (f"{row.name}  {row.meaning.split('. ')[0].rstrip('.')}." for row in METRICS)
+        yield from (f"{row.name}  {_first_sentence(row.meaning)}" for row in METRICS)
         return
     name, row = _found(name)
     yield name if name == row.name else f"{name}  ({row.name})"

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from xp.runtimes import (
     RuntimeLock,
     added_to_image,
     directory,
-    installed,
     installed_checkouts,
 )
 from xp.spec import BackendName, LauncherName, RunSpec
@@ -70,17 +70,9 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
 
 def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
     """Installs one lock's environment; a second process waits for the first."""
-    from filelock import FileLock
-
-    if (there := installed(lock.key)) is not None:
-        return there
-    place = directory() / lock.key
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(place.with_name(f".{lock.key}.lock")):
-        if (there := installed(lock.key)) is not None:
-            return there
-        if place.exists():  # of an interrupted installation
-            shutil.rmtree(place)
+    with _unfinished(lock.key) as place:
+        if place is None:
+            return directory() / lock.key / "bin" / "python"
         program = uv()
         run([*program, "venv", "--quiet", "--python", python or _python(program, lock.pythons), str(place)], KEPT)
         pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
@@ -88,8 +80,24 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
             hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
             without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
             run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
-        (place / WHOLE).write_text(f"{lock.key}\n", encoding="utf-8")
-    return place / "bin" / "python"
+        return place / "bin" / "python"
+
+
+@contextmanager
+def _unfinished(key: str) -> Iterator[Path | None]:
+    """Locks and empties the directory of a key, and marks it as whole at the end; None: it is whole already."""
+    from filelock import FileLock
+
+    place = directory() / key
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(place.with_name(f".{key}.lock")):
+        if (place / WHOLE).is_file():
+            yield None
+            return
+        if place.exists():  # of an interrupted installation
+            shutil.rmtree(place)
+        yield place
+        (place / WHOLE).write_text(f"{key}\n", encoding="utf-8")
 
 
 def why_not(spec: RunSpec) -> str:
@@ -168,24 +176,16 @@ def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> d
 
 def make_checkouts(sources: Checkouts) -> dict[str, str]:
     """Makes missing checkouts; returns variable -> directory. A second process waits for the first."""
-    from filelock import FileLock
-
-    place = directory() / sources.key
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(place.with_name(f".{sources.key}.lock")):
-        if there := installed_checkouts(sources.key):
-            return there
-        if place.exists():  # of an interrupted installation
-            shutil.rmtree(place)
-        for one in sources.checkouts:
-            _clone(one, place)
-        for one in sources.checkouts:
-            for name in one.patches:
-                if (file := place / name).is_file():
-                    run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
-        write_atomically(place / PLACES, json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n")
-        (place / WHOLE).write_text(f"{sources.key}\n", encoding="utf-8")
-        return installed_checkouts(sources.key)
+    with _unfinished(sources.key) as place:
+        if place is not None:
+            for one in sources.checkouts:
+                _clone(one, place)
+            for one in sources.checkouts:
+                for file in (place / name for name in one.patches):
+                    if file.is_file():
+                        run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
+            write_atomically(place / PLACES, json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n")
+    return installed_checkouts(sources.key)
 
 
 def interpreter_for(spec: RunSpec, python: str | None) -> Path:

@@ -17,6 +17,7 @@ from xp.cli.progress import bar, clock, progress_of, sparkline
 from xp.cli.table import Column, show_table
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
+from xp.evaluation.records import ListedEvaluation, line_of, summaries
 from xp.evaluation.verdict import diagnose
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
@@ -129,13 +130,10 @@ def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False)
         rows = [row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row for row in rows]
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
-        from xp.evaluation.records import line_of, summaries
-
         found = summaries(outputs)
-        for file in files:
-            own = [one for one in found if one.summary is not None and one.summary["run"] == file.parent.name]
-            print(*(f"evaluation {shown(line_of(one))}\n" for one in own), sep="", end="")
-        print(*(f"evaluation {shown(line_of(one))}\n" for one in found if one.fault), sep="", end="")
+        lines = [line for file in files for line in _evaluation_lines(found, file.parent.name)]
+        lines += [f"evaluation {shown(line_of(one))}" for one in found if one.fault]
+        print(*(f"{line}\n" for line in lines), sep="", end="")
 
 
 def _matches(run: Path, words: Sequence[str]) -> bool:
@@ -154,16 +152,10 @@ def _begun(file: Path) -> tuple[str, str]:
         return "", file.parent.name
 
 
-def evaluations_of(run: Path) -> list[str]:
+def _evaluation_lines(found: Sequence[ListedEvaluation], run: str) -> list[str]:
     """A run's evaluations by `xp eval`, one line each; they have their own records."""
-    from xp.evaluation.records import line_of, summaries
-
-    evaluations = summaries(run.parent.parent)
-    return [
-        f"evaluation {line_of(one)}"
-        for one in evaluations
-        if one.summary is not None and one.summary["run"] == run.name
-    ]
+    own = [one for one in found if one.summary is not None and one.summary["run"] == run]
+    return [f"evaluation {shown(line_of(one))}" for one in own]
 
 
 def _row(run: Path) -> dict[str, Any]:
@@ -204,7 +196,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
         out.print("it was started elsewhere: its jobs are not queried, and it is not resumed")
     if is_ours(run) and (evaluation := _evaluation(run)):
         _show_curve(run, evaluation)
-    for line in evaluations_of(run):
+    for line in _evaluation_lines(summaries(run.parent.parent), run.name):
         out.print(line)
     _show_progress(run, record)
     if status(run, record) == KILLED:
