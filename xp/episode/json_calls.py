@@ -65,7 +65,7 @@ def _syntax(
 
 
 def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[str], list[ParsedCall]]:
-    """Reader of a name and its arguments, which may be missing.
+    """Reader of a name and its arguments.
 
     Args:
         head: regular expression of the text before the arguments; its group is the name.
@@ -77,8 +77,7 @@ def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[st
         begin = pattern.match(body)
         if begin is None:
             return [NO_NAME]
-        text = to_json(body[begin.end() :])
-        arguments = read_json(text) if text else None
+        arguments = read_json(to_json(body[begin.end() :]))
         return [arguments if isinstance(arguments, Malformed) else call_of({"name": begin[1], "arguments": arguments})]
 
     return calls
