@@ -91,7 +91,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "options": ({"k": [None, False]}, {}, {"deep": {"er": 1}}),
 }
 MAX_SECONDS: Final = 0.5
-"""Longest time of SGLang for a text; its parser of Gemma's calls does not end for some."""
+"""Longest processor time of SGLang for a text; its parser of Gemma's calls does not end for some."""
 ROOT: Final = Path(__file__).parents[1]
 Outcome = list[tuple[str, Any]] | None
 """Names and arguments of the executed calls; None: no call, or one that cannot be read."""
@@ -226,11 +226,11 @@ def sglang_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
     def give_up(*_: object) -> None:
         raise TimeoutError
 
-    signal.signal(signal.SIGALRM, give_up)
+    signal.signal(signal.SIGVTALRM, give_up)
 
     def outcome(text: str) -> Outcome:
         parser = FunctionCallParser(tools, PARSERS[dialect][1])
-        signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
         try:
             calls = parser.parse_non_stream(text)[1] if parser.has_tool_call(text) else []
         except TimeoutError:
@@ -238,7 +238,7 @@ def sglang_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
             calls = []
         except Exception:  # SGLang's server answers with the text
             calls = []
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         return _read([(call.name, call.parameters) for call in calls])
 
     return [outcome(text) for text in batch]

@@ -36,6 +36,7 @@ from xp.worker.demonstrations import (
     play,
     recorded,
     rendered,
+    text_of,
     turn_of,
 )
 from xp.worker.token_budget import TokenBudget
@@ -386,3 +387,22 @@ def test_another_source_stays_as_it_is(name: str) -> None:
 def test_a_source_that_is_none_is_refused(name: str, fault: str) -> None:
     with pytest.raises(XpError, match=fault):
         compose(["env=whodunit_mini", f"sft.data={name}"])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "thought"),
+    [
+        (Dialect.HERMES, "<think>hm</think>"),
+        (Dialect.GEMMA, "<|channel>thought\nhm<channel|>"),
+        (Dialect.COHERE, "<|START_THINKING|>hm<|END_THINKING|>"),
+        (Dialect.MISTRAL, "[THINK]hm[/THINK]"),
+    ],
+)
+def test_thinking_is_cut_in_each_dialects_tags(dialect: Dialect, thought: str) -> None:
+    syntax = syntax_of(dialect)
+    call = syntax.write("look", {"text": "a"})
+    kept, cut = (
+        text_of(thought + call, [("look", {"text": "a"})], syntax, "[]", thinking=thinking)
+        for thinking in (True, False)
+    )
+    assert (kept, cut) == (thought + call, call)

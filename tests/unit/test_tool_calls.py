@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xp.envs.config import Dialect
-from xp.episode.json_calls import JSON_FORMS
+from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
 
 JSON = st.recursive(
@@ -21,7 +21,7 @@ JSON = st.recursive(
 
 
 def parse_hermes(text: str) -> tuple[ParsedCall, ...]:
-    return JSON_FORMS[Dialect.HERMES].read(text, tuple)
+    return SYNTAX[Dialect.HERMES].read(text, tuple)
 
 
 def test_a_call_between_its_tags_is_read() -> None:

@@ -167,7 +167,7 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
     (Dialect.DEEPSEEK, deepseek('function<｜tool▁sep｜>{"text": "a"}'), [ToolCall("function", {"text": "a"})]),
     (
         Dialect.KIMI,
-        kimi('functions.look:0<|tool_call_argument_begin|>{"text": "a"}', "look:12 <|tool_call_argument_begin|>"),
+        kimi('functions.look:0<|tool_call_argument_begin|>{"text": "a"}', "look:12 <|tool_call_argument_begin|> {}"),
         [LOOK, look()],
     ),
     (
@@ -260,6 +260,9 @@ HALF: list[tuple[Dialect, str]] = [
     (Dialect.HARMONY, '<|channel|>commentary to=functions.look<|message|>{"text": "a"} and {"text": "b"}<|call|>'),
     (Dialect.MISTRAL, "[TOOL_CALLS]"),
     (Dialect.MISTRAL, "[TOOL_CALLS]look"),
+    (Dialect.MISTRAL, "[TOOL_CALLS]look[ARGS]"),
+    (Dialect.DEEPSEEK, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>"),
+    (Dialect.KIMI, "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>"),
     (Dialect.MISTRAL, "[TOOL_CALLS][]"),
     (Dialect.MISTRAL, '[TOOL_CALLS]look[ARGS]{"text": "a"} and {"text": "b"}'),
     (Dialect.MISTRAL, '[TOOL_CALLS][{"name": "look", "arguments": {"text": "a"}}'),

@@ -53,7 +53,7 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
         names = ", ".join(SYNTAX)
         raise XpError(
             "model.dialect=auto: the model's chat template writes no tool call that xp can read; give the dialect in"
-            f" which the model writes them: model.dialect={{{names}}}"
+            f" which the model writes them: model.dialect={{{names}}}, or a plugin's (docs/extending.md)"
         )
     return dialects[0]
 
@@ -97,4 +97,6 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, 
     except Exception:  # a template without support of tool calls may raise anything
         return ""
     # A dialect without a closing tag has no other end than the token.
-    return str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token) if after.startswith(before) else ""
+    return (
+        str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token or "") if after.startswith(before) else ""
+    )

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from xp.envs.config import Dialect
-from xp.envs.messages import call_id
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
-from xp.episode.call_data import without_thinking
-from xp.episode.json_calls import JSON_FORMS
-from xp.episode.tool_calls import ParsedCall
+from xp.episode.json_calls import JSON_SYNTAX
+from xp.episode.tool_calls import Syntax as Syntax
 from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
 from xp.lib.load import load_object
-
-
-@dataclass(frozen=True)
-class Syntax:
-    """One dialect."""
-
-    form: str
-    """Description of a call's format, for messages to the model."""
-    read: Callable[[str, Tools], tuple[ParsedCall, ...]]
-    """Parses one turn's calls; for any text, raises only the exceptions of `Tools`."""
-    write: Callable[[str, Mapping[str, Any]], str]
-    """Writes a call as the model does, without the token that ends the turn."""
-    plain: Callable[[str], str] = without_thinking
-    """Returns the text of a turn without a call."""
-    call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
-    """Returns the id of an episode's call, from the tool and the call's number."""
-    joined: Callable[[Sequence[str]], str] = "\n".join
-    """Joins the written calls of one turn."""
 
 
 def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
@@ -41,10 +20,7 @@ def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
 
 
 SYNTAX: Final[Mapping[Dialect, Syntax]] = {
-    **{
-        dialect: Syntax(row.form, row.read, row.written, row.plain, row.call_id, row.joined)
-        for dialect, row in JSON_FORMS.items()
-    },
+    **JSON_SYNTAX,
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
     Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
     Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),

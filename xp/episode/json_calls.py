@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from xp.envs.config import Dialect
-from xp.envs.messages import call_id
 from xp.episode.call_data import Data, json_value, up_to, without_thinking
 from xp.episode.tool_calls import (
     CLOSE,
@@ -19,6 +18,7 @@ from xp.episode.tool_calls import (
     TOO_LONG,
     Malformed,
     ParsedCall,
+    Syntax,
     Tools,
     bodies,
     call_of,
@@ -33,44 +33,39 @@ _END: Final = "\n]<|END_ACTION|>"
 _QUOTE: Final = '<|"|>'
 
 
-@dataclass(frozen=True)
-class JsonForm:
-    """One dialect; the tags are regular expressions without capturing groups."""
+def _syntax(
+    form: str,
+    opening: str,
+    closing: str,
+    data: Data,
+    calls: Callable[[str], Sequence[ParsedCall]],
+    write: Callable[[str, Mapping[str, Any]], str],
+    thinking: tuple[tuple[str, str], ...] = (),
+    answer: str = r"(?!)",
+) -> Syntax:
+    """One dialect.
 
-    form: str
-    """Description of a call's format, for messages to the model."""
-    opening: str
-    closing: str
-    """The tag that closes a call; an expression that matches nothing if the dialect has none."""
-    data: Data
-    calls: Callable[[str], Sequence[ParsedCall]]
-    """Reads the text of a call between the tags, or of a list of calls."""
-    written: Callable[[str, Mapping[str, Any]], str]
-    """Writes a call as the model does."""
-    thinking: tuple[tuple[str, str], ...] = ()
-    """Tags around thinking, besides `<think>`."""
-    answer: str = r"(?!)"
-    """Tags around an answer, which are no part of it."""
-    call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
-    """Returns the id of an episode's call, from the tool and the call's number."""
-    joined: Callable[[Sequence[str]], str] = "\n".join
-    """Joins the written calls of one turn."""
+    Args:
+        form: as in Syntax, like `write` and `thinking`.
+        opening: regular expression of the tag that opens a call, without capturing groups.
+        closing: the same of the tag that closes it; `(?!)` if the dialect has none.
+        data: the form of a call's arguments.
+        calls: reads the text between the tags: a call, or a list of calls.
+        answer: regular expression of tags around an answer, which are no part of it.
+    """
 
-    def read(self, text: str, _: Tools) -> tuple[ParsedCall, ...]:
-        """The calls of one turn, in order; empty if there are none."""
-        texts = bodies(text, self.data, self.opening, self.closing, *self.thinking)
-        inner = [re.sub(rf"\A{self.opening}", "", body) for body in texts]
-        return limited(
-            call for body in inner for call in ([TOO_LONG] if len(body) > MAX_CALL_CHARS else self.calls(body))
-        )
+    def read(text: str, _: Tools) -> tuple[ParsedCall, ...]:
+        texts = [re.sub(rf"\A(?:{opening})", "", body) for body in bodies(text, data, opening, closing, *thinking)]
+        return limited(call for body in texts for call in ([TOO_LONG] if len(body) > MAX_CALL_CHARS else calls(body)))
 
-    def plain(self, text: str) -> str:
-        """The text of a turn without a call."""
-        return re.sub(self.answer, "", without_thinking(text, None, *self.thinking))
+    def plain(text: str) -> str:
+        return re.sub(answer, "", without_thinking(text, None, *thinking))
+
+    return Syntax(form, read, write, plain, thinking=thinking)
 
 
 def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[str], list[ParsedCall]]:
-    """Reader of a name and its arguments, which may be missing.
+    """Reader of a name and its arguments.
 
     Args:
         head: regular expression of the text before the arguments; its group is the name.
@@ -82,8 +77,7 @@ def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[st
         begin = pattern.match(body)
         if begin is None:
             return [NO_NAME]
-        text = to_json(body[begin.end() :])
-        arguments = read_json(text) if text else None
+        arguments = read_json(to_json(body[begin.end() :]))
         return [arguments if isinstance(arguments, Malformed) else call_of({"name": begin[1], "arguments": arguments})]
 
     return calls
@@ -154,25 +148,25 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-JSON_FORMS: Final[Mapping[Dialect, JsonForm]] = {
-    Dialect.HERMES: JsonForm(
+JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
+    Dialect.HERMES: _syntax(
         form='<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>',
         opening=OPEN,
         closing=CLOSE,
         data=json_value(rf"(?<={OPEN})\s*\{{"),
         calls=lambda body: [parse_call(body)],
-        written=lambda name, arguments: f"{OPEN}\n{_json({'name': name, 'arguments': arguments})}\n{CLOSE}",
+        write=lambda name, arguments: f"{OPEN}\n{_json({'name': name, 'arguments': arguments})}\n{CLOSE}",
     ),
-    Dialect.MISTRAL: JsonForm(
+    Dialect.MISTRAL: _syntax(
         form="[TOOL_CALLS]<tool>[ARGS]{...}",
         opening=r"\[TOOL_CALLS\]",
         closing=r"(?!)",
         data=json_value(r"(?<=\[ARGS\])\s*\{|(?<=\[TOOL_CALLS\])(?:\s*\[(?=\s*[\]{])|[^\[{]*\{)"),
         calls=lambda body: _listed(body) if body.lstrip().startswith(("[", "{")) else _mistral_call(body),
-        written=lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{_json(arguments)}",
+        write=lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{_json(arguments)}",
         thinking=(("[THINK]", "[/THINK]"),),
     ),
-    Dialect.DEEPSEEK: JsonForm(
+    Dialect.DEEPSEEK: _syntax(
         form=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜><tool>{_SEP}{{...}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         opening=r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>|<｜tool▁calls▁begin｜>",
         closing=r"<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?|<｜tool▁calls▁end｜>",
@@ -181,46 +175,50 @@ JSON_FORMS: Final[Mapping[Dialect, JsonForm]] = {
         calls=_named(
             rf"\s*(?:function{_SEP})?([^\s<｜]+)\s*(?:{_SEP}|```json)", lambda text: text.strip().removesuffix("```")
         ),
-        written=lambda name, arguments: (
+        write=lambda name, arguments: (
             f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}{_SEP}{_json(arguments)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
         ),
     ),
-    Dialect.KIMI: JsonForm(
-        form="<|tool_calls_section_begin|><|tool_call_begin|>functions.<tool>:0<|tool_call_argument_begin|>{...}"
-        "<|tool_call_end|><|tool_calls_section_end|>",
-        opening=r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>|<\|tool_calls_section_begin\|>",
-        closing=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?|<\|tool_calls_section_end\|>",
-        data=json_value(r"(?<=<\|tool_call_argument_begin\|>)\s*\{"),
-        calls=_named(r"\s*(?:functions\.)?([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"),
-        written=lambda name, arguments: (
-            f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
-            f"{_json(arguments)}<|tool_call_end|><|tool_calls_section_end|>"
+    Dialect.KIMI: replace(
+        _syntax(
+            form="<|tool_calls_section_begin|><|tool_call_begin|>functions.<tool>:0<|tool_call_argument_begin|>{...}"
+            "<|tool_call_end|><|tool_calls_section_end|>",
+            opening=r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>|<\|tool_calls_section_begin\|>",
+            closing=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?|<\|tool_calls_section_end\|>",
+            data=json_value(r"(?<=<\|tool_call_argument_begin\|>)\s*\{"),
+            calls=_named(r"\s*(?:functions\.)?([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"),
+            write=lambda name, arguments: (
+                f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
+                f"{_json(arguments)}<|tool_call_end|><|tool_calls_section_end|>"
+            ),
         ),
         call_id=lambda name, number: f"functions.{name}:{number}",
     ),
-    Dialect.GEMMA: JsonForm(
+    Dialect.GEMMA: _syntax(
         form=f"<|tool_call>call:<tool>{{<name>:{_QUOTE}<text>{_QUOTE},<name>:<number>,...}}<tool_call|>",
         opening=r"<\|tool_call>",
         closing=r"<tool_call\|>",
         data=up_to(r'(?<=[{\[:,\s])<\|"\|>', re.compile(re.escape(_QUOTE))),
         calls=_named(r"\s*call:\s*([^\s{<]+)\s*(?=\{)", _gemma_json),
-        written=lambda name, arguments: f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>",
+        write=lambda name, arguments: f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>",
         thinking=(("<|channel>", "<channel|>"),),
     ),
-    Dialect.COHERE: JsonForm(
-        form='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "<tool>", "parameters": {...}}]<|END_ACTION|>',
-        opening=r"<\|START_ACTION\|>",
-        closing=r"<\|END_ACTION\|>",
-        data=json_value(r"(?<=<\|START_ACTION\|>)\s*[\[{]"),
-        calls=_listed,
-        written=lambda name, arguments: (
-            f"{_ACTION}{_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}{_END}"
+    Dialect.COHERE: replace(
+        _syntax(
+            form='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "<tool>", "parameters": {...}}]<|END_ACTION|>',
+            opening=r"<\|START_ACTION\|>",
+            closing=r"<\|END_ACTION\|>",
+            data=json_value(r"(?<=<\|START_ACTION\|>)\s*[\[{]"),
+            calls=_listed,
+            write=lambda name, arguments: (
+                f"{_ACTION}{_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}{_END}"
+            ),
+            thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
+            answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",
         ),
         joined=lambda calls: (
             _ACTION + ",\n    ".join(call.removeprefix(_ACTION).removesuffix(_END) for call in calls) + _END
         ),
-        thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
-        answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",
     ),
 }
-"""The row of each dialect."""
+"""The syntax of each dialect."""

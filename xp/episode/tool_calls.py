@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
+from xp.envs.messages import call_id
 from xp.episode.call_data import Data, Tags, without_thinking
 
 OPEN: Final = "<tool_call>"
@@ -43,6 +44,28 @@ class Malformed:
 ParsedCall = ToolCall | Malformed
 Tools = Callable[[], Sequence[ToolSpec]]
 """Function that returns the session's tools; called only if the dialect needs them."""
+
+
+@dataclass(frozen=True)
+class Syntax:
+    """One dialect."""
+
+    form: str
+    """Description of a call's format, for messages to the model."""
+    read: Callable[[str, Tools], tuple[ParsedCall, ...]]
+    """Parses one turn's calls; for any text, raises only the exceptions of `Tools`."""
+    write: Callable[[str, Mapping[str, Any]], str]
+    """Writes a call as the model does, without the token that ends the turn."""
+    plain: Callable[[str], str] = without_thinking
+    """Returns the text of a turn without a call."""
+    call_id: Callable[[str, int], str] = lambda _, number: call_id(number)
+    """Returns the id of an episode's call, from the tool and the call's number."""
+    thinking: tuple[tuple[str, str], ...] = ()
+    """Pairs of tags around thinking, besides `<think>`."""
+    joined: Callable[[Sequence[str]], str] = "\n".join
+    """Joins the written calls of one turn."""
+
+
 TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
 NO_NAME: Final = Malformed("the tool call does not begin with the name of a tool")
 TOO_MANY: Final = Malformed(f"more than {MAX_CALLS} tool calls in one message")

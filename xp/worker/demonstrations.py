@@ -331,7 +331,7 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
 
     Otherwise the calls are written in that dialect, after the text if it has no calls in any dialect (an API's).
     """
-    content = content if thinking else without_thinking(content)
+    content = content if thinking else without_thinking(content, None, *syntax.thinking)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
     specs = _specs(tools)
     if not calls or syntax.read(content, lambda: specs) == expected:
