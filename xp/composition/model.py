@@ -52,7 +52,7 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     if (
         not isinstance(path, str)
         or ADDRESS.match(path)
-        or (path == option.get("path") and option.get("architecture") is not None)
+        or (path == option.get("path") and option.get("name") is not None and option.get("architecture") is not None)
     ):
         return
     place = _resolved(path, outputs)
