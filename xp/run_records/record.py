@@ -21,6 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
+from xp.lib.names import is_name, is_native_id
 from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted
 from xp.spec.place import Hardware
@@ -211,10 +212,32 @@ def read_record(directory: Path) -> RunRecord:
     file = directory / FILE
     if not file.exists():
         raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
-    record = config_of(file, RunRecord.from_json, what="a run record", below=directory)
+    record = config_of(file, _parsed, what="a run record", below=directory)
     if record.run_id != (name := Path(os.path.abspath(directory)).name):
         raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
     return record
+
+
+def _parsed(text: str) -> RunRecord:
+    """A record from its text; raises ValueError for a word that becomes a path, an argument or a process id and that
+    xp would not have written."""
+    record = RunRecord.from_json(text)
+    _check(is_name(record.run_id), "run_id", record.run_id)
+    for number, attempt in enumerate(record.attempts, start=1):
+        place = f"runs/{record.run_id}/attempt_{number}"
+        _check(attempt.number == number, f"{place}: number", attempt.number)
+        # 1 and below mean the first process, groups, or all processes.
+        _check(attempt.supervisor is None or attempt.supervisor > 1, f"{place}: supervisor", attempt.supervisor)
+        for stage in attempt.stages:
+            _check(is_name(stage.name), f"{place}: name of a stage", stage.name)
+            _check(stage.log in (None, f"{place}/{stage.name}/log.txt"), f"{place}: log", stage.log)
+            _check(stage.native_id is None or is_native_id(stage.native_id), f"{place}: job", stage.native_id)
+    return record
+
+
+def _check(is_legal: bool, what: str, value: object) -> None:
+    if not is_legal:
+        raise ValueError(f"{what}: {value!r} is not what xp writes there")
 
 
 def is_ours(directory: Path) -> bool:

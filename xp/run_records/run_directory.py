@@ -111,8 +111,24 @@ def cancel(run: Path) -> int:
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
+    if not _has_open(attempt.supervisor, run / LOCK):  # A starting supervisor holds the lock before it is on record.
+        raise XpError(
+            f"{run.name}: process {attempt.supervisor} of its record does not hold {run / LOCK}; try again",
+            ExitCode.RUN_DIR,
+        )
     os.kill(attempt.supervisor, signal.SIGTERM)
     return attempt.supervisor
+
+
+def _has_open(process: int, file: Path) -> bool:
+    """Returns whether a process has a file open; a process id from a record alone must not receive a signal."""
+    import psutil
+
+    try:
+        names = {opened.path for opened in psutil.Process(process).open_files()}
+    except (psutil.Error, OSError):
+        return False
+    return os.path.realpath(file) in names
 
 
 @contextmanager
