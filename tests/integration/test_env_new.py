@@ -77,6 +77,7 @@ def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture
     assert found["whodunit_mini_multiply"]["providers"] == ["openreward", "local"]
 
 
+@pytest.mark.slow
 def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = tmp_path / "env"
     options.mkdir()

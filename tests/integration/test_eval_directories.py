@@ -85,6 +85,7 @@ def test_a_missing_engine_is_named_before_anything_is_played(
     assert not any('"engine": "vllm"' in one.read_text() for one in (outputs / "evaluations").glob("*/request.json"))
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_one_message(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made
 from xp.planning.stages import model_place
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FAKE = Path(__file__).parents[1] / "trainers/fake_vllm"
 START_S = 2 * PATIENCE_S
@@ -80,14 +80,9 @@ BACKGROUND = (EVAL, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
     ("running", "sent", "code", "told"),
     [
         (PLAIN, signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
-                (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: stopped by SIGINT"),
-                ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
-            )
-        ),
+        (PLAIN, signal.SIGKILL, -signal.SIGKILL, ""),
+        (BACKGROUND, signal.SIGINT, ExitCode.INTERRUPTED, "xp: stopped by SIGINT"),
+        ((PROFILE,), signal.SIGTERM, ExitCode.TERMINATED, "xp: stopped by SIGTERM"),
     ],
     indirect=["running"],
     ids=["TERM", "KILL", "INT-of-a-background-job", "TERM-of-a-profile"],

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.place import REWARDS
 from tests.integration.test_embedded_default import SMALL, the_run, xp
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 MEAN = "reward/avg_raw_reward"
 FUNCTION = """
 
@@ -25,7 +25,7 @@ def compared(episodes):
     ("num_tasks", "layout"),
     [
         (2, ()),
-        pytest.param(7, ("hardware.accelerators_per_node=2", "training.micro_batch_size=2"), marks=pytest.mark.slow),
+        (7, ("hardware.accelerators_per_node=2", "training.micro_batch_size=2")),
     ],
     ids=["one process", "two processes"],
 )

@@ -150,19 +150,16 @@ class ImageServer:
         self._container = DockerContainer(self._id)
         deadline = time.monotonic() + self._start_s
         try:
-            while not (self.url and _is_healthy(self.url)):
-                if ended := self._ended():
-                    raise XpError(ended, ExitCode.ENVIRONMENT)
+            self.url = self._address()
+            while not _is_healthy(self.url):
+                self._check_running()
                 if time.monotonic() > deadline:
                     raise XpError(
                         f"image {self._image} did not answer {self.url}/health in {self._start_s:g} s"
                         f" (env.limits.create_timeout_s){self._log()}",
                         ExitCode.ENVIRONMENT,
                     )
-                if self.url:
-                    time.sleep(POLL_S)
-                else:
-                    self.url = f"http://{_docker('port', self._id, f'{PORT}/tcp').splitlines()[0]}"
+                time.sleep(POLL_S)
         except BaseException:
             self.stop()
             raise
@@ -174,6 +171,17 @@ class ImageServer:
                 if ended := self._ended():
                     print(f"xp: {ended}", file=sys.stderr, flush=True)
             self._container.remove()
+
+    def _address(self) -> str:
+        try:
+            return f"http://{_docker('port', self._id, f'{PORT}/tcp').splitlines()[0]}"
+        except (XpError, IndexError):
+            self._check_running()
+            raise
+
+    def _check_running(self) -> None:
+        if ended := self._ended():
+            raise XpError(ended, ExitCode.ENVIRONMENT)
 
     def _ended(self) -> str | None:
         """Returns how the container ended unexpectedly; None while it runs."""
