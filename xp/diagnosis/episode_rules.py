@@ -20,7 +20,11 @@ VOID_STEPS: Final = 4
 MANY_TRUNCATED, RISE_OF_TRUNCATED = 0.5, 0.2
 
 
-@rule
+@rule(
+    "void",
+    "The environment fails or is too slow; void_reason in the trajectories says how.",
+    "Look at python -m xp env check, env.limits, and the server's own log.",
+)
 def void(history: History) -> Finding | None:
     """Void episodes, and the environment that they come from.
 
@@ -49,7 +53,11 @@ def _worst(by_member: Mapping[str, float]) -> str:
     return f", in {worst} {by_member[worst]:.0%}, elsewhere {by_member[second]:.0%}"
 
 
-@rule
+@rule(
+    "malformed",
+    "The dialect is not the one that the model writes, or a turn is cut within a call.",
+    "Check model.dialect, and training.max_tokens_per_turn.",
+)
 def malformed(history: History) -> Finding | None:
     """Tool calls that cannot be parsed.
 
@@ -67,7 +75,11 @@ def malformed(history: History) -> Finding | None:
     return Severity.ALARM, history.last_step, text
 
 
-@rule
+@rule(
+    "no_tool_call",
+    "The chat template may not show the tools to the model.",
+    "Look at a prompt (record_prompts=true), and set model.tools_prompt=system or another model.dialect.",
+)
 def no_tool_call(history: History) -> Finding | None:
     """There are tools, and no episode tries to call one; calls that cannot be read are of the rule `malformed`.
 
@@ -80,7 +92,11 @@ def no_tool_call(history: History) -> Finding | None:
     return Severity.BROKEN, history.last_step, text
 
 
-@rule
+@rule(
+    "truncation",
+    "The policy writes more than it may, or does not come to an end.",
+    "Raise training.max_tokens_per_turn, training.max_response_tokens or env.max_turns.",
+)
 def truncation(history: History) -> Finding | None:
     """An increasing share of episodes ends at a limit of turns or tokens.
 
@@ -96,7 +112,11 @@ def truncation(history: History) -> Finding | None:
     return Severity.ALARM, shares.step, text
 
 
-@rule
+@rule(
+    "unused_tool",
+    "The task may not need it, or the model does not know when it helps.",
+    "Say in the environment's prompt when it is to be called, or leave it out.",
+)
 def unused_tool(history: History) -> Finding | None:
     """One tool is never called, but others are.
 
@@ -110,7 +130,11 @@ def unused_tool(history: History) -> Finding | None:
     return (Severity.NOTE, history.last_step, text) if unused else None
 
 
-@rule
+@rule(
+    "waiting",
+    "The tools are slower than the model that calls them.",
+    "Raise env.limits.max_sessions if the server can take more, or run it nearer (python -m xp env check).",
+)
 def waiting(history: History) -> Finding | None:
     """A step waits mostly for tools instead of the model.
 

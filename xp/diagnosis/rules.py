@@ -27,7 +27,11 @@ LEAST_HELD_OUT: Final = 0.2
 single training task still learns the rules of the game, so that its held-out reward rises a little."""
 
 
-@rule
+@rule(
+    "engine_gap",
+    "The engine writes with other weights than those that are trained: they are not synchronised.",
+    "Set training.max_logprob_gap to stop such a run; try another backend.engine.",
+)
 def engine_gap(history: History) -> Finding | None:
     """Engine and trainer give the same tokens different log-probabilities; with other rounding, by about 0.01.
 
@@ -42,7 +46,12 @@ def engine_gap(history: History) -> Finding | None:
     return Severity.BROKEN, gaps[-1][0], f"engine and trainer differ by {gap:.3f} nats a token"
 
 
-@rule
+@rule(
+    "collapse",
+    "An update was too large for the policy, which does not write what it is paid for any more.",
+    "Begin again from a checkpoint before the fall (training.initial_checkpoint), with a lower"
+    " training.learning_rate, training.max_grad_norm or training.max_staleness, or a training.kl_coef above 0.",
+)
 def collapse(history: History) -> Finding | None:
     """The mean reward fell by more than half of its best, below where training began.
 
@@ -64,7 +73,12 @@ def collapse(history: History) -> Finding | None:
     return Severity.ALARM, points[-1][0], f"{text} beginning"
 
 
-@rule
+@rule(
+    "equal_groups",
+    "Such tasks have no advantage and teach nothing: they are too hard, the reward is constant, or the policy"
+    " writes the same each time.",
+    "Choose easier tasks, raise training.group_size or training.temperature, or set algorithm.dynamic_sampling.",
+)
 def equal_groups(history: History) -> Finding | None:
     """All episodes of a task have the same reward, so that there is no advantage.
 
@@ -89,7 +103,7 @@ def is_saturated(history: History) -> bool:
     return passes is not None and equal is not None and passes >= 0.95 and equal >= 0.8
 
 
-@rule
+@rule("saturated", "The tasks are too easy for this policy.", "Stop here, or add harder tasks (env.train).")
 def saturated(history: History) -> Finding | None:
     """Nearly every episode has the full reward.
 
@@ -102,7 +116,11 @@ def saturated(history: History) -> Finding | None:
     return Severity.NOTE, passes[-1][0], text
 
 
-@rule
+@rule(
+    HACKED,
+    "Something is rewarded that is not the task: step rewards, or a part of env.reward_fn.",
+    "Read the best episodes; change env.reward or env.reward_fn; is evaluation.pass_threshold what a pass is?",
+)
 def hacked(history: History) -> Finding | None:
     """The reward rises but the share of passed tasks does not: the reward does not measure the task.
 
@@ -118,7 +136,11 @@ def hacked(history: History) -> Finding | None:
     return Severity.ALARM, reward.step, f"{text} {passes.before:.3f} to {passes.after:.3f}"
 
 
-@rule
+@rule(
+    "memorised",
+    "The training tasks are learned by heart, or differ from the held-out ones.",
+    "Train on more tasks (env.train.num_tasks), or stop earlier (evaluation.keep_best, evaluation.patience).",
+)
 def memorised(history: History) -> Finding | None:
     """The training reward rises and the held-out reward does not: the training tasks are memorised.
 
@@ -136,7 +158,11 @@ def memorised(history: History) -> Finding | None:
     return Severity.ALARM, held_out[-1][0], text
 
 
-@rule
+@rule(
+    "entropy",
+    "The policy writes the same again and again, so that it finds nothing better.",
+    "Lower training.learning_rate, raise training.temperature, training.entropy_coef or algorithm.clip_high.",
+)
 def entropy(history: History) -> Finding | None:
     """The policy's entropy collapses before it has learned: below 0.05 nats, and a fifth of the first steps'.
 
@@ -152,7 +178,11 @@ def entropy(history: History) -> Finding | None:
     return Severity.ALARM, nats.step, f"{text} ({reward.before:.3f} to {reward.after:.3f})"
 
 
-@rule
+@rule(
+    "kl",
+    "The updates are too large for what the KL penalty holds back.",
+    "Lower training.learning_rate, or raise training.kl_coef.",
+)
 def kl(history: History) -> Finding | None:
     """The policy moves far from the reference model: by 1 nat per token, and ten times the first steps' value.
 
@@ -171,7 +201,11 @@ def kl(history: History) -> Finding | None:
     return Severity.ALARM, points[-1][0], text
 
 
-@rule
+@rule(
+    "gradient",
+    "One step's rewards or lengths were unlike the others, or the learning rate is too high.",
+    "Look at that step's episodes; lower training.learning_rate or training.max_grad_norm.",
+)
 def gradient(history: History) -> Finding | None:
     """The gradient's norm rises far above its usual value, and above the limit at which it is clipped.
 
@@ -192,7 +226,11 @@ def gradient(history: History) -> Finding | None:
     return Severity.ALARM, step, text
 
 
-@rule
+@rule(
+    "warm_up",
+    "Their learning rate is below training.learning_rate.",
+    "Lower training.warmup_updates, or train longer.",
+)
 def warm_up(history: History) -> Finding | None:
     """Nearly the whole run is within the warm-up of its learning rate.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
-from pathlib import Path
-from typing import Final
 
 from xp.diagnosis.history import History
 
@@ -49,19 +46,15 @@ Finding = tuple[Severity, int, str]
 Rule = Callable[[History], Symptom | None]
 
 
-_TEXTS: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
-    Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
-)
-"""Name of a rule -> `cause` and `change` of its symptom."""
-
-
-def rule(find: Callable[[History], Finding | None]) -> Rule:
+def rule(name: str, cause: str, change: str) -> Callable[[Callable[[History], Finding | None]], Rule]:
     """Decorator: makes a rule of a function that returns a finding, or None if the run is good."""
-    name, texts = find.__name__, _TEXTS[find.__name__]
 
-    @wraps(find)
-    def symptom(history: History) -> Symptom | None:
-        finding = find(history)
-        return None if finding is None else Symptom(name, *finding, texts["cause"], texts["change"])
+    def decorated(find: Callable[[History], Finding | None]) -> Rule:
+        @wraps(find)
+        def symptom(history: History) -> Symptom | None:
+            finding = find(history)
+            return None if finding is None else Symptom(name, *finding, cause, change)
 
-    return symptom
+        return symptom
+
+    return decorated
