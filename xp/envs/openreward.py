@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from xp.envs import wire
 from xp.envs.base import (
+    DeadlineExceeded,
     EnvFault,
     Message,
     NotOffered,
@@ -149,6 +150,8 @@ CLOSE_S: Final = 10.0
 MOST_MISSES: Final = 3
 """Pings in a row to which the server answers that it has no such session, until it is lost: a server that is moved or
 restored knows its sessions again after a while. The SDK's client waits for five."""
+END_AGAIN_S: Final = 60.0
+"""Seconds until a session whose creation had no answer is ended again, since the server may create it later."""
 Terminal = tuple[str, str | None]
 """Name and argument of an environment's terminal tool."""
 
@@ -180,6 +183,7 @@ class OpenRewardCore(ServerCore):
         self._open: set[Live] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._draining = asyncio.Event()
         self._has_messages = True
 
     async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
@@ -223,9 +227,10 @@ class OpenRewardCore(ServerCore):
             )
             live = Live(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
-        except BaseException:
+        except BaseException as error:
+            is_answered = isinstance(error, EnvFault) and not isinstance(error, (ResponseLost, DeadlineExceeded))
             for name in {sid or "", *progress} - {""}:
-                self._later(self._tear_down(name))
+                self._later(self._tear_down(name) if is_answered else self._end_unanswered(name))
             raise
         return live
 
@@ -293,6 +298,7 @@ class OpenRewardCore(ServerCore):
         if self._keeper is not None:
             self._keeper.cancel()
             self._keeper = None
+        self._draining.set()
         if self._closing:
             await asyncio.wait(self._closing, timeout=2 * CLOSE_S)
         await self.transport.close()
@@ -365,6 +371,13 @@ class OpenRewardCore(ServerCore):
                 live.in_flight.cancel()
         except EnvFault:
             pass  # The next call reports an outage, if it is not over by then.
+
+    async def _end_unanswered(self, sid: str) -> None:
+        """Ends a session that the server may still create: now, and again later, or when the provider closes."""
+        await self._tear_down(sid)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._draining.wait(), END_AGAIN_S)
+        await self._tear_down(sid)
 
     async def _tear_down(self, sid: str) -> None:
         deadline = asyncio.get_running_loop().time() + CLOSE_S
