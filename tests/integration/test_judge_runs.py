@@ -13,7 +13,9 @@ from tests.integration.test_eval import knows_some, outputs, prepared, result_in
 from tests.integration.test_eval_groups import records_of
 from tests.judges import by
 from tests.stubs.chat_server import ChatServer, serving
+from tests.trainers.test_trl_vllm import FAKE
 from xp.__main__ import main
+from xp.errors import ExitCode
 from xp.replay.rescore import rescore
 
 __all__ = ["outputs", "prepared"]
@@ -47,6 +49,18 @@ def test_an_evaluation_is_judged_recorded_and_stopped_by_the_cost_of_its_judge(o
     (place,) = (outputs / "evaluations").iterdir()
     lines = [line for file in (place / "judge").iterdir() for line in file.read_text().splitlines()]
     assert len(lines) == len(judging.requests)
+
+
+def test_an_evaluation_serves_its_judge(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    served = "env.judge={rubric: The shorter the better., model: {serve: some/model}}"
+    with serving(ChatServer(write=knows_some)) as model:
+        command = words(model, outputs, served, "evaluation.num_tasks=4")
+        assert main(command) == ExitCode.PLAN
+        assert main([*command, "eval.engine=vllm"]) == 0
+    assert {one["outcome"]["reward"] - one["outcome"]["ungrouped"] for one in records_of(outputs)} == {0.5}
+    (place,) = (outputs / "evaluations").iterdir()
+    assert "some/model" in (place / "judge.log").read_text()
 
 
 @pytest.mark.integration

@@ -19,6 +19,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
 from xp.episode.tool_calls import Malformed
 from xp.errors import ExitCode, XpError
+from xp.evaluation.entries import entries
 from xp.evaluation.play import Dialogue, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read
@@ -331,7 +332,7 @@ def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], wri
 )
 def test_a_wrong_command_line_is_refused_with_the_way_out(words: list[str], told: str) -> None:
     with pytest.raises(XpError, match=told):
-        read(words)
+        entries(read(words))
 
 
 def test_models_and_environments_come_as_lists() -> None:

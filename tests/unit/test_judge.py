@@ -280,10 +280,9 @@ def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(tmp_path:
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        (
-            "{rubric: r}",
-            "env.judge.model: a judge needs the url of an API; xp serves no model for it. .*vllm serve NAME",
-        ),
+        ("{rubric: r, model: {name: m}}", "give either the url of an API, or `serve`"),
+        ("{rubric: r, model: {serve: a/b, url: 'http://127.0.0.1:1'}}", "give either the url of an API, or `serve`"),
+        ("{rubric: r, model: {serve: a/b, key: K}}", "the server of `serve` has a key that xp makes"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m}, scale: [1, 0]}", "the first number is the worst"),
         ("{rubric: ./no_such.md, model: {url: 'http://127.0.0.1:1', name: m}}", "the file cannot be read"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m}, scoring: triples}", "env.judge.scoring"),

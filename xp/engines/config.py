@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xp.lib.codec import JsonFile
+
 
 @dataclass(frozen=True)
 class VLLMServer:
@@ -17,3 +19,22 @@ class VLLMServer:
     """Seconds from the server's start to its first answer, for loading weights and compilation."""
     patience_s: float
     """Seconds that its health check may be unanswered during use."""
+
+
+@dataclass(frozen=True)
+class JudgeServer(JsonFile):
+    """The server of a judge."""
+
+    model: str
+    """Hugging Face id or directory."""
+    name: str
+    """Name of the model in requests."""
+    is_sglang: bool
+    """Whether SGLang serves it; else vLLM."""
+    server: VLLMServer
+    """Arguments of either engine, and accelerators: the last ones of the machine; 0: it runs on the CPU."""
+    trainer_accelerators: int
+    """Accelerators of the stage's program."""
+    log: str
+    grace_s: float
+    """Seconds between TERM and KILL of the stage's program."""

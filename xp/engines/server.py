@@ -58,7 +58,9 @@ class Program(NamedTuple):
 
 
 @contextmanager
-def running(server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable) -> Iterator[Served]:
+def running(
+    server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable, name: str = MODEL
+) -> Iterator[Served]:
     """Context manager: serves a model with vLLM to clients with the key.
 
     Args:
@@ -67,6 +69,7 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
         devices: the server's CUDA_VISIBLE_DEVICES.
         log: file for its output.
         python: the interpreter with vLLM; another one gets xp by PYTHONPATH.
+        name: name of the model in requests.
 
     Raises:
         XpError: as `serving` does.
@@ -74,7 +77,7 @@ def running(server: VLLMServer, model: str, devices: str, log: Path, python: str
     port = free_port()
     command = (
         *(python, "-m", key_check.__name__, "vllm", "serve", model),
-        *("--served-model-name", MODEL, "--host", HOST, "--port", str(port)),
+        *("--served-model-name", name, "--host", HOST, "--port", str(port)),
         *("--middleware", f"{key_check.__name__}.{key_check.EngineKeyCheck.__name__}"),
         *server.arguments,
     )

@@ -10,10 +10,10 @@ from typing import Any
 from xp.engines import key_check
 from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GeneratedTurn, GenerationRequest
+from xp.engines.probe import START_TIMEOUT_S
 from xp.engines.server import Program, Served, serving
 from xp.lib.loopback import HOST, free_ports
 
-START_TIMEOUT_S = 1800.0
 PATIENCE_S = 120.0
 """Seconds to wait for an answer to a health check; SGLang's HTTP process does not generate, so it answers at once."""
 

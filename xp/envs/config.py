@@ -185,7 +185,7 @@ class ChatEndpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeEndpoint(ChatEndpoint):
-    """The model of a judge."""
+    """The model of a judge; without `url`, the one that the stage serves (xp.engines.judge_server)."""
 
     price_in: float | None
     price_out: float | None

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, Final
 from xp.envs.base import EnvFault, Message, Task
 from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.config import Dialect, JudgeConfig, JudgeScoring
-from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
+from xp.envs.judges import COST, SERVER_URL, JudgeCall, JudgeFault, usage_of_judges
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.errors import ExitCode, XpError
@@ -114,13 +115,18 @@ class Judge:
         self, config: JudgeConfig, environ: Mapping[str, str], describe: Describe, log: JudgeLog, dialect: Dialect | str
     ) -> None:
         self.config, self._describe, self._log, self._dialect = config, describe, log, dialect
-        key = config.model.key
+        key, model = config.model.key, config.model
+        if not model.url:
+            if SERVER_URL not in environ:
+                reason = "this command does not serve a judge; give its API: env.judge.model.serve=null and model.url"
+                raise XpError(f"env.judge.model.serve: {reason}", ExitCode.CONFIG)
+            model = replace(model, url=environ[SERVER_URL])
         if key is not None and key not in environ:
             raise XpError(f"env.judge.model.key: {key} is not set", ExitCode.SECRET)
-        secret, model = None if key is None else environ[key], config.model
+        secret = None if key is None else environ[key]
         self._prices = {} if model.price_in is None else {model.name: (model.price_in, model.price_out or 0.0)}
-        self._api = Api(config.model, config.model.name, secret, section="env.judge.model")
-        self._pool = ThreadPoolExecutor(config.model.concurrency, thread_name_prefix="xp-judge")
+        self._api = Api(model, model.name, secret, section="env.judge.model")
+        self._pool = ThreadPoolExecutor(model.concurrency, thread_name_prefix="xp-judge")
 
     def score(self, task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         """Scores between 0 and 1, index-aligned; raises JudgeFault, also if the endpoint does not answer."""
@@ -239,7 +245,7 @@ class Judge:
     def _answer(self, messages: list[dict[str, Any]], attempt: int, about: str, calls: list[JudgeCall]) -> str:
         """The text of an answer, from the record if it has one."""
         model = self.config.model
-        settings = [self._api.url, model.name, model.temperature, model.max_tokens, model.seed]
+        settings = [self._api.url if model.url else "", model.name, model.temperature, model.max_tokens, model.seed]
         digest = digest_of([*settings, messages, attempt])
         if self.config.cache and (known := self._log.known(digest)) is not None:
             return known

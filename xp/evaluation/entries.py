@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from xp.composition import compose, from_container, give_way, options, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
+from xp.evaluation.settings import Engine
 from xp.evaluation.words import ENDPOINT, EvalRequest
 from xp.planning.stages import start_place
 from xp.run_records.named import run_directory
@@ -60,6 +61,12 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                 if getattr(spec.evaluation, name) is not None:
                     way_out = "set null; model.max_tokens limits each answer of an endpoint"
                     raise XpError(f"evaluation.{name}: the chat API has no such setting; {way_out}")
+            engine, is_alone = request.settings.eval.engine, {*request.models} == {ENDPOINT} and not request.runs
+            if engine is not Engine.TRANSFORMERS and is_alone and spec.served_judge is None:
+                raise XpError(
+                    f"eval.engine={engine} plays models of this machine; an endpoint has an engine of its own: leave it"
+                    " out"
+                )
             url = request.settings.model.url
             for name in request.endpoint_names:
                 yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from xp.backends.trl.control.processes import evaluation_server
 from xp.engines.conversation import OpenEngine
+from xp.engines.judge_server import serving_judge
 from xp.envs.config import Dialect
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
@@ -23,7 +24,7 @@ from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
 from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
-from xp.planning.episode import chat_of, sampling_of
+from xp.planning.episode import chat_of, judge_server, sampling_of
 from xp.planning.rows import longest_in_engine
 from xp.planning.stages import MANIFEST, model_place, model_stages
 from xp.spec import RunSpec
@@ -65,6 +66,16 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     sampling = sampling_of(entry.spec, evaluates=True)
     with ENGINES[how.engine](directory, entry.spec, chat, sampling, how.python, place) as open_engine:
         yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)
+
+
+def served_judge(spec: RunSpec, how: Eval, place: Path) -> AbstractContextManager[dict[str, str]]:
+    """Context manager: serves the judge of an evaluation, and yields the variables of its episodes; empty if xp serves
+    none."""
+    if spec.served_judge is None:
+        return nullcontext({})
+    log, is_sglang = str(place / "judge.log"), how.engine is Engine.SGLANG
+    server = judge_server(spec, spec.served_judge, log, is_sglang=is_sglang)
+    return serving_judge(server, _python_with(how.engine, how.python))
 
 
 class LocalModel:
@@ -134,7 +145,7 @@ def _served(
         running, writer = server.running(settings, directory, devices, log, program), ServerWriter
     else:
         is_on_cpu = spec.hardware.accelerator == "cpu"
-        devices, _ = server.split_devices(0 if is_on_cpu else spec.hardware.accelerators_per_node, 0)
+        devices, _ = server.split_devices(0 if is_on_cpu else spec.trainer_accelerators, 0)
         running = sglang.running(sglang_arguments(spec), directory, devices, log, program)
         writer = sglang.SGLangWriter
     is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
@@ -174,8 +185,12 @@ def _loading(directory: str, part: str) -> Iterator[None]:
         ) from error
 
 
-def check_engine(how: Eval) -> None:
-    """Raises XpError(RUNTIME) if the engine of `eval.engine` is not installed in its Python."""
+def check_engine(spec: RunSpec, how: Eval) -> None:
+    """Raises XpError: RUNTIME if the engine of `eval.engine` is not installed in its Python; PLAN if a judge must be
+    served and it serves no models."""
+    if spec.served_judge is not None and how.engine is Engine.TRANSFORMERS:
+        way_out = "set eval.engine=vllm or sglang; or start its server yourself, and set serve=null and url"
+        raise XpError(f"env.judge.model.serve: eval.engine=transformers serves no model; {way_out}", ExitCode.PLAN)
     if how.engine is not Engine.TRANSFORMERS:
         _python_with(how.engine, how.python)
 
@@ -229,7 +244,7 @@ def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
     """Arguments of SGLang's server, without model, address and port."""
     engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
     longest = longest_in_engine(spec)
-    num_accelerators = 0 if is_on_cpu else spec.hardware.accelerators_per_node
+    num_accelerators = 0 if is_on_cpu else spec.trainer_accelerators
     return (
         *("--tp-size", str(engine.tensor_parallel)),
         *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),

@@ -21,7 +21,7 @@ from xp.evaluation import records
 from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Health, Todo, play_local
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
-from xp.evaluation.local import LocalModel, check_engine, local_model
+from xp.evaluation.local import LocalModel, check_engine, local_model, served_judge
 from xp.evaluation.progress import Board
 from xp.evaluation.records import Requested
 from xp.evaluation.settings import Engine, Settings, Tasks
@@ -76,8 +76,7 @@ class EvaluationRun:
             return
         if self.entry.directory is None:
             self._connect()
-        else:
-            check_engine(self._settings.eval)
+        check_engine(self.entry.spec, self._settings.eval)
         check_writable(self._outputs)
 
     def run(self, *, again: bool) -> dict[str, Any]:
@@ -156,7 +155,10 @@ class EvaluationRun:
             return reason
         board = Board(self.title, len(todo), episodes.values(), self._cost)
         with (
-            EnvironmentMixture(rules, self._environ, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))) as mix,
+            served_judge(self.entry.spec, self._settings.eval, place) as judge,
+            EnvironmentMixture(
+                rules, self._environ | judge, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))
+            ) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from xp.composition import parse_assignments
 from xp.errors import XpError
-from xp.evaluation.settings import Engine, Settings, defaults, settings
+from xp.evaluation.settings import Settings, defaults, settings
 
 ENDPOINT: Final = "endpoint"
 
@@ -54,11 +54,6 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
         )
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
-    if parsed.eval.engine is not Engine.TRANSFORMERS and not picked["run"] and set(picked["model"]) == {ENDPOINT}:
-        raise XpError(
-            f"eval.engine={parsed.eval.engine} plays models of this machine; "
-            "an endpoint has an engine of its own: leave it out"
-        )
     if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
         raise XpError(
             f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine=transformers, vllm or sglang"

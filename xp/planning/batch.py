@@ -102,7 +102,7 @@ FIELDS: Mapping[str, str] = {
 def batch_shape(spec: RunSpec) -> BatchShape:
     """The batch shape of a spec."""
     shape = spec.model.architecture or spec.model.build
-    per_node = max(1, spec.hardware.accelerators_per_node)
+    per_node = max(1, spec.trainer_accelerators)
     if spec.hardware.accelerator == "cpu":
         per_node += spec.backend.engine.accelerators or 0  # processes beside those that train
     of_network = ("num_heads", "num_kv_heads", "num_layers", "num_experts")
@@ -387,7 +387,7 @@ def arithmetic(spec: RunSpec) -> list[str]:
     ranks = counted(batch.ranks, "data-parallel rank")
     share_of_all = f"{batch.episodes} / {batch.updates} = {counted(per_update, 'episode')}"
     lines = [f"an update: {share_of_all} over {ranks}, {split} each"]
-    if batch.accelerators > 1 or spec.hardware.accelerators_per_node:
+    if batch.accelerators > 1 or spec.trainer_accelerators:
         shape = " x ".join(
             f"{name} {getattr(batch, name)}" for name in ("tensor", "pipeline", "context") if getattr(batch, name) > 1
         )
@@ -396,5 +396,6 @@ def arithmetic(spec: RunSpec) -> list[str]:
         lines.append(
             f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
             f" {engines} on {where} {batch.generating}"
+            + (f"; {judge.accelerators} serve the judge" if (judge := spec.served_judge) is not None else "")
         )
     return lines

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from xp.engines.config import JudgeServer, VLLMServer
+from xp.engines.probe import PATIENCE_S, START_TIMEOUT_S
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, dialect_of
+from xp.envs.judges import SERVER_KEY
 from xp.envs.target import module_of
 from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
@@ -17,6 +20,7 @@ from xp.plugins import Kind, in_job, shipped
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
+from xp.spec.judge import JudgeModel
 from xp.tasks.request import is_found
 from xp.worker.stage import Sampling
 from xp.worker.token_budget import TokenBudget
@@ -44,8 +48,39 @@ def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
         "secrets": list(member.secrets),
         "overrides": {key: value for key, value in member.overrides.items() if isinstance(value, str)},
         "secret_overrides": _secret_overrides(member),
+        "judge": _judge(member),
     }
     return from_value(EnvConfig, values)
+
+
+def _judge(member: EnvMember) -> dict[str, Any] | None:
+    if member.judge is None:
+        return None
+    values = member.judge.model_dump(exclude={"model": {"serve", "accelerators"}})
+    if member.judge.model.serve is not None:
+        values["model"] |= {"url": "", "key": SERVER_KEY}
+    return values
+
+
+def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool) -> JudgeServer:
+    """The server of a judge, by SGLang or by vLLM."""
+    is_on_cpu = spec.hardware.accelerator == "cpu"
+    size = str(1 if is_on_cpu else judge.accelerators)
+    # A request has a temperature and no other sampling parameter; the model's own defaults of these are not used.
+    arguments = (
+        ("--tp-size", size, "--sampling-defaults", "openai", "--skip-server-warmup", "--log-level-http", "warning")
+        if is_sglang
+        else ("--tensor-parallel-size", size, "--generation-config", "vllm", "--uvicorn-log-level", "warning")
+    )
+    return JudgeServer(
+        model=str(judge.serve),
+        name=judge.name,
+        is_sglang=is_sglang,
+        server=VLLMServer(arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, PATIENCE_S),
+        trainer_accelerators=0 if is_on_cpu else spec.trainer_accelerators,
+        log=log,
+        grace_s=spec.launcher.grace_s,
+    )
 
 
 def _secret_overrides(member: EnvMember) -> dict[str, str]:
@@ -172,7 +207,11 @@ def named_code(spec: RunSpec) -> list[str]:
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
         *(f"would set in an environment's server: {', '.join(one.overrides)}" for one in members if one.overrides),
-        *(f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}" for one in judges),
+        *(
+            f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}"
+            for one in judges
+            if one.url
+        ),
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(
             f"would pass this to the trainer, which may import it: backend.overrides.{key}={value}"

@@ -16,11 +16,12 @@ from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines
+from xp.planning.memory.estimate import judge_bytes
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
-from xp.planning.stages import start_place, teacher_place
+from xp.planning.stages import start_place, starts_private_ray, teacher_place
 from xp.plugins import Kind, load
-from xp.spec import Attention, DType, LauncherName, RunSpec, Strategy
+from xp.spec import Attention, DType, EngineName, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
@@ -36,7 +37,7 @@ def check_spec(spec: RunSpec, *, trains: bool = True, tunes_only: bool = False) 
     """
     row_lines(spec)
     refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
-    refusals += card_refusals(spec)
+    refusals += [*card_refusals(spec), *judge_refusals(spec)]
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
         # Last: its remedy is searched among legal specs.
@@ -89,6 +90,33 @@ def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
     policy, teacher = (None if place is None else read_vocabulary(place) for place in places)
     if policy and teacher and (fault := vocabulary_fault(policy, teacher)) is not None:
         yield Refusal("algorithm.distill.teacher", f"{distill.teacher}: {fault}")
+
+
+def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a judge that the stages cannot serve."""
+    judge, hardware, engine = spec.served_judge, spec.hardware, spec.backend.engine.name
+    if judge is None:
+        return
+    key, way_out = "env.judge.model.serve", "; or start its server yourself, and set serve=null and url"
+    is_on_cpu = hardware.accelerator == "cpu"
+    if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
+        here = "on a CPU vllm alone can serve it" if is_on_cpu else "vllm and sglang can serve it"
+        yield Refusal(key, f"backend.engine.name={engine} serves no model; {here}{way_out}")
+    elif not starts_private_ray(spec):
+        reason = "the stage must have one machine for itself (hardware.num_nodes=1, and launcher=local or slurm)"
+        yield Refusal(key, f"{reason}{way_out}")
+    elif not is_on_cpu:
+        free, size = hardware.accelerators_per_node - judge.accelerators, judge.accelerators
+        if free < 1:
+            reason = f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
+            yield Refusal("env.judge.model.accelerators", f"{reason}; lower it, or choose a larger hardware option")
+        needed = judge_bytes(spec)
+        if needed is not None and needed > size * hardware.accelerator_memory_gb * 1e9:
+            reason = f"{judge.serve} has {needed / 1e9:.0f} GB of weights in bfloat16, more than the memory of {size} x"
+            yield Refusal(
+                "env.judge.model.accelerators",
+                f"{reason} {hardware.accelerator_memory_gb:g} GB; raise it, or choose a smaller model",
+            )
 
 
 def image_refusals(spec: RunSpec) -> Iterator[Refusal]:

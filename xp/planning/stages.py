@@ -17,7 +17,15 @@ from xp.job import Job, Resources, Runtime, Stage
 from xp.lib.digest import bytes_digest, text_digest
 from xp.models.files import pinned_place
 from xp.planning.backend import RunPaths
-from xp.planning.episode import chat_of, env_config, episode_config, episode_secrets, needs_catalog_key, overlong
+from xp.planning.episode import (
+    chat_of,
+    env_config,
+    episode_config,
+    episode_secrets,
+    judge_server,
+    needs_catalog_key,
+    overlong,
+)
 from xp.spec import (
     BuildSpec,
     Distill,
@@ -414,6 +422,10 @@ def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
     }
 
 
+PLAYING = ("train", "evaluate")
+"""Stages with episodes."""
+
+
 def trainer_job(
     spec: RunSpec,
     here: str,
@@ -426,6 +438,11 @@ def trainer_job(
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
     key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
+    if spec.served_judge is not None and here.rpartition("/")[2] in PLAYING:
+        is_sglang = spec.backend.engine.name is EngineName.SGLANG
+        server = judge_server(spec, spec.served_judge, f"{here}/judge.log", is_sglang=is_sglang)
+        files = {**files, "judge.json": server.to_json()}
+        argv = ("python", "-m", "xp.engines.judge_server", f"{here}/judge.json", *argv[1:])
     return Job(
         argv=argv,
         files={**{f"{here}/{name}": text for name, text in files.items()}, **episode_files(spec, here)},

@@ -35,6 +35,7 @@ from xp.spec.backend import (
     Strategy,
 )
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
+from xp.spec.judge import JudgeModel
 from xp.spec.model import Architecture, BuildSpec, DType, LoraSpec, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import (
@@ -120,6 +121,24 @@ class RunSpec(Section):
     hardware: Hardware
     launcher: LauncherSpec
 
+    @property
+    def served_judges(self) -> list[JudgeModel]:
+        """Judges of the environments that the stages serve."""
+        judges = [member.judge.model for member in self.env.members.values() if member.judge is not None]
+        return [judge for judge in judges if judge.serve is not None]
+
+    @property
+    def served_judge(self) -> JudgeModel | None:
+        """The judge that the stages serve; None: there is none."""
+        return next(iter(self.served_judges), None)
+
+    @property
+    def trainer_accelerators(self) -> int:
+        """Accelerators per node without those of a served judge; on a CPU processes."""
+        judge, hardware = self.served_judge, self.hardware
+        reserved = 0 if judge is None or hardware.accelerator == "cpu" else judge.accelerators
+        return max(0, hardware.accelerators_per_node - reserved)
+
     def faults(self) -> Iterator[str]:
         if (place := user_in_url(self.model_dump())) is not None:
             yield f"{place}: {WITHOUT_USER}"
@@ -131,6 +150,8 @@ class RunSpec(Section):
                 "algorithm.distill.url: a server's log-probabilities are those of temperature 1, and"
                 f" training.temperature is {temperature:g}: set it to 1, or set algorithm.distill.url=null"
             )
+        if len(judges := {(judge.serve, judge.accelerators) for judge in self.served_judges}) > 1:
+            yield f"a run serves one judge, but its environments name {sorted(map(str, judges))}: name one, or URLs"
         if self.training.reference is Reference.SFT and self.sft.data is None:
             yield "training.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial"
         if self.model.tools_prompt is not ToolsPrompt.SYSTEM:

@@ -9,12 +9,22 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from xp.envs.config import JudgeScoring
 from xp.hardware import TABLE
 from xp.secrets.shapes import SHAPE
-from xp.spec.section import Count, EnvVarName, NotNegative, Number, Seconds, Section, check_plain_url
+from xp.spec.section import (
+    Count,
+    EnvVarName,
+    LocalPath,
+    NotNegative,
+    Number,
+    Seconds,
+    Section,
+    Size,
+    check_plain_url,
+)
 
 MIN_KEY: Final = 20
 """Smallest length of a word with digits and small letters that is taken for an API key."""
@@ -66,22 +76,22 @@ class Endpoint(Section):
 
 
 class JudgeModel(Endpoint):
-    """The model of a judge."""
+    """The model of a judge: one behind an API, or one that a stage serves for itself."""
 
-    url: Url
     name: Annotated[str, Field(min_length=1)]
+    serve: LocalPath | None
+    """Hugging Face id or directory of the model to serve; None: `url` is its API."""
+    accelerators: Size
+    """Accelerators of the machine that the served model has for itself; on a CPU without meaning."""
     temperature: NotNegative
     concurrency: Count
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_server(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("url") is None:
-            raise ValueError(
-                "a judge needs the url of an API; xp serves no model for it. Serve one yourself, such as"
-                " `vllm serve NAME --port 8001`, and set url: 'http://127.0.0.1:8001/v1'"
-            )
-        return value
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if (self.url is None) == (self.serve is None):
+            yield "give either the url of an API, or `serve`, a model that xp serves on accelerators of its own"
+        if self.serve is not None and self.key is not None:
+            yield "the server of `serve` has a key that xp makes: set key to null"
 
 
 def _rubric(text: Any) -> Any:
@@ -119,4 +129,7 @@ def with_defaults(value: Any) -> Any:
         return value
     defaults: dict[str, Any] = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
     model = value.get("model", {})
-    return {**defaults, **value, "model": {**defaults["model"], **model} if isinstance(model, dict) else model}
+    if isinstance(model, dict):
+        named = {"name": model["serve"]} if model.get("serve") else {}
+        model = {**defaults["model"], **named, **model}
+    return {**defaults, **value, "model": model}

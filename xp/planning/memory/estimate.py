@@ -81,6 +81,14 @@ def teacher_shape(spec: RunSpec) -> Architecture | None:
     return None if network is None else Architecture(**network)
 
 
+def judge_bytes(spec: RunSpec) -> float | None:
+    """Bytes of the weights of the judge that the stages serve, in bfloat16; None: there is none, or its config.json is
+    neither on this machine nor available from the hub."""
+    judge = spec.served_judge
+    network = None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
+    return None if network is None else 2.0 * weights_of(Architecture(**network)).total
+
+
 @cache
 def _network(model: str, outputs: str, commit: str | None) -> dict[str, Any] | None:
     config = config_of(model, Path(outputs), commit)

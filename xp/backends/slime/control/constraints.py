@@ -70,7 +70,7 @@ def num_engines(spec: RunSpec) -> int:
 
 def geometry(spec: RunSpec) -> SlimeBatchShape:
     """Computes Slime's numbers, which have no meaning for a spec with `xp.planning.batch.batch_refusals`."""
-    per_node, training = spec.hardware.accelerators_per_node, spec.training
+    per_node, training = spec.trainer_accelerators, spec.training
     total = per_node * spec.hardware.num_nodes
     apart = spec.backend.engine.accelerators or 0
     train = total - apart

@@ -260,7 +260,7 @@ def _convert_stage(
     config = ConvertConfig(
         stage_dir=here,
         command=_command(spec, {**architecture_flags(shape), "--hf-checkpoint": (model,), "--save": (output_dir,)}),
-        num_processes=min(spec.hardware.accelerators_per_node, shape.num_layers),
+        num_processes=min(spec.trainer_accelerators, shape.num_layers),
         base_model=model,
         architecture=_architecture(spec),
         output_dir=output_dir,

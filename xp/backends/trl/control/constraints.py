@@ -76,8 +76,8 @@ def world_size(spec: RunSpec) -> int:
 def node_size(spec: RunSpec) -> int:
     """Number of training processes per node: one per accelerator not reserved for engines; on a CPU, as configured."""
     if spec.hardware.accelerator == "cpu":
-        return max(1, spec.hardware.accelerators_per_node)
-    return max(1, spec.hardware.accelerators_per_node - (spec.backend.engine.accelerators or 0))
+        return max(1, spec.trainer_accelerators)
+    return max(1, spec.trainer_accelerators - (spec.backend.engine.accelerators or 0))
 
 
 def geometry(spec: RunSpec) -> TRLBatchShape:

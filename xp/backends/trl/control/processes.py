@@ -7,14 +7,12 @@ from typing import Any
 
 from xp.backends.trl.control.constraints import world_size
 from xp.engines.config import VLLMServer
-from xp.engines.probe import PATIENCE_S
+from xp.engines.probe import PATIENCE_S, START_TIMEOUT_S
 from xp.planning.rows import longest_in_engine
 from xp.spec import DType, RunSpec, Strategy
 
 GLOO = "xp.worker.gloo_transfer.Extension"
 """Receiver of weights in the server on a CPU."""
-START_TIMEOUT_S = 1800.0
-"""Seconds until a server's first answer: a large model from a slow disk, and CUDA graphs."""
 
 
 def accelerate_config(spec: RunSpec) -> str:
@@ -87,5 +85,5 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
 
 def evaluation_server(spec: RunSpec) -> VLLMServer:
     """A server for evaluations, on all accelerators of the machine."""
-    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
+    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.trainer_accelerators
     return server(spec, num_accelerators, takes_weights=False)

@@ -76,7 +76,7 @@ def _no_router_replay(spec: RunSpec) -> str | None:
         return "SkyRL replays the choice of experts under Megatron only; set backend.parallel.strategy=megatron"
     if spec.model.lora is not None:
         return "SkyRL's engine returns no experts with adapters; set model.lora=null"
-    if spec.backend.engine.tensor_parallel > spec.hardware.accelerators_per_node:
+    if spec.backend.engine.tensor_parallel > spec.trainer_accelerators:
         return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
     if live := [name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE]:
         return f"SkyRL needs a turn of the engine in each episode, which prompt=live of env.members.{live[0]} may lack"

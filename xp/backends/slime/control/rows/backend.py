@@ -97,7 +97,7 @@ ENGINE = (
             "--colocate": is_colocated(s),
             "--actor-num-nodes": geometry(s).train_nodes,
             "--actor-num-gpus-per-node": geometry(s).train_per_node,
-            "--num-gpus-per-node": s.hardware.accelerators_per_node,
+            "--num-gpus-per-node": s.trainer_accelerators,
         },
     ),
     Row("backend.engine.accelerators", lambda s: {"--rollout-num-gpus": geometry(s).rollout}),

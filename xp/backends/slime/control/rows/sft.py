@@ -46,7 +46,7 @@ def _fixed(spec: RunSpec) -> dict[str, Any]:
         "--custom-rollout-log-function-path": EPISODES,
         "--custom-megatron-init-path": ENTER_SFT,
         "--actor-num-nodes": spec.hardware.num_nodes,
-        "--actor-num-gpus-per-node": spec.hardware.accelerators_per_node,
+        "--actor-num-gpus-per-node": spec.trainer_accelerators,
     }
 
 

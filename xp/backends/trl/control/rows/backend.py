@@ -197,10 +197,10 @@ ENGINE = (
         refuse=when(
             lambda s: (
                 s.hardware.accelerator != "cpu"
-                and (s.backend.engine.accelerators or 0) >= max(1, s.hardware.accelerators_per_node)
+                and (s.backend.engine.accelerators or 0) >= max(1, s.trainer_accelerators)
             ),
             lambda s: (
-                f"{s.backend.engine.accelerators} of {s.hardware.accelerators_per_node} accelerators leave none to"
+                f"{s.backend.engine.accelerators} of {s.trainer_accelerators} accelerators leave none to"
                 " train on; lower it, or set placement=colocated and accelerators=null"
             ),
         ),

@@ -1,4 +1,5 @@
-"""`vllm serve` as far as xp goes: health, and completions that write the prompt's last token and the end token.
+"""`vllm serve` as far as xp goes: health, completions that write the prompt's last token and the end token, and the
+verdict of a judge, 5 for every answer.
 
 The model's name decides what is wrong with it: `dies` ends before it answers, `silent` never answers. With the variable
 FAKE_VLLM_HANGS, it has a worker that ignores TERM, names it in that file when it is asked, and answers no completion.
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 WORKERS: list[subprocess.Popen[bytes]] = []
 
@@ -28,14 +31,23 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/v1/chat/completions":
+            check = re.search(r'\{"check": "(\w+)"', asked["messages"][0]["content"])
+            content = json.dumps({"check": check and check[1], "score": 5})
+            self._answer({"choices": [{"message": {"role": "assistant", "content": content}}]})
+            return
         ids = [asked["prompt"][-1], 2][: asked["max_tokens"]]
         if (file := os.environ.get("FAKE_VLLM_HANGS")) is not None:
             Path(f"{file}.part").write_text(f"{os.getpid()} {WORKERS[0].pid}")
             Path(f"{file}.part").rename(file)
             time.sleep(600)
         choice = {"token_ids": ids, "logprobs": {"token_logprobs": [-0.5] * len(ids)}}
-        body = json.dumps({"choices": [choice]}).encode()
+        self._answer({"choices": [choice]})
+
+    def _answer(self, value: dict[str, Any]) -> None:
+        body = json.dumps(value).encode()
         self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 

@@ -1,0 +1,103 @@
+"""A judge that a run serves for itself: its accelerators, its server beside the stage's program, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.test_trl_vllm import FAKE
+from xp.composition import compose
+from xp.engines.config import JudgeServer, VLLMServer
+from xp.errors import ExitCode, XpError
+from xp.planning.batch import batch_shape
+from xp.planning.plan import build_plan
+from xp.spec import RunSpec
+
+JUDGE = "env.judge={rubric: Is it kind?, model: {serve: ORG/A-MODEL, accelerators: 2}}"
+SIZES = ("hardware=a100x4", "env=multiply", "model=qwen2.5-1.5b-instruct")
+
+
+def spec_of(*words: str) -> RunSpec:
+    return compose([*SIZES, JUDGE, *words])
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
+def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(backend: str) -> None:
+    spec = spec_of(f"backend={backend}", *(["backend.parallel.tensor=2"] if backend == "slime" else []))
+    stages = {stage.name: stage.job for stage in build_plan(spec, "run").stages}
+    assert batch_shape(spec).per_node == 2
+    for name in ("train", "evaluate"):
+        job = stages[name]
+        assert job.resources.num_accelerators == 4
+        assert job.argv[:3] == ("python", "-m", "xp.engines.judge_server")
+        assert job.argv[4] == "-m"
+        assert f"xp.backends.{backend}.worker." in job.argv[5]
+        server = JudgeServer.from_json(job.files[job.argv[3]])
+        assert (server.model, server.trainer_accelerators, server.server.num_accelerators) == ("ORG/A-MODEL", 2, 2)
+        assert server.is_sglang is (backend == "slime")
+        judge = json.loads(job.files[f"{job.argv[3].rpartition('/')[0]}/episode.json"])["members"]["multiply"]["judge"]
+        assert (judge["model"]["url"], judge["model"]["key"]) == ("", "XP_JUDGE_KEY")
+        assert "XP_JUDGE_KEY" not in job.secrets
+    assert "xp.engines.judge_server" not in stages["prepare"].argv
+
+
+def test_a_run_without_a_served_judge_starts_its_program_itself() -> None:
+    spec = compose([*SIZES, "backend=trl"])
+    assert all("xp.engines.judge_server" not in stage.job.argv for stage in build_plan(spec, "run").stages)
+    assert batch_shape(spec).per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("backend=trl", "env.judge.model.accelerators=4"), "4 of 4 accelerators leave none to train on"),
+        (("backend=trl", "hardware.num_nodes=2", "launcher=slurm"), "one machine for itself"),
+        (("backend=trl", "hardware=cpu", "model=tiny"), "transformers serves no model; on a CPU vllm alone"),
+    ],
+)
+def test_a_judge_that_cannot_be_served_is_refused(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(XpError, match=reason) as caught:
+        build_plan(spec_of(*words), "run")
+    assert caught.value.code is ExitCode.PLAN
+
+
+def test_a_judge_whose_weights_exceed_its_accelerators_is_refused(tmp_path: Path) -> None:
+    shape = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
+    network = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "intermediate_size": 28672}
+    (tmp_path / "config.json").write_text(json.dumps({**shape, **network, "vocab_size": 152064}))
+    word = f"env.judge={{rubric: r, model: {{serve: {tmp_path}, accelerators: 1}}}}"
+    with pytest.raises(XpError, match=r"has 1[34]\d GB of weights in bfloat16, more than the memory of 1 x 80 GB"):
+        build_plan(compose([*SIZES, "backend=trl", word]), "run")
+
+
+PROGRAM = """
+import json, os, sys
+from tests.judges import config
+from xp.envs.config import Dialect, JudgeScoring
+from xp.episode.judge import Judge, JudgeLog
+judged = config(type("Server", (), {"url": ""}), JudgeScoring.POINTWISE, name="a", key="XP_JUDGE_KEY")
+scores = Judge(judged, os.environ, lambda _: {}, JudgeLog(), Dialect.HERMES).score_answers([], ["x"], "r", "t")
+print(json.dumps([scores.values, os.environ["CUDA_VISIBLE_DEVICES"], sys.argv[1:]]))
+sys.exit(7)
+"""
+
+
+def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(tmp_path: Path) -> None:
+    (tmp_path / "a_program.py").write_text(PROGRAM)
+    log, file = tmp_path / "judge.log", tmp_path / "judge.json"
+    server = VLLMServer(("--tensor-parallel-size", "1"), 1, 300.0, 600.0)
+    file.write_text(JudgeServer("some/model", "a", False, server, 2, str(log), 5.0).to_json())
+    root = Path(__file__).parents[2]
+    environ = {**os.environ, "PYTHONPATH": f"{FAKE}:{root}:{tmp_path}", "CUDA_VISIBLE_DEVICES": "4,5,6"}
+    command = [sys.executable, "-m", "xp.engines.judge_server", str(file), "-m", "a_program", "word"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 7, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0.5], "4,5", ["word"]]
+    begun = json.loads(log.read_text().splitlines()[0])
+    assert begun["devices"] == "6"
+    assert begun["argv"][begun["argv"].index("--served-model-name") + 1] == "a"

@@ -1,0 +1,61 @@
+"""Serves a judge on accelerators of its own while a stage's program runs on the others.
+
+    python -m xp.engines.judge_server <judge.json> -m <module> <argument>...
+
+The exit code is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from xp.engines import server, sglang
+from xp.engines.config import JudgeServer
+from xp.envs.judges import SERVER_KEY, SERVER_URL
+from xp.lib import processes
+from xp.lib.reading import config_of
+from xp.worker.program import run_stage
+
+
+@contextmanager
+def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator[dict[str, str]]:
+    """Context manager: yields the variables of the processes that play episodes.
+
+    Args:
+        config: the server.
+        python: the interpreter with the engine.
+
+    Raises:
+        XpError: (RUNTIME) the server did not start, or the machine has too few accelerators; (ENGINE) it ended or
+            hung during use.
+    """
+    its, log = config.server, Path(config.log)
+    devices, judge_devices = server.split_devices(config.trainer_accelerators, its.num_accelerators)
+    running = (
+        sglang.running(its.arguments, config.model, judge_devices, log, python)
+        if config.is_sglang
+        else server.running(its, config.model, judge_devices, log, python, config.name)
+    )
+    with running as served:
+        yield {SERVER_URL: f"{served.url}/v1", SERVER_KEY: served.key, "CUDA_VISIBLE_DEVICES": devices}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs a program beside the judge of a config file; raises SystemExit with the program's own code."""
+    config = config_of(Path(argv[0]), JudgeServer.from_json)
+    with serving_judge(config) as variables:
+        program = processes.start([sys.executable, *argv[1:]], config.grace_s, env={**os.environ, **variables})
+        try:
+            code = program.wait()
+        finally:
+            processes.end(program)
+        if code:
+            raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage(main, sys.argv[1:]))
