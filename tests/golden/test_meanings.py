@@ -1,0 +1,73 @@
+"""What each trainer receives of every field, under unlike settings. `make golden` rewrites it; its diff is the review."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from xp.composition import compose
+from xp.planning.backend import backend_of
+
+ROOM = Path(__file__).parent / "meanings"
+LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+EVERYWHERE = {
+    "dapo": ["algorithm=dapo", "algorithm.importance_correction=token_mask", "training.max_staleness=1"],
+    "ppo": ["algorithm=ppo"],
+    "opd": ["algorithm=opd", "algorithm.distill.teacher=ORG/TEACHER"],
+    "adapters": [
+        LORA,
+        "training.kl_coef=0.1",
+        "backend.engine.eager=true",
+        "training.epochs=2",
+        "training.num_steps=null",
+    ],
+    "apart": [
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=2",
+        "backend.parallel.offload_optimizer=true",
+    ],
+    "packed": [
+        "training.max_tokens_per_micro_batch=20000",
+        "algorithm=gspo",
+        "evaluation.every=4",
+        "sft.data=solve:a:b",
+    ],
+}
+ALONE = {
+    "trl": {
+        "laptop": ["hardware=cpu", "model=tiny", "env=whodunit_mini"],
+        "fsdp2": ["backend.parallel.strategy=fsdp2"],
+    },
+    "skyrl": {
+        "rehearsal": ["hardware=cpu", "model=tiny", "env=whodunit_mini"],
+        "experts": [
+            *("model=qwen3-30b-a3b", "hardware=h200x8", "backend.parallel.strategy=megatron"),
+            *("backend.parallel.tensor=2", "backend.parallel.expert=4", "model.router_replay=true"),
+        ],
+    },
+    "slime": {"experts": ["model=qwen3-30b-a3b", "hardware=h200x8", "backend.parallel.expert=4"]},
+}
+
+
+def texts_of(words: list[str]) -> dict[str, str]:
+    spec = compose(words)
+    meanings = backend_of(spec).meanings(spec).items()
+    return {field: " | ".join(filter(None, (one.support, one.receives, one.note))) for field, one in meanings}
+
+
+@pytest.mark.parametrize("backend", ALONE)
+def test_the_meaning_of_each_field_is_the_reviewed_one(backend: str) -> None:
+    base = [f"backend={backend}", "hardware=a100x4", "env=whodunit"]
+    plain = texts_of(base)
+    rendered: dict[str, Mapping[str, str]] = {"plain": plain}
+    for name, words in {**EVERYWHERE, **ALONE[backend]}.items():
+        texts = texts_of([*base, *words])
+        rendered[name] = {field: text for field, text in texts.items() if text != plain.get(field)}
+    text, file = json.dumps(rendered, indent=1) + "\n", ROOM / f"{backend}.json"
+    if os.environ.get("XP_GOLDEN") == "write":
+        file.write_text(text)
+    assert text == file.read_text(), "what a trainer receives changed: run make golden and review the diff"
