@@ -1,4 +1,4 @@
-"""What each trainer receives of every field, under unlike settings. `make golden` rewrites it; its diff is the review."""
+"""What each trainer receives of every field under unlike settings. `make golden` rewrites it; review the diff."""
 
 from __future__ import annotations
 

@@ -67,11 +67,13 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
     is_on_cpu = spec.hardware.accelerator == "cpu"
     size = str(1 if is_on_cpu else judge.accelerators)
     # A request has a temperature and no other sampling parameter; the model's own defaults of these are not used.
-    arguments = (
+    arguments: tuple[str, ...] = (
         ("--tp-size", size, "--sampling-defaults", "openai", "--skip-server-warmup", "--log-level-http", "warning")
         if is_sglang
         else ("--tensor-parallel-size", size, "--generation-config", "vllm", "--uvicorn-log-level", "warning")
     )
+    if is_on_cpu:  # where vLLM's default is nearly the whole memory of the machine
+        arguments += ("--gpu-memory-utilization", str(spec.backend.engine.memory_fraction))
     return JudgeServer(
         model=str(judge.serve),
         name=judge.name,
