@@ -282,10 +282,15 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
     for line, expected in (
         ('{"messages": 3}', "expected a list"),
         ('{"messages": []}', "no message of the role assistant"),
+        ('{"messages": [], "tools": "search"}', "row 1: expected .* and `tools`"),
+        ('{"messages": [], "tools": {"a": 1}}', "row 1: expected .* and `tools`"),
+        ('{"messages": [{"role": "assistant", "content": "a", "weight": 0}]}', "weight 0"),
+        ('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}', "`thinking` of a message"),
     ):
         file.write_text(f"{line}\n")
         with pytest.raises(XpError, match=expected):
-            list(of_messages(str(file)))
+            list(of_messages(str(file), thinking=True))
+    assert [one.turns for one in of_messages(str(file))] == [{0: []}], "with sft.thinking=cut it is left out"
 
 
 @pytest.mark.parametrize("name", ["talk.parquet", "data", "data:default"])
