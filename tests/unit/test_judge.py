@@ -286,6 +286,7 @@ def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(tmp_path:
         ),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m}, scale: [1, 0]}", "the first number is the worst"),
         ("{rubric: ./no_such.md, model: {url: 'http://127.0.0.1:1', name: m}}", "the file cannot be read"),
+        ("{rubric: rubrics/no_such.md, model: {url: 'http://127.0.0.1:1', name: m}}", "the file cannot be read"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m}, scoring: triples}", "env.judge.scoring"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m, price_in: 1}}", "price_in and price_out go together"),
         ("{rubric: r, model: {url: 'http://u:p@127.0.0.1:1', name: m}}", "must have no user"),
