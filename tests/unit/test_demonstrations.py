@@ -373,6 +373,15 @@ def test_a_place_of_messages_becomes_absolute(name: str, tmp_path: Path, monkeyp
     assert spec.sft.data == f"{tmp_path}/{name.removeprefix('./')}"
 
 
+def test_the_beginning_of_a_runs_name_becomes_the_whole_name(tmp_path: Path) -> None:
+    """Another run that begins so would stop a resume of this one."""
+    for name in ("runs/a-1", "runs/a-12", "runs/b-1", "evaluations/b-2"):
+        (tmp_path / name).mkdir(parents=True)
+    written = ("run:b", "eval:b", "run:a", "run:a-1", "run:c")
+    specs = [compose(["env=whodunit_mini", f"outputs={tmp_path}", f"sft.data={name}"]) for name in written]
+    assert [spec.sft.data for spec in specs] == ["run:b-1", "eval:b-2", "run:a", "run:a-1", "run:c"]
+
+
 @pytest.mark.parametrize(
     "name", ["hf:org/talks", "hf:org/talks:main@abc", "solve", "solve:my_pkg.play:solve", "run:r-1"]
 )
