@@ -355,3 +355,6 @@ def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(
         assert "rows.jsonl:1: expected {prompt: text" in capsys.readouterr().err
         assert main(command) == 2
         assert "needs one environment with env.judge" in capsys.readouterr().err
+        (tmp_path / "rows.jsonl").write_text("")
+        assert main([*command, judge_word(server, "pointwise")]) == 2
+        assert "rows.jsonl has no rows" in capsys.readouterr().err
