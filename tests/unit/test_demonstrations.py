@@ -282,10 +282,15 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
     for line, expected in (
         ('{"messages": 3}', "expected a list"),
         ('{"messages": []}', "no message of the role assistant"),
+        ('{"messages": [], "tools": "search"}', "row 1: expected .* and `tools`"),
+        ('{"messages": [], "tools": {"a": 1}}', "row 1: expected .* and `tools`"),
+        ('{"messages": [{"role": "assistant", "content": "a", "weight": 0}]}', "weight 0"),
+        ('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}', "`thinking` of a message"),
     ):
         file.write_text(f"{line}\n")
         with pytest.raises(XpError, match=expected):
-            list(of_messages(str(file)))
+            list(of_messages(str(file), thinking=True))
+    assert [one.turns for one in of_messages(str(file))] == [{0: []}], "with sft.thinking=cut it is left out"
 
 
 @pytest.mark.parametrize("name", ["talk.parquet", "data", "data:default"])
@@ -366,6 +371,15 @@ def test_a_place_of_messages_becomes_absolute(name: str, tmp_path: Path, monkeyp
     (tmp_path / "data").mkdir()
     spec = compose(["env=whodunit_mini", f"sft.data={name}"])
     assert spec.sft.data == f"{tmp_path}/{name.removeprefix('./')}"
+
+
+def test_the_beginning_of_a_runs_name_becomes_the_whole_name(tmp_path: Path) -> None:
+    """Another run that begins so would stop a resume of this one."""
+    for name in ("runs/a-1", "runs/a-12", "runs/b-1", "evaluations/b-2"):
+        (tmp_path / name).mkdir(parents=True)
+    written = ("run:b", "eval:b", "run:a", "run:a-1", "run:c")
+    specs = [compose(["env=whodunit_mini", f"outputs={tmp_path}", f"sft.data={name}"]) for name in written]
+    assert [spec.sft.data for spec in specs] == ["run:b-1", "eval:b-2", "run:a", "run:a-1", "run:c"]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
             "drops groups of equal rewards, from which a teacher still teaches",
         ),
         ((*OPD, "algorithm.distill.key=MY_KEY"), "set distill.url, or key=null"),
+        ((*OPD, "algorithm.overlong={buffer_tokens: 64, factor: 1.0}"), "overlong lowers the reward, which distill"),
         ((*SERVER, "training.temperature=0.7"), "those of temperature 1, and training.temperature is 0.7"),
         (("algorithm=opd", "algorithm.distill.teacher=/no/such"), "no such directory with a config.json"),
         (("algorithm=opd", "algorithm.distill.teacher=runs/none/model"), "no such directory with a config.json"),

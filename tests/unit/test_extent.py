@@ -86,6 +86,9 @@ def test_an_environments_number_of_held_out_tasks_comes_from_cache(tmp_path: Pat
     assert evaluation_line(spec).endswith("how many there are is known after prepare")
     cache(spec, train=2000, held_out=500)
     assert "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000" in evaluation_line(spec)
+    grouped = ["env=multiply", f"outputs={tmp_path}", "env.group_reward_fn=my_pkg:compared"]
+    assert "after training, without rewards of groups" in evaluation_line(compose(grouped))
+    assert "of groups" not in evaluation_line(compose([*grouped, "evaluation.samples_per_task=2"]))
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,7 @@ def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(tmp_path:
         ("{rubric: r, model: {serve: a/b, key: K}}", "the server of `serve` has a key that xp makes"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m}, scale: [1, 0]}", "the first number is the worst"),
         ("{rubric: ./no_such.md, model: {url: 'http://127.0.0.1:1', name: m}}", "the file cannot be read"),
+        ("{rubric: rubrics/no_such.md, model: {url: 'http://127.0.0.1:1', name: m}}", "the file cannot be read"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m}, scoring: triples}", "env.judge.scoring"),
         ("{rubric: r, model: {url: 'http://127.0.0.1:1', name: m, price_in: 1}}", "price_in and price_out go together"),
         ("{rubric: r, model: {url: 'http://u:p@127.0.0.1:1', name: m}}", "must have no user"),
@@ -353,3 +354,6 @@ def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(
         assert "rows.jsonl:1: expected {prompt: text" in capsys.readouterr().err
         assert main(command) == 2
         assert "needs one environment with env.judge" in capsys.readouterr().err
+        (tmp_path / "rows.jsonl").write_text("")
+        assert main([*command, judge_word(server, "pointwise")]) == 2
+        assert "rows.jsonl has no rows" in capsys.readouterr().err

@@ -93,6 +93,15 @@ def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run:
     assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
 
 
+def test_a_model_in_several_files_is_published(run: Path) -> None:
+    """As transformers and Megatron write larger models."""
+    (run / "model/model.safetensors").unlink()
+    tokenizer_and_model()[1].save_pretrained(run / "model", max_shard_size="100KB")
+    write_digests(run / "model")
+    assert main(["publish", run.name, "--to", "out", "--no-episodes"]) == 0
+    assert len(list(Path("out/model").glob("model-*.safetensors"))) > 1
+
+
 def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,20 @@ def test_a_reward_that_rose_without_passes_is_nothing_learned(
     assert "over 10 tasks, of which 0 passed before and 0 after; hacked" in told
 
 
+def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = leave(tmp_path, MIXED, [1.0] * 9 + [0.9])
+    (run / "metrics.jsonl").unlink()
+    file = run / "attempt_1/evaluate/evaluation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"models": {"after": "runs/R/sft"}}))
+    assert diagnosed(tmp_path, capsys)[0] == ExitCode.INCOMPLETE, "of the start of a training"
+    (attempt,) = read_record(run).attempts
+    stages = tuple(replace(one, name="sft") if one.name == "train" else one for one in attempt.stages)
+    write_record(run, replace(read_record(run), attempts=(replace(attempt, stages=stages),)))
+    assert diagnosed(tmp_path, capsys)[0] == ExitCode.OK
+
+
 @pytest.mark.parametrize(
     ("earlier", "code", "verdict"),
     [

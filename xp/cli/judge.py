@@ -94,6 +94,8 @@ def labelled_rows(file: Path, config: JudgeConfig) -> list[tuple[LabelledRow, st
             )
             reason = f" ({error})" if isinstance(error, JudgeFault) else ""
             raise XpError(f"{file}:{number}: expected {expected}, got {line[:100]!r}{reason}") from None
+    if not rows:
+        raise XpError(f"{file} has no rows")
     return rows
 
 

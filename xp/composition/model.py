@@ -13,11 +13,13 @@ from typing import Any, Final
 from xp.composition.faults import Fault
 from xp.errors import nearest
 from xp.lib.data_files import HUB, path_in
+from xp.lib.names import is_name
 from xp.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
 from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
+from xp.planning.sft import ROOMS, places_of
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
-from xp.spec.sft import EVAL, RUN, SOLVE
+from xp.spec.sft import SOLVE
 
 GENERAL: Final = "hf"
 """The option for any model."""
@@ -238,12 +240,18 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
 
 
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
-    """Makes the path of a file or a data set of dialogues absolute in place; yields a Fault if it does not exist."""
+    """Makes the path of a file or a data set of dialogues absolute in place, and the beginning of a run's name the
+    whole name, since another run may begin so later; yields a Fault if there is no such file."""
     sft = container.get("sft")
     data = sft.get("data") if isinstance(sft, dict) else None
-    if not isinstance(data, str) or data.partition(":")[0] in (SOLVE, RUN, EVAL) or data.startswith(HUB):
+    if not isinstance(data, str) or data.partition(":")[0] == SOLVE or data.startswith(HUB):
         return
     path, colon, config = data.partition(":")
+    if path in ROOMS:
+        places = places_of(data, Path(str(container.get("outputs", "outputs")))) if is_name(config) else []
+        if len(places) == 1:
+            container["sft"]["data"] = f"{path}:{places[0].name}"
+        return
     place = Path(path).expanduser()
     if place.exists():
         container["sft"]["data"] = f"{place.absolute()}{colon}{config}"

@@ -77,7 +77,8 @@ def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[
         if ended is not None:
             return RunVerdict.BROKEN, f"its training ended with {ended.name}"
         return RunVerdict.INCOMPLETE, f"the run is {record.status.value}"
-    if not history.lines:
+    stages = {stage.name for attempt in record.attempts for stage in attempt.stages}
+    if not history.lines and "sft" not in stages:
         return RunVerdict.INCOMPLETE, "nothing was trained"
     try:
         paired = before_and_after(run, default_margin())

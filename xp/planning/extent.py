@@ -98,6 +98,8 @@ def evaluation_line(spec: RunSpec) -> str:
     during = None if steps is None else backend_of(spec).evaluations(spec, steps)
     during = 0 if evaluation.every is None else during
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
+    if evaluation.samples_per_task == 1 and spec.env.scores_groups:
+        size += ", without rewards of groups (evaluation.samples_per_task)"
     if during is None or steps is None:
         return f"evaluation: {size}"
     total = episodes * (evaluation.before_training + during + 1)

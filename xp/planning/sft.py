@@ -54,15 +54,23 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     }
 
 
+def places_of(data: str, outputs: Path) -> list[Path]:
+    """Directories of the runs or evaluations that `run:NAME` or `eval:NAME` means: this one, or those that begin so."""
+    kind, _, name = data.partition(":")
+    room = outputs / ROOMS[kind]
+    return [room / name] if (room / name).is_dir() else sorted(room.glob(f"{name}*"))
+
+
 def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
     """Files of a run's or an evaluation's episodes, relative to the outputs root."""
-    kind, _, name = data.partition(":")
     outputs = Path(spec.outputs)
-    room = outputs / ROOMS[kind]
-    matches = [room / name] if (room / name).is_dir() else sorted(room.glob(f"{name}*"))
+    matches = places_of(data, outputs)
     if len(matches) != 1:
+        kind, _, name = data.partition(":")
         what = f"there are several ({', '.join(one.name for one in matches[:3])})" if matches else "there is none"
-        raise XpError(f"sft.data={data}: expected one directory {room}/{name}*; {what}", ExitCode.RUN_DIR)
+        raise XpError(
+            f"sft.data={data}: expected one directory {outputs / ROOMS[kind]}/{name}*; {what}", ExitCode.RUN_DIR
+        )
     files = sorted(str(file.relative_to(outputs)) for file in matches[0].glob("**/trajectories/*.jsonl"))
     if not files:
         raise XpError(f"sft.data={data}: {matches[0]} has no trajectories", ExitCode.RUN_DIR)

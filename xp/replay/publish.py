@@ -43,7 +43,7 @@ def model_files(run: Path) -> dict[str, Path | str]:
         XpError: (RUN_DIR) the run has no model, or a damaged one; (SECRET) a text has the value of a secret.
     """
     model, spec = run / "model", validated(recorded_spec(run / SPEC), run.name)
-    if not (model / "model.safetensors").is_file():
+    if not any(model.glob("*.safetensors")):
         raise XpError(f"{run.name} has no model at {model}: only a finished training has one", ExitCode.RUN_DIR)
     if (fault := damaged(model / DIGESTS)) is not None:
         raise XpError(

@@ -228,7 +228,8 @@ def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
     files = list(run.glob("attempt_*/evaluate/evaluation.json"))
     for file in files:
         check_below(file, run, ExitCode.RUN_DIR)
-    files = [file for file in files if checkpoint_of(file) is None]
+    tuned = None if trained else f"runs/{run.name}/sft"  # the model of a run that only fine-tunes
+    files = [file for file in files if checkpoint_of(file) in (None, tuned)]
     return sorted(files, key=lambda file: (file.parents[1].name in trained, number_of(file.parents[1])))
 
 

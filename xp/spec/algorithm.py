@@ -260,6 +260,11 @@ class Algorithm(Section):
                     f"{name} drops groups of equal rewards, from which a teacher still teaches: set it to false, or"
                     " distill=null"
                 )
+        if self.overlong is not None and not self.distill.beside_reward:
+            yield (
+                "overlong lowers the reward, which distill only records: set overlong=null, or"
+                " distill.beside_reward=true"
+            )
         if self.distill.key is not None and self.distill.url is None:
             yield "distill.key is for a server, and distill.url is null: set distill.url, or key=null"
         if self.distill.revision is not None and self.distill.url is not None:

@@ -29,7 +29,7 @@ from xp.spec.section import (
 MIN_KEY: Final = 20
 """Smallest length of a word with digits and small letters that is taken for an API key."""
 DEFAULTS: Final = TABLE.with_name("judge.yaml")
-FILE: Final = re.compile(r"[./~][^\n]*\.(md|txt)")
+FILE: Final = re.compile(r"([./~][^\n]*|\S+)\.(md|txt)")
 """Rubric that names a file."""
 
 

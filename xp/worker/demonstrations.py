@@ -39,6 +39,8 @@ Calls = Sequence[tuple[str, Mapping[str, Any]]]
 Solve = Callable[[list[Message], Mapping[str, Any]], Any]
 """A script: the dialogue so far and the task's description -> the next turn (see `turn_of`)."""
 PHASE: Final = "sft"
+REASONING: Final = ("reasoning_content", "reasoning", "thinking")
+"""Keys of messages in which APIs and data sets have thinking."""
 
 
 @dataclass(frozen=True)
@@ -206,11 +208,12 @@ def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
     )
 
 
-def of_messages(source: str) -> Iterator[Demonstration]:
+def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstration]:
     """Dialogues of a file or a data set: rows with `messages` and, where there are tools, `tools`.
 
     Args:
         source: a path, or a name of xp.lib.data_files; of a data set, the split `train` or the only one.
+        thinking: whether thinking is to be learnt, so that none beside `content` may be lost.
 
     Raises:
         XpError: it cannot be read, or a row is not such an object.
@@ -229,10 +232,21 @@ def of_messages(source: str) -> Iterator[Demonstration]:
         try:
             value = _without_nulls(row) if has_all_keys else row
             messages = chat_messages(value["messages"])
-            tools = value.get("tools") or []
+            tools = value.get("tools") or "[]"
             tools = tools if isinstance(tools, str) else json.dumps(tools)
-        except (EnvFault, KeyError, TypeError, ValueError) as error:
-            raise XpError(f"{where}: expected `messages` in OpenAI's form ({type(error).__name__}: {error})") from error
+            _specs(tools)
+        except (EnvFault, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise XpError(
+                f"{where}: expected `messages` and `tools` in OpenAI's form ({type(error).__name__}: {error})"
+            ) from error
+        for message in value["messages"]:
+            if thinking and (key := next((key for key in REASONING if message.get(key)), None)):
+                raise XpError(
+                    f"{where}: `{key}` of a message is not read: write it into `content`, between the model's tags"
+                    " (<think>...</think>), or set sft.thinking=cut"
+                )
+            if message.get("weight") == 0:
+                raise XpError(f"{where}: a message has weight 0, but all turns are learnt: drop the row or the key")
         turns = {
             at: [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
             for at, message in enumerate(messages)

@@ -106,7 +106,11 @@ def examples(
             if is_main:
                 _solve(config, here, chat, budget, mix, files[0])
             wait()
-        read = list(of_messages(config.files[0]) if config.is_messages else recorded(files, counts))
+        read = list(
+            of_messages(config.files[0], thinking=config.rule.thinking)
+            if config.is_messages
+            else recorded(files, counts)
+        )
         num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, config.rule, excluded, counts)
         learnt, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, budget, counts)
