@@ -23,7 +23,7 @@ OPEN = {
     "skyrl": [
         ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
         ("trainer.algorithm.loss_reduction", "token_mean_legacy", "algorithm.loss_aggregation"),
-        ("generator.inference_engine.expert_parallel_size", 4, ""),
+        ("generator.inference_engine.data_parallel_size", 2, ""),
         ("generator.sampling_params.min_p", 0.05, ""),
     ],
     "slime": [("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"), ("update-weights-interval", 2, "")],

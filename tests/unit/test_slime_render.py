@@ -66,6 +66,7 @@ UNSUPPORTED = {
     "model.build": "model=tiny",
     "training.passes_per_step": "training.passes_per_step=2",
     "backend.parallel.offload_parameters": "backend.parallel.offload_parameters=true",
+    "backend.engine.quantization": "backend.engine.quantization=fp8",
 }
 
 

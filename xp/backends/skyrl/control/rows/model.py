@@ -226,7 +226,7 @@ PINS = {
         "nccl", "xp's engine key and time limits are for this transfer"
     ),
     **dict.fromkeys(
-        (f"generator.inference_engine.{kind}_parallel_size" for kind in ("pipeline", "data", "expert")),
+        (f"generator.inference_engine.{kind}_parallel_size" for kind in ("pipeline", "data")),
         Pin(1, PER_ENGINE, f"{PER_ENGINE}, so that the numbers of engines and of their memory may be wrong"),
     ),
 }

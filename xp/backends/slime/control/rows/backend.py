@@ -6,8 +6,9 @@ from typing import Any
 
 from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
+from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
 from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks, when
-from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
+from xp.spec import Attention, EngineName, Estimator, RunSpec, SpeculativeMethod, Strategy
 
 
 def _offload(spec: RunSpec) -> dict[str, Any]:
@@ -82,6 +83,36 @@ PARALLEL = (
 )
 
 
+def _expert_sizes(spec: RunSpec) -> list[int]:
+    """SGLang's sizes: divisors of an engine's accelerators."""
+    size = spec.backend.engine.tensor_parallel
+    return [one for one in range(2, size + 1) if size % one == 0]
+
+
+def speculation(spec: RunSpec) -> dict[str, Any]:
+    """Flags of speculative decoding: a chain of guesses, with the token after them (Slime's documentation)."""
+    speculative = spec.backend.engine.speculative
+    number = None if speculative is None else speculative.num_tokens
+    return {
+        "--sglang-speculative-algorithm": number and "EAGLE",
+        "--sglang-speculative-num-steps": number,
+        "--sglang-speculative-eagle-topk": number and 1,
+        "--sglang-speculative-num-draft-tokens": number and number + 1,
+    }
+
+
+def _no_speculation(spec: RunSpec) -> str | None:
+    speculative = spec.backend.engine.speculative
+    if (reason := no_speculation(spec)) is not None or speculative is None:
+        return reason
+    if speculative.method is not SpeculativeMethod.MTP:
+        return (
+            "SGLang loads each update of the policy into its draft too, which another network does not fit; set"
+            " method=mtp and model=null, or use backend=trl"
+        )
+    return None
+
+
 ENGINE = (
     Row(
         "backend.engine.name",
@@ -117,6 +148,35 @@ ENGINE = (
     Row(
         "backend.engine.prefix_caching",
         lambda s: {"--sglang-disable-radix-cache": not s.backend.engine.prefix_caching},
+    ),
+    Row(
+        "backend.engine.quantization",
+        support=Support.UNSUPPORTED,
+        note="Slime sends FP8 weights for an FP8 checkpoint only.",
+        refuse="Slime quantises its updates for an FP8 checkpoint only (its tools/convert_hf_to_fp8.py), which xp does"
+        " not make; set null and backend.engine.kv_cache_dtype=fp8, or use backend=skyrl or trl",
+    ),
+    Row(
+        "backend.engine.kv_cache_dtype",
+        lambda s: {"--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None},
+        refuse=lambda s: no_fp8(s, "kv_cache_dtype"),
+    ),
+    Row(
+        "backend.engine.expert_parallel",
+        "--sglang-ep-size",
+        refuse=lambda s: no_expert_parallel(
+            s, _expert_sizes(s), "an engine's accelerators (backend.engine.tensor_parallel)"
+        ),
+    ),
+    Row(
+        "backend.engine.speculative",
+        speculation,
+        note=lambda s: (
+            ""
+            if s.backend.engine.speculative is None
+            else "The heads stay as they were, so that fewer of their guesses hold as the policy changes."
+        ),
+        refuse=_no_speculation,
     ),
 )
 
