@@ -40,6 +40,8 @@ def refused(*overrides: str) -> dict[str, str]:
 
 
 def test_skyrl_gets_its_keys() -> None:
+    layout = ("backend.parallel.tensor=4", "backend.parallel.pipeline=2", "backend.engine.tensor_parallel=8")
+    assert refused(*HEADS, *SKYRL, *layout, MTP) == {}
     words = (*EXPERTS, *SKYRL, *FP8, "backend.engine.tensor_parallel=4", "backend.engine.expert_parallel=4")
     assert refused(*words) == {}
     keys = native(compose([*words]))
@@ -62,29 +64,19 @@ def test_skyrls_evaluate_stage_has_no_heads() -> None:
 
 
 def test_slime_gets_its_flags() -> None:
-    words = (*HEADS, "backend=slime", FP8[1], CORRECTED, MTP, "backend.engine.tensor_parallel=8")
-    words = (*words, "backend.engine.expert_parallel=4")
-    assert {"backend.engine.kv_cache_dtype", "backend.engine.expert_parallel"}.isdisjoint(refused(*words))
-    flags = train_flags(compose([*words]), PLACES)
-    mine = {
-        "--sglang-kv-cache-dtype": ("fp8_e4m3",),
-        "--sglang-ep-size": ("4",),
-        "--sglang-speculative-algorithm": ("EAGLE",),
-        "--sglang-speculative-num-steps": ("3",),
-        "--sglang-speculative-eagle-topk": ("1",),
-        "--sglang-speculative-num-draft-tokens": ("4",),
-    }
-    assert {name: flags[name] for name in mine} == mine
-    assert [fault(name, values) for name, values in mine.items()] == [None] * len(mine)
+    words = (
+        *EXPERTS,
+        "backend=slime",
+        *FP8[1:],
+        "backend.engine.tensor_parallel=8",
+        "backend.engine.expert_parallel=4",
+    )
+    assert not [field for field in refused(*words) if field.startswith("backend.engine.")]
+    flags, mine = train_flags(compose([*words]), PLACES), ("--sglang-kv-cache-dtype", "--sglang-ep-size")
+    assert [flags[name] for name in mine] == [("fp8_e4m3",), ("4",)]
+    assert [fault(name, flags[name]) for name in mine] == [None, None]
     plain: Flags = train_flags(compose([*EXPERTS, "backend=slime"]), PLACES)
-    assert [plain[name] for name in mine] == [None, ("1",), None, None, None, None]
-
-
-def test_slimes_evaluate_stage_samples_without_the_heads() -> None:
-    spec = compose([*HEADS, "backend=slime", MTP])
-    (evaluate,) = [stage for stage in backend_of(spec).stages(spec, PLACES) if stage.name == "evaluate"]
-    flags = json.loads(next(iter(evaluate.job.files.values())))["command"]["flags"]
-    assert not [flag for flag in flags if "speculative" in flag]
+    assert [plain[name] for name in mine] == [None, ("1",)]
 
 
 def test_trls_server_gets_its_arguments() -> None:
@@ -128,7 +120,7 @@ def test_sglang_of_an_evaluation_gets_them_too() -> None:
         ((*DENSE, *SKYRL, MTP), "speculative", "qwen3-4b has no heads"),
         ((*DENSE, *SKYRL, DRAFT), "speculative", "SkyRL guesses with the model's own heads"),
         ((*HEADS, "backend=skyrl", MTP), "speculative", "strategy=megatron"),
-        ((*DENSE, "backend=slime", DRAFT), "speculative", "another network does not fit"),
+        ((*DENSE, "backend=slime", DRAFT), "speculative", "use backend=trl (method=draft)"),
         ((*DENSE, "backend=trl", DRAFT), "speculative", "placement=separate"),
         ((*HEADS, *SERVER, MTP), "speculative", "without its heads"),
     ],

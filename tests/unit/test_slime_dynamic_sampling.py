@@ -78,13 +78,3 @@ def test_left_out_groups_are_only_in_their_steps_rewards(args: Any, tmp_path: Pa
         assert found["reward/groups_without_variance"] == pytest.approx(1 / 3)
         assert found["reward/avg_pass_at_4"] == pytest.approx((2 + dropped) / 3)
         assert found["episodes/groups_left_out"] == 1
-
-
-def test_a_steps_share_of_accepted_guesses_is_over_its_tokens(args: Any, tmp_path: Path) -> None:
-    samples = group(0, 1.0, 0.0)
-    for sample, (guessed, accepted) in zip(samples, ((30, 30), (10, 0)), strict=True):
-        sample.spec_info = SimpleNamespace(spec_draft_token_num=guessed, spec_accept_token_num=accepted)
-    args.sglang_speculative_algorithm = "EAGLE"
-    assert log_rollout(0, args, samples, None, 1.0)
-    found = json.loads(half_of(worker_config(tmp_path, 1), 0).read_text())["metrics"]
-    assert found["training/guesses_accepted"] == 0.75

@@ -58,6 +58,13 @@ def no_expert_parallel(spec: RunSpec, sizes: Collection[int], what: str) -> str 
     return f"must be 1, or fit {what}: {legal}; got {size}"
 
 
+def no_min_p(spec: RunSpec) -> str | None:
+    """Returns why `training.min_p` has no effect; None if it has, or is off. Source: vLLM 0.30, sampling_params.py
+    `_validate_spec_decode`."""
+    is_off = spec.training.min_p == 0 or spec.backend.engine.speculative is None
+    return None if is_off else "engines that guess tokens have no min_p; set 0, or backend.engine.speculative=null"
+
+
 def no_speculation(spec: RunSpec) -> str | None:
     """Returns why the engine cannot guess tokens; None if it can, or need not."""
     speculative, shape = spec.backend.engine.speculative, spec.model.architecture

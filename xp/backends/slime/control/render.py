@@ -12,7 +12,6 @@ from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_f
 from xp.backends.slime.control.overrides import override_refusals
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC, DISTILL
-from xp.backends.slime.control.rows.backend import speculation
 from xp.backends.slime.control.rows.sft import SFT
 from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
 from xp.backends.slime.worker import engine_key
@@ -209,6 +208,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         exports=_exports(places),
         updates_per_step=training.updates_per_step,
         warmup_updates=training.warmup_updates,
+        min_p=training.min_p,
         keep_checkpoints=training.keep_checkpoints,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
@@ -240,8 +240,6 @@ def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
         "--advantage-estimator": value("grpo"),
         "--normalize-advantages": None,
         **dict.fromkeys(rows.render((*CRITIC, *DISTILL), spec)),
-        # Exports have no heads.
-        **dict.fromkeys(speculation(spec)),
     }
     return flags | override_flags(spec.backend.overrides)
 

@@ -50,10 +50,6 @@ def log_rollout(
     if config.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(worker.num_steps_played > 1)
-    if getattr(args, "sglang_speculative_algorithm", None) is not None:
-        guessed = sum(sample.spec_info.spec_draft_token_num for sample in samples)
-        accepted = sum(sample.spec_info.spec_accept_token_num for sample in samples)
-        metrics["training/guesses_accepted"] = accepted / max(1, guessed)
     if args.dynamic_sampling_filter_path is not None:
         metrics["episodes/groups_left_out"] = float(dropped)
     if args.debug_rollout_only:

@@ -6,9 +6,9 @@ from typing import Any
 
 from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
-from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
+from xp.planning.engine import no_expert_parallel, no_fp8
 from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks, when
-from xp.spec import Attention, EngineName, Estimator, RunSpec, SpeculativeMethod, Strategy
+from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 
 def _offload(spec: RunSpec) -> dict[str, Any]:
@@ -89,30 +89,6 @@ def _expert_sizes(spec: RunSpec) -> list[int]:
     return [one for one in range(2, size + 1) if size % one == 0]
 
 
-def speculation(spec: RunSpec) -> dict[str, Any]:
-    """Flags of speculative decoding: a chain of guesses, with the token after them (Slime's documentation)."""
-    speculative = spec.backend.engine.speculative
-    number = None if speculative is None else speculative.num_tokens
-    return {
-        "--sglang-speculative-algorithm": number and "EAGLE",
-        "--sglang-speculative-num-steps": number,
-        "--sglang-speculative-eagle-topk": number and 1,
-        "--sglang-speculative-num-draft-tokens": number and number + 1,
-    }
-
-
-def _no_speculation(spec: RunSpec) -> str | None:
-    speculative = spec.backend.engine.speculative
-    if (reason := no_speculation(spec)) is not None or speculative is None:
-        return reason
-    if speculative.method is not SpeculativeMethod.MTP:
-        return (
-            "SGLang loads each update of the policy into its draft too, which another network does not fit; set"
-            " method=mtp and model=null, or use backend=trl"
-        )
-    return None
-
-
 ENGINE = (
     Row(
         "backend.engine.name",
@@ -168,15 +144,13 @@ ENGINE = (
             s, _expert_sizes(s), "an engine's accelerators (backend.engine.tensor_parallel)"
         ),
     ),
+    # SGLang's speculative workers load an update into their draft too (`update_weights_from_tensor`).
     Row(
         "backend.engine.speculative",
-        speculation,
-        note=lambda s: (
-            ""
-            if s.backend.engine.speculative is None
-            else "The heads stay as they were, so that fewer of their guesses hold as the policy changes."
-        ),
-        refuse=_no_speculation,
+        support=Support.UNSUPPORTED,
+        note="No family that xp writes for Slime has heads that guess, and another draft does not fit its updates.",
+        refuse="no family that xp writes for Slime has heads that guess, and SGLang loads each update into any other"
+        " draft too; set null, or use backend=trl (method=draft) or skyrl (method=mtp)",
     ),
 )
 
