@@ -36,8 +36,6 @@ WITHOUT_A_FIELD: Final = {
     " `backend.overrides` opens them there",
     "`dppo`": "SkyRL alone has it; `backend.overrides` opens it there",
     "`gmpo`": "none of the three trainers has the loss",
-    "`min_p`, `repetition_penalty`": "the engine's log-probabilities would be of another distribution than the"
-    " trainer's; `backend.overrides` opens `min_p` on SkyRL",
     "top-entropy tokens": "TRL alone has them: `backend.overrides.top_entropy_quantile`",
 }
 """Knob -> why it is no field."""

@@ -35,6 +35,18 @@ VARIANTS = {
         *("env=whodunit", "backend=skyrl", "hardware=h200x8", "model=qwen3-30b-a3b"),
         *("backend.parallel.strategy=megatron", "model.router_replay=true"),
     ],
+    "guesses of the model's own heads": [
+        *("env=whodunit", "backend=skyrl", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4.5-air"),
+        *("backend.parallel.strategy=megatron", "backend.parallel.tensor=4", "backend.parallel.pipeline=2"),
+        *("backend.engine.tensor_parallel=8", "backend.engine.expert_parallel=8"),
+        "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}",
+    ],
+    "another distribution": [
+        *SKYRL,
+        *("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8"),
+        *("algorithm.importance_correction=token_truncate", "training.max_logprob_gap=null"),
+        *("training.min_p=0.1", "training.repetition_penalty=1.2"),
+    ],
     "separate": [
         *SKYRL,
         "backend.engine.placement=separate",
@@ -128,6 +140,22 @@ def test_nested_and_listed_values_arrive_as_what_they_are() -> None:
     assert lora.lora_sync_path == "/outputs/runs/r/attempt_1/train/adapters"
     assert cfg.data.train_data == ["/outputs/runs/r/attempt_1/train/train.parquet"]
     assert cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype == "bf16"
+
+
+def test_cheaper_sampling_reaches_the_engine() -> None:
+    from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
+
+    heads = read(VARIANTS["guesses of the model's own heads"])
+    engine = heads.generator.inference_engine
+    assert engine.speculative_config == {"method": "mtp", "num_speculative_tokens": 3}
+    assert engine.expert_parallel_size == 8
+    generator = read(VARIANTS["another distribution"]).generator
+    kwargs = generator.inference_engine.engine_init_kwargs
+    assert (kwargs["quantization"], kwargs["kv_cache_dtype"]) == ("fp8", "fp8")
+    found = get_sampling_params_for_backend("vllm", generator.sampling_params)
+    assert (found["min_p"], found["repetition_penalty"]) == (0.1, 1.2)
+    held_out = get_sampling_params_for_backend("vllm", generator.eval_sampling_params)
+    assert (held_out["min_p"], held_out.get("repetition_penalty", 1.0)) == (0.0, 1.0)
 
 
 def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() -> None:

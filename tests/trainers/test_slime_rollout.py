@@ -126,6 +126,16 @@ def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
     assert tokenizer_and_model()[0].decode(written_by_policy(sample)) == "".join(own.texts)
 
 
+@pytest.mark.parametrize(("evaluation", "expected"), [(False, 0.1), (True, None)])
+def test_min_p_reaches_sglang_in_training_only(args: Any, evaluation: bool, expected: float | None) -> None:
+    own = script_named("stops at a text")
+    config = worker_config(args.xp_root, TokenBudget(400, 200, 2000), min_p=0.1)
+    put_worker(args, config, FakeMix(own.rules), Kept())
+    with engine(args, says_script(own)) as server:
+        play_group(args, group_of(ROW, 1), evaluation=evaluation)
+    assert {body["sampling_params"].get("min_p") for body in server.requests} == {expected}
+
+
 def test_reward_status_and_mask_follow_the_outcome(args: Any) -> None:
     from slime.utils.types import Sample
 

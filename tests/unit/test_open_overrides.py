@@ -23,14 +23,14 @@ OPEN = {
     "skyrl": [
         ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
         ("trainer.algorithm.loss_reduction", "token_mean_legacy", "algorithm.loss_aggregation"),
-        ("generator.inference_engine.expert_parallel_size", 4, ""),
-        ("generator.sampling_params.min_p", 0.05, ""),
+        ("generator.inference_engine.data_parallel_size", 2, ""),
+        ("generator.eval_sampling_params.min_p", 0.05, ""),
     ],
     "slime": [("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"), ("update-weights-interval", 2, "")],
 }
 PINNED = {
     "trl": [("shuffle_dataset", True), ("learning_rate", 1.0), ("min_p", 0.1)],
-    "skyrl": [("generator.batched", True), ("trainer.logger", "wandb")],
+    "skyrl": [("generator.batched", True), ("generator.sampling_params.min_p", 0.05), ("trainer.logger", "wandb")],
     "slime": [("loss-type", "sft_loss"), ("lr", 1.0)],
 }
 

@@ -255,6 +255,9 @@ def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
         *("--dtype", spec.model.dtype.value),
         *("--random-seed", str(spec.seed)),
         *(() if engine.prefix_caching else ("--disable-radix-cache",)),
+        *(("--quantization", engine.quantization.value) if engine.quantization else ()),
+        *(("--kv-cache-dtype", "fp8_e4m3") if engine.kv_cache_dtype else ()),
+        *(("--ep-size", str(engine.expert_parallel)) if engine.expert_parallel > 1 else ()),
         *(("--disable-cuda-graph",) if engine.eager and not is_on_cpu else ()),
         # Without the model's own sampling defaults: every request has all parameters.
         *("--sampling-defaults", "openai"),

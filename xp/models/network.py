@@ -42,6 +42,11 @@ LAYER_LISTS: Final = ("layer_types", "layers_block_type")
 """Keys of that list."""
 RECURRENT_KEYS: Final = ("linear_attn", "linear_num_", "mamba_", "ssm_")
 """Beginnings of keys that only configurations of such layers have, for families with code of their own."""
+WITH_HEADS: Final = (
+    *("deepseek_v3", "deepseek_v32", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite", "longcat_flash"),
+    *("mimo", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+)
+"""Families whose checkpoints have heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
 COUNTED: Final = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 LLAMA3_BANDS: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

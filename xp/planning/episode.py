@@ -111,7 +111,8 @@ def budget_of(spec: RunSpec, *, evaluates: bool) -> TokenBudget:
 def sampling_of(spec: RunSpec, *, evaluates: bool) -> Sampling:
     """Sampling of the training's episodes, or of evaluations."""
     section = spec.evaluation if evaluates else spec.training
-    distribution = {name: getattr(section, name) for name in ("temperature", "top_p", "top_k")}
+    names = ("temperature", "top_p", "top_k", *(() if evaluates else ("min_p", "repetition_penalty")))
+    distribution = {name: getattr(section, name) for name in names}
     budget = asdict(budget_of(spec, evaluates=evaluates))
     return Sampling(**budget, **distribution, seed=spec.seed, stop=spec.training.stop)
 

@@ -40,6 +40,7 @@ def check_spec(spec: RunSpec, *, trains: bool = True, tunes_only: bool = False) 
     refusals += [*card_refusals(spec), *judge_refusals(spec)]
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
+        refusals += draft_refusals(spec)
         # Last: its remedy is searched among legal specs.
         refusals = refusals or [*memory_refusals(spec, trains=not tunes_only)]
     if refusals:
@@ -56,6 +57,9 @@ def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal("model.dtype", f"{older} bfloat16; set model.dtype=float32 (backend=trl), or choose another card")
     if spec.backend.attention is Attention.FLASH and not card.flash:
         yield Refusal("backend.attention", f"{older} FlashAttention 2; set backend.attention=sdpa")
+    # vLLM 0.30: FlashInfer's kernels from Ampere on, Triton's from compute capability 8.9, FlashAttention's from 9.0.
+    if spec.backend.engine.kv_cache_dtype is not None and not card.bf16:
+        yield Refusal("backend.engine.kv_cache_dtype", f"{older} attention over FP8; set null")
 
 
 def machine_line(spec: RunSpec) -> str:
@@ -86,10 +90,22 @@ def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
                 f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
             )
             yield Refusal("algorithm.distill.teacher", reason)
-    places = [local_directory(name, outputs, FILE) for name in (start_place(spec), teacher_place(distill))]
-    policy, teacher = (None if place is None else read_vocabulary(place) for place in places)
-    if policy and teacher and (fault := vocabulary_fault(policy, teacher)) is not None:
-        yield Refusal("algorithm.distill.teacher", f"{distill.teacher}: {fault}")
+    yield from _other_vocabulary(spec, "algorithm.distill.teacher", distill.teacher, teacher_place(distill))
+
+
+def draft_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses a draft with another vocabulary than the policy's, where both tokenizers are on this machine."""
+    speculative = spec.backend.engine.speculative
+    if speculative is not None and speculative.model is not None:
+        name = speculative.model
+        yield from _other_vocabulary(spec, "backend.engine.speculative.model", name, name)
+
+
+def _other_vocabulary(spec: RunSpec, field: str, name: str, place: str) -> Iterator[Refusal]:
+    places = [local_directory(one, Path(spec.outputs), FILE) for one in (start_place(spec), place)]
+    policy, other = (None if one is None else read_vocabulary(one) for one in places)
+    if policy and other and (fault := vocabulary_fault(policy, other)) is not None:
+        yield Refusal(field, f"{name}: {fault}")
 
 
 def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:

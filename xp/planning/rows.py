@@ -425,10 +425,10 @@ OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only
 def cut_gap(spec: RunSpec) -> str | None:
     """Returns why `max_logprob_gap` cannot be checked; None if vLLM's log-probabilities are those of the trainer."""
     training = spec.training
-    is_cut = training.top_p < 1 or training.top_k is not None
+    is_cut = training.top_p < 1 or training.top_k is not None or training.min_p > 0 or training.repetition_penalty != 1
     if not is_cut or spec.backend.engine.name is not EngineName.VLLM or training.max_logprob_gap is None:
         return None
     return (
-        "vLLM's log-probabilities are those after top_p and top_k, the trainer's those before, so the gap does not"
-        " show whether the weights agree; set null, or top_p=1 and top_k=null"
+        "vLLM's log-probabilities are those after top_p, top_k, min_p and repetition_penalty, the trainer's those"
+        " before, so the gap does not show whether the weights agree; set null, or all of them off"
     )

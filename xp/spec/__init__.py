@@ -27,11 +27,14 @@ from xp.spec.backend import (
     Attention,
     BackendName,
     BackendSpec,
+    EngineDType,
     EngineName,
     EngineSpec,
     Parallel,
     Placement,
     RuntimeSpec,
+    Speculative,
+    SpeculativeMethod,
     Strategy,
 )
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource

@@ -94,6 +94,35 @@ class Placement(StrEnum):
     """The engines have accelerators of their own."""
 
 
+class EngineDType(StrEnum):
+    FP8 = "fp8"
+    """8 bits (e4m3), half of bfloat16."""
+
+
+class SpeculativeMethod(StrEnum):
+    """Source of the tokens that the model verifies."""
+
+    MTP = "mtp"
+    """The model's own heads of multi-token prediction."""
+    DRAFT = "draft"
+    """A smaller model with the same vocabulary."""
+
+
+class Speculative(Section):
+    """Speculative decoding (arXiv:2211.17192): several tokens are guessed and verified in one pass; their distribution
+    stays the model's. For the train stage: other evaluations sample without it."""
+
+    method: SpeculativeMethod
+    model: LocalPath | None
+    """The draft, a Hugging Face id or directory, whose weights stay as they are; None with `method: mtp`."""
+    num_tokens: Size
+    """Tokens that are guessed at a time."""
+
+    def faults(self) -> Iterator[str]:
+        if (self.method is SpeculativeMethod.DRAFT) != (self.model is not None):
+            yield "model must be given with method=draft, and null with method=mtp"
+
+
 class EngineSpec(Section):
     """Generation of rollouts."""
 
@@ -115,6 +144,15 @@ class EngineSpec(Section):
     """True disables CUDA graphs: a faster start, slower decoding."""
     prefix_caching: bool
     """Keeps the KV cache of a shared prefix (the turns before)."""
+    quantization: EngineDType | None
+    """Type of the engine's linear layers, quantised anew at each update; activations are too, except on a card below
+    compute capability 8.9. None: `model.dtype`."""
+    kv_cache_dtype: EngineDType | None
+    """Type of the engine's KV cache. None: `model.dtype`."""
+    expert_parallel: Size
+    """Accelerators of an engine among which whole experts are divided. 1: each expert is split like other layers."""
+    speculative: Speculative | None
+    """None: one token at a time."""
 
     def faults(self) -> Iterator[str]:
         if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):

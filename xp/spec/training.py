@@ -86,6 +86,11 @@ class Training(Section):
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count | None
     """Number of the likeliest tokens to sample from; None: off."""
+    min_p: Fraction
+    """Tokens below this share of the likeliest one's probability are not sampled (arXiv:2407.01082); 0: off."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)]
+    """Logits of tokens that the conversation has are divided by it, negative ones multiplied (arXiv:1909.05858); 1:
+    off."""
     max_prompt_tokens: Count
     """Longest prompt, in tokens; tasks with a longer one are excluded and counted."""
     max_tokens_per_turn: Count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -26,9 +26,12 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
 """Fields of an estimator, which are legal together only."""
 LENGTHS = ("training.num_steps", "training.epochs")
 """Fields of which exactly one is null."""
-SECTIONS = {
+SECTIONS: Mapping[str, Any] = {
     "model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_modules": None},
     "algorithm.overlong": {"buffer_tokens": 64, "factor": 0.5},
+    "backend.engine.quantization": "fp8",
+    "backend.engine.kv_cache_dtype": "fp8",
+    "backend.engine.speculative": {"method": "draft", "model": "Org/Small", "num_tokens": 3},
 }
 """Field that may be null -> a legal value."""
 CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
@@ -99,6 +102,8 @@ def rendered(spec: RunSpec) -> str:
 LIVE = {
     "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
     "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
+    "backend.engine.quantization": "algorithm.importance_correction=token_truncate",
+    "backend.engine.kv_cache_dtype": "algorithm.importance_correction=token_truncate",
     "algorithm.kl_estimator": "training.kl_coef=0.01",
     "algorithm.use_kl_in_reward": "training.kl_coef=0.01",
 }

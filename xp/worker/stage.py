@@ -34,6 +34,10 @@ class Sampling(TokenBudget):
     seed: int
     stop: tuple[str, ...] = ()
     """Strings that end a turn, in addition to the end-of-turn token."""
+    min_p: float = 0.0
+    """Smallest probability of a token that is drawn, as a share of the likeliest one's."""
+    repetition_penalty: float = 1.0
+    """Divisor of the logits of tokens that the conversation has; a factor of negative ones."""
 
 
 @dataclass(frozen=True)

@@ -129,8 +129,10 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
     staying = (*_use(spec).stays, *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()))
     stays = {name: states[name] for name in staying if name in states} if is_colocated else {}
-    engine_weights = 2.0 * weights.total / batch.engine_tensor
-    kv_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
+    draft_weights, draft_cache = _draft(spec, shape, weights)
+    engine_weights = _engine_weights(spec, weights, batch) + draft_weights / batch.engine_tensor
+    kv_width = 1 if spec.backend.engine.kv_cache_dtype else 2
+    kv_token = kv_width * (2 * shape.num_layers * shape.num_kv_heads * shape.head_dim + draft_cache)
     return MemoryEstimate(
         training={**_in_training(spec, states), **activations, "overhead": OVERHEAD},
         generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
@@ -140,6 +142,42 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
         engine_tensor=batch.engine_tensor,
         tokens=tokens,
     )
+
+
+def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
+    """Bytes of the policy on one accelerator of an engine; with FP8, embedding and head keep two bytes a parameter.
+
+    Counted with the linear layers: norms, biases and routers, which keep them too, and are less than 0.1 %.
+    """
+    width = 1 if spec.backend.engine.quantization else 2
+    layers, experts = weights.num_layers * weights.layer, weights.num_layers * weights.experts
+    ways = max(batch.engine_tensor, spec.backend.engine.expert_parallel)
+    return (2 * weights.embedding + width * layers) / batch.engine_tensor + width * experts / ways
+
+
+def draft_shape(spec: RunSpec) -> Architecture | None:
+    """The network of the model that guesses tokens; None: there is none, or its config.json is not available."""
+    speculative = spec.backend.engine.speculative
+    if speculative is None or speculative.model is None:
+        return None
+    network = _network(speculative.model, spec.outputs, None)
+    return None if network is None else Architecture(**network)
+
+
+def _draft(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights) -> tuple[float, float]:
+    """Bytes of what guesses tokens in an engine, and numbers that its KV cache has of a token.
+
+    A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
+    embedding and head (vLLM 0.30, models/qwen3_5_mtp.py).
+    """
+    speculative = spec.backend.engine.speculative
+    if speculative is not None and speculative.model is None:
+        head = weights.layer + weights.experts + 2 * shape.hidden_size**2
+        return 2.0 * head, 2.0 * shape.num_kv_heads * shape.head_dim
+    draft = draft_shape(spec)
+    if draft is None:
+        return 0.0, 0.0
+    return 2.0 * weights_of(draft).total, 2.0 * draft.num_layers * draft.num_kv_heads * draft.head_dim
 
 
 def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:

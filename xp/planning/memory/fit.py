@@ -19,6 +19,7 @@ from xp.planning.memory.estimate import (
     ENGINE_OVERHEAD,
     OVERHEAD,
     MemoryEstimate,
+    draft_shape,
     estimate,
     fine_tuning,
     shape_of,
@@ -318,6 +319,9 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     is_loaded = distill is not None and distill.url is None and spec.backend.parallel.strategy is not Strategy.MEGATRON
     if distill is not None and is_loaded and teacher_shape(spec) is None:
         lines.append(f"  teacher not counted: the config.json of {distill.teacher} is not available")
+    speculative = spec.backend.engine.speculative
+    if speculative is not None and speculative.model is not None and draft_shape(spec) is None:
+        lines.append(f"  draft not counted: the config.json of {speculative.model} is not available")
     lines.append(f"  {result}")
     if Work.FINE_TUNING in works(spec):
         tuning = fit(spec, outputs, Work.FINE_TUNING)

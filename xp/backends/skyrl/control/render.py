@@ -51,7 +51,7 @@ FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0
 """Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
 """SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""
-LORA, CRITIC = "trainer.policy.model.lora.", "trainer.critic."
+LORA, CRITIC, MTP = "trainer.policy.model.lora.", "trainer.critic.", "trainer.mtp."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
 
@@ -139,8 +139,8 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
 def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
     """Stage that plays the held-out tasks with each of these models."""
     here = places.stage("evaluate")
-    # SkyRL loads held-out tasks only if evaluations have an interval; the models have whole weights.
-    keys = {key: value for key, value in native(spec).items() if not key.startswith(LORA)}
+    # SkyRL loads held-out tasks only if evaluations have an interval; the models have whole weights, without heads.
+    keys = {key: value for key, value in native(spec).items() if not key.startswith((LORA, MTP))}
     keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
     paths = {
         HELD_OUT_DATA: f"{here}/held_out.parquet",

@@ -208,6 +208,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         exports=_exports(places),
         updates_per_step=training.updates_per_step,
         warmup_updates=training.warmup_updates,
+        min_p=training.min_p,
         keep_checkpoints=training.keep_checkpoints,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,

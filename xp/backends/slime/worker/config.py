@@ -88,6 +88,8 @@ class SlimeTrainConfig(TrainConfig):
     """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
     updates_per_step: int
     warmup_updates: int
+    min_p: float
+    """A spec's `training.min_p`, which Slime has no flag for."""
     keep_checkpoints: int
     """Number of checkpoints to keep; xp removes older ones, with their exports, since Slime does not."""
     estimator: str
@@ -170,6 +172,7 @@ class WorkerConfig(JsonFile):
     prompts_per_step: int
     updates_per_step: int = 1
     max_staleness: int = 0
+    min_p: float = 0.0
     mask_truncated: bool = False
     zero_variance_filter: bool = False
     overlong: Overlong | None = None

@@ -39,6 +39,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     worker = worker_of(args)
     if not evaluation:
         worker.check_time(sample_hooks._current_rollout_id or 0)
+        sampling_params = {**sampling_params, "min_p": worker.config.min_p}
     _forget(sample)
     async with worker.slots:
         if not _is_stopping(args):

@@ -21,7 +21,7 @@ def catalog() -> Mapping[str, Any]:
     return fields
 
 
-OF_ITS_SAMPLING = ("min_p", "repetition_penalty", "generation_kwargs", "cache_implementation", "chat_template_kwargs")
+OF_ITS_SAMPLING = ("generation_kwargs", "cache_implementation", "chat_template_kwargs")
 """Arguments of TRL's own sampling, which xp's engine replaces."""
 
 

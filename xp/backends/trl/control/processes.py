@@ -76,6 +76,12 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
         *("--logprobs-mode", "processed_logprobs"),
         *("--uvicorn-log-level", "warning"),
     ]
+    arguments += ["--quantization", engine.quantization.value] if engine.quantization else []
+    arguments += ["--kv-cache-dtype", engine.kv_cache_dtype.value] if engine.kv_cache_dtype else []
+    arguments += ["--enable-expert-parallel"] if engine.expert_parallel > 1 else []
+    if takes_weights and engine.speculative is not None:
+        draft = {"model": engine.speculative.model, "num_speculative_tokens": engine.speculative.num_tokens}
+        arguments += ["--speculative-config", json.dumps({"method": "draft_model", **draft})]
     if takes_weights:
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
     # Features that vLLM lacks on a CPU, and the transfer of weights.

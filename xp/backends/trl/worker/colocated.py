@@ -84,6 +84,8 @@ class ColocatedWriter:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or 0,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
             max_tokens=request.max_tokens,
             seed=request.seed,
             logprobs=0,

@@ -17,9 +17,10 @@ from xp.backends.skyrl.control.keys import (
     roles,
     trained,
 )
+from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row, refreshed_tasks, when
-from xp.spec import Attention, EngineName, RunSpec, Strategy
+from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
 BATCHED_TOKENS = 8192
@@ -183,6 +184,31 @@ def _unused(spec: RunSpec) -> str:
     return "xp's replacement for vLLM does not use it." if has_stand_in(spec) else ""
 
 
+def _fp8(name: str) -> Row:
+    """Row of a type of vLLM's, which quantises the weights of each update as those of a checkpoint (vLLM 0.30,
+    model_loader/reload)."""
+    key = f"{ENGINE}.engine_init_kwargs.{name}"
+    return Row(
+        f"backend.engine.{name}",
+        lambda s: {} if getattr(s.backend.engine, name) is None else {key: getattr(s.backend.engine, name).value},
+        refuse=lambda s: no_fp8(s, name),
+        native=(key,),
+    )
+
+
+def _no_speculation(spec: RunSpec) -> str | None:
+    """Returns why the engine cannot guess tokens. Source: skyrl 0.4.0, train/utils/utils.py
+    `_validate_draft_weight_sync_cfg`."""
+    speculative = spec.backend.engine.speculative
+    if (reason := no_speculation(spec)) is not None or speculative is None:
+        return reason
+    if speculative.method is not SpeculativeMethod.MTP:
+        return "SkyRL guesses with the model's own heads only; set method=mtp and model=null, or use backend=trl"
+    if not is_megatron(spec):
+        return "SkyRL has the heads under Megatron only; set backend.parallel.strategy=megatron, or null"
+    return None
+
+
 OF_ENGINE = (
     Row(
         "backend.engine.name",
@@ -234,6 +260,34 @@ OF_ENGINE = (
         ),
     ),
     Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
+    _fp8("quantization"),
+    _fp8("kv_cache_dtype"),
+    # Source: skyrl 0.4.0, train/utils/utils.py `validate_inference_engine_cfg`.
+    Row(
+        "backend.engine.expert_parallel",
+        f"{ENGINE}.expert_parallel_size",
+        refuse=lambda s: no_expert_parallel(
+            s, (s.backend.engine.tensor_parallel,), "all accelerators of an engine (backend.engine.tensor_parallel)"
+        ),
+    ),
+    Row(
+        "backend.engine.speculative",
+        lambda s: (
+            {"trainer.mtp.enabled": False}
+            if s.backend.engine.speculative is None
+            else {
+                "trainer.mtp.enabled": True,
+                "trainer.mtp.num_speculative_tokens": s.backend.engine.speculative.num_tokens,
+            }
+        ),
+        note=lambda s: (
+            ""
+            if s.backend.engine.speculative is None
+            else "SkyRL trains the heads too, by a loss that reaches no other weights (trainer.mtp.loss_weight)."
+        ),
+        refuse=_no_speculation,
+        native=("trainer.mtp.num_speculative_tokens",),
+    ),
 )
 
 

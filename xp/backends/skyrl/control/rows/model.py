@@ -7,6 +7,7 @@ from typing import Any
 
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
+from xp.backends.skyrl.control.rows.training import OTHER_PARAMETERS
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
 from xp.planning.episode import chat_of
@@ -199,22 +200,16 @@ PINS = {
         f"generator.{sampling}.{key}": pin
         for sampling in ("sampling_params", "eval_sampling_params")
         for key, pin in {
-            "min_p": Pin(
-                0.0,
-                "the trainer's log-probabilities are of all tokens",
-                "the engine's log-probabilities are those after"
-                " min_p, the trainer's those before it, and only SkyRL has it",
-            ),
-            "repetition_penalty": Pin(1.0, "SkyRL does not send it to the engine; use additional_kwargs"),
+            "repetition_penalty": Pin(1.0, "SkyRL does not send it to the engine; set training.repetition_penalty"),
             "logprobs": Pin(1, "xp compares the engine's log-probabilities with the trainer's"),
-            "additional_kwargs": Pin(
-                None,
-                "tokens are drawn in the same way on every trainer",
-                "the engine draws by parameters that xp's"
-                " other trainers do not have, and its log-probabilities may be those of another distribution",
-            ),
         }.items()
     },
+    "generator.eval_sampling_params.min_p": Pin(
+        0.0, "held-out episodes are of the model's own distribution", "only SkyRL has it for held-out episodes"
+    ),
+    "generator.eval_sampling_params.additional_kwargs": Pin(
+        None, "tokens are drawn in the same way on every trainer", OTHER_PARAMETERS
+    ),
     # SkyRL's only engine, also in the rehearsal, where xp's stand-in implements its interface.
     "generator.inference_engine.backend": Pin("vllm", "it is SkyRL's only engine"),
     "generator.inference_engine.run_engines_locally": Pin(True, "the engines run in the job"),
@@ -226,7 +221,7 @@ PINS = {
         "nccl", "xp's engine key and time limits are for this transfer"
     ),
     **dict.fromkeys(
-        (f"generator.inference_engine.{kind}_parallel_size" for kind in ("pipeline", "data", "expert")),
+        (f"generator.inference_engine.{kind}_parallel_size" for kind in ("pipeline", "data")),
         Pin(1, PER_ENGINE, f"{PER_ENGINE}, so that the numbers of engines and of their memory may be wrong"),
     ),
 }

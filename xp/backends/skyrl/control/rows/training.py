@@ -16,6 +16,7 @@ from xp.backends.skyrl.control.keys import (
 )
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
+from xp.planning.engine import no_min_p
 from xp.planning.extent import num_steps
 from xp.planning.rows import (
     OLDER,
@@ -44,7 +45,11 @@ BY_GROUP = (
     "Weights may change within an episode, whose age counts from its group's first token. A resumed run repeats the"
     " steps that were sampled in advance."
 )
-CUT = "The engine's log-probabilities are those after the cut, the trainer's those before it."
+CUT = "The engine's log-probabilities are those after it, the trainer's those before it."
+OTHER_PARAMETERS = (
+    "the engine draws by parameters that xp's other trainers do not have, and its log-probabilities may be those of"
+    " another distribution"
+)
 
 
 def other_schedule(spec: RunSpec, schedule: LrSchedule) -> str | None:
@@ -237,6 +242,23 @@ SAMPLING = (
         "training.top_k",
         lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
         note=lambda s: "" if s.training.top_k is None else CUT,
+    ),
+    Row(
+        "training.min_p",
+        "generator.sampling_params.min_p",
+        note=lambda s: CUT if s.training.min_p > 0 else "",
+        refuse=no_min_p,
+    ),
+    # SkyRL does not send sampling_params.repetition_penalty to the engine.
+    Row(
+        "training.repetition_penalty",
+        lambda s: {
+            "generator.sampling_params.additional_kwargs": (
+                None if s.training.repetition_penalty == 1 else {"repetition_penalty": s.training.repetition_penalty}
+            )
+        },
+        note=lambda s: CUT if s.training.repetition_penalty != 1 else "",
+        opens={"generator.sampling_params.additional_kwargs": OTHER_PARAMETERS},
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
     Row("training.max_tokens_per_turn", "generator.sampling_params.max_generate_length"),

@@ -143,6 +143,8 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
             top_k=parameters["top_k"] if parameters["top_k"] > 0 else None,
             seed=0,
             stop=tuple(parameters.get("stop") or ()),
+            min_p=parameters["min_p"],
+            repetition_penalty=parameters.get("repetition_penalty", 1.0),
         )
         end_ids, seed = tuple(parameters["stop_token_ids"]), str(parameters["seed"])
         requests = [SampleRequest(list(ids), sampling, end_ids, seed) for ids in input_batch["prompt_token_ids"]]

@@ -6,6 +6,7 @@ from typing import Any
 
 from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
+from xp.planning.engine import no_expert_parallel, no_fp8
 from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks, when
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
@@ -82,6 +83,12 @@ PARALLEL = (
 )
 
 
+def _expert_sizes(spec: RunSpec) -> list[int]:
+    """SGLang's sizes: divisors of an engine's accelerators."""
+    size = spec.backend.engine.tensor_parallel
+    return [one for one in range(2, size + 1) if size % one == 0]
+
+
 ENGINE = (
     Row(
         "backend.engine.name",
@@ -117,6 +124,33 @@ ENGINE = (
     Row(
         "backend.engine.prefix_caching",
         lambda s: {"--sglang-disable-radix-cache": not s.backend.engine.prefix_caching},
+    ),
+    Row(
+        "backend.engine.quantization",
+        support=Support.UNSUPPORTED,
+        note="Slime sends FP8 weights for an FP8 checkpoint only.",
+        refuse="Slime quantises its updates for an FP8 checkpoint only (its tools/convert_hf_to_fp8.py), which xp does"
+        " not make; set null and backend.engine.kv_cache_dtype=fp8, or use backend=skyrl or trl",
+    ),
+    Row(
+        "backend.engine.kv_cache_dtype",
+        lambda s: {"--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None},
+        refuse=lambda s: no_fp8(s, "kv_cache_dtype"),
+    ),
+    Row(
+        "backend.engine.expert_parallel",
+        "--sglang-ep-size",
+        refuse=lambda s: no_expert_parallel(
+            s, _expert_sizes(s), "an engine's accelerators (backend.engine.tensor_parallel)"
+        ),
+    ),
+    # SGLang's speculative workers load an update into their draft too (`update_weights_from_tensor`).
+    Row(
+        "backend.engine.speculative",
+        support=Support.UNSUPPORTED,
+        note="No family that xp writes for Slime has heads that guess, and another draft does not fit its updates.",
+        refuse="no family that xp writes for Slime has heads that guess, and SGLang loads each update into any other"
+        " draft too; set null, or use backend=trl (method=draft) or skyrl (method=mtp)",
     ),
 )
 

@@ -208,6 +208,21 @@ SAMPLING = (
         lambda s: {"--rollout-top-k": s.training.top_k or -1},
         note=lambda s: "" if s.training.top_k is None else CUT,
     ),
+    Row(
+        "training.min_p",
+        carried_by=lambda s: f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else "",
+        note=lambda s: CUT if s.training.min_p > 0 else "",
+    ),
+    Row(
+        "training.repetition_penalty",
+        support=Support.UNSUPPORTED,
+        note="SGLang penalises the turn's own tokens only, not those before it.",
+        refuse=when(
+            lambda s: s.training.repetition_penalty != 1,
+            "SGLang penalises only what the turn itself repeats, not the conversation; set 1, or use backend=skyrl or"
+            " trl",
+        ),
+    ),
     # The string stays in the turn: Slime sets SGLang's no_stop_trim.
     Row("training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag),
     Row(

@@ -8,8 +8,9 @@ from typing import Any
 
 from xp.backends.trl.control.constraints import geometry, is_colocated, node_size, world_size
 from xp.planning.backend import Support
+from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
 from xp.planning.rows import Row, when
-from xp.spec import Attention, EngineName, Placement, RunSpec, Strategy
+from xp.spec import Attention, EngineName, Placement, RunSpec, SpeculativeMethod, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
@@ -173,6 +174,34 @@ def _untold(name: str, flag: str, default: bool) -> Row:
     )
 
 
+def _of_server(name: str, flag: str, off: str, refuse: Callable[[RunSpec], str | None]) -> Row:
+    """Row of a flag of vLLM that only a server supports, and whose value `off` is none."""
+
+    def refused(spec: RunSpec) -> str | None:
+        is_off = getattr(spec.backend.engine, name) in (None, 1)
+        if not is_off and is_colocated(spec):
+            return f"{NO_ARGUMENT}; set {off}, or placement=separate (and backend.engine.accelerators)"
+        return refuse(spec)
+
+    return Row(
+        f"backend.engine.{name}",
+        receives=lambda s: _served(flag)(s) if getattr(s.backend.engine, name) not in (None, 1) else "nothing: off",
+        refuse=refused,
+    )
+
+
+def _no_speculation(spec: RunSpec) -> str | None:
+    speculative = spec.backend.engine.speculative
+    if (reason := no_speculation(spec)) is not None or speculative is None:
+        return reason
+    if speculative.method is not SpeculativeMethod.DRAFT:
+        return (
+            "TRL trains and saves the model without its heads; set method=draft with a smaller model, or use"
+            " backend=skyrl or slime"
+        )
+    return None
+
+
 ENGINE = (
     Row(
         "backend.engine.name",
@@ -233,6 +262,17 @@ ENGINE = (
     ),
     _untold("eager", "--enforce-eager", default=False),
     _untold("prefix_caching", "--enable-prefix-caching", default=True),
+    _of_server("quantization", "--quantization", "null", lambda s: no_fp8(s, "quantization")),
+    _of_server("kv_cache_dtype", "--kv-cache-dtype", "null", lambda s: no_fp8(s, "kv_cache_dtype")),
+    _of_server(
+        "expert_parallel",
+        "--enable-expert-parallel, over all accelerators of a server",
+        "1",
+        lambda s: no_expert_parallel(
+            s, (s.backend.engine.accelerators or 1,), "all accelerators of the server (backend.engine.accelerators)"
+        ),
+    ),
+    _of_server("speculative", "--speculative-config", "null", _no_speculation),
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import geometry, is_colocated
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.backend import Support
+from xp.planning.engine import no_min_p
 from xp.planning.rows import (
     OLDER,
     Row,
@@ -23,7 +24,7 @@ from xp.planning.rows import (
 from xp.spec import EngineName, Reference, RunSpec
 
 ENGINE = "the engine that xp drives"
-AFTER_THE_CUT = "With vLLM, log-probabilities are those after the cut; with transformers, before it."
+AFTER_THE_CUT = "With vLLM, log-probabilities are those after it; with transformers, before it."
 
 
 def _schedule(spec: RunSpec) -> str:
@@ -117,6 +118,12 @@ TRAINING = (
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
+    Row("training.min_p", "min_p", note=lambda s: AFTER_THE_CUT if s.training.min_p > 0 else "", refuse=no_min_p),
+    Row(
+        "training.repetition_penalty",
+        "repetition_penalty",
+        note=lambda s: AFTER_THE_CUT if s.training.repetition_penalty != 1 else "",
+    ),
     Row(
         "training.initial_checkpoint",
         carried_by="AutoModelForCausalLM.from_pretrained, the reference's place being model.path; null: model.path",

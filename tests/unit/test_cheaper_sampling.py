@@ -1,0 +1,201 @@
+"""FP8, expert parallelism and speculative decoding of the engine: native keys, refusals before GPUs, bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.backends.skyrl.control.overrides import catalog
+from xp.backends.skyrl.control.render import native
+from xp.backends.slime.control.flags import Flags, fault
+from xp.backends.slime.control.render import train_flags
+from xp.backends.trl.control.processes import evaluation_server, server
+from xp.composition import compose
+from xp.errors import XpError
+from xp.evaluation.local import sglang_arguments
+from xp.planning.backend import RunPaths, backend_of
+from xp.planning.memory.estimate import estimate
+from xp.planning.memory.fit import memory_lines
+from xp.planning.refusals import card_refusals
+
+PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+CORRECTED = "algorithm.importance_correction=token_truncate"
+FP8 = ("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8", CORRECTED)
+EXPERTS = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
+HEADS = ("env=whodunit", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4.5-air")
+DENSE = ("env=whodunit", "hardware=h100x8", "model=qwen3-4b")
+SKYRL = ("backend=skyrl", "backend.parallel.strategy=megatron")
+SERVER = ("backend=trl", "backend.engine.placement=separate", "backend.engine.accelerators=4")
+MTP = "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}"
+DRAFT = "backend.engine.speculative={method: draft, model: Qwen/Qwen3-0.6B, num_tokens: 3}"
+ENGINE = "generator.inference_engine"
+
+
+def refused(*overrides: str) -> dict[str, str]:
+    spec = compose([*overrides])
+    return {one.field: one.reason for one in backend_of(spec).refusals(spec)}
+
+
+def test_skyrl_gets_its_keys() -> None:
+    layout = ("backend.parallel.tensor=4", "backend.parallel.pipeline=2", "backend.engine.tensor_parallel=8")
+    assert refused(*HEADS, *SKYRL, *layout, MTP) == {}
+    words = (*EXPERTS, *SKYRL, *FP8, "backend.engine.tensor_parallel=4", "backend.engine.expert_parallel=4")
+    assert refused(*words) == {}
+    keys = native(compose([*words]))
+    extra = {name: keys[f"{ENGINE}.engine_init_kwargs.{name}"] for name in ("quantization", "kv_cache_dtype")}
+    assert (extra, keys[f"{ENGINE}.expert_parallel_size"]) == ({"quantization": "fp8", "kv_cache_dtype": "fp8"}, 4)
+    plain = native(compose([*EXPERTS, *SKYRL]))
+    assert f"{ENGINE}.engine_init_kwargs.quantization" not in plain
+    assert (plain[f"{ENGINE}.expert_parallel_size"], plain["trainer.mtp.enabled"]) == (1, False)
+    heads = native(compose([*HEADS, *SKYRL, MTP]))
+    assert (heads["trainer.mtp.enabled"], heads["trainer.mtp.num_speculative_tokens"]) == (True, 3)
+    known = {name for name in heads if name.startswith(("trainer.mtp.", f"{ENGINE}.")) and "init_kwargs" not in name}
+    assert known <= set(catalog()["fields"])
+
+
+def test_skyrls_evaluate_stage_has_no_heads() -> None:
+    spec = compose([*HEADS, *SKYRL, MTP])
+    (evaluate,) = [stage for stage in backend_of(spec).stages(spec, PLACES) if stage.name == "evaluate"]
+    keys = json.loads(next(iter(evaluate.job.files.values())))["common"]["overrides"]
+    assert not [key for key in keys if key.startswith("trainer.mtp.")]
+
+
+def test_slime_gets_its_flags() -> None:
+    words = (
+        *EXPERTS,
+        "backend=slime",
+        *FP8[1:],
+        "backend.engine.tensor_parallel=8",
+        "backend.engine.expert_parallel=4",
+    )
+    assert not [field for field in refused(*words) if field.startswith("backend.engine.")]
+    flags, mine = train_flags(compose([*words]), PLACES), ("--sglang-kv-cache-dtype", "--sglang-ep-size")
+    assert [flags[name] for name in mine] == [("fp8_e4m3",), ("4",)]
+    assert [fault(name, flags[name]) for name in mine] == [None, None]
+    plain: Flags = train_flags(compose([*EXPERTS, "backend=slime"]), PLACES)
+    assert [plain[name] for name in mine] == [None, ("1",)]
+
+
+def test_trls_server_gets_its_arguments() -> None:
+    words = (*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4", DRAFT)
+    assert refused(*words) == {}
+    spec = compose([*words])
+    arguments = " ".join(server(spec, 4, takes_weights=True).arguments)
+    assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel --speculative-config" in arguments
+    draft = {"method": "draft_model", "model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}
+    assert json.dumps(draft) in server(spec, 4, takes_weights=True).arguments
+    evaluation = " ".join(evaluation_server(spec).arguments)
+    assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel" in evaluation
+    assert "speculative" not in evaluation
+    plain = server(compose([*DENSE, *SERVER]), 4, takes_weights=True).arguments
+    assert not {"--quantization", "--kv-cache-dtype"} & {*plain}
+
+
+def test_sglang_of_an_evaluation_gets_them_too() -> None:
+    arguments = " ".join(sglang_arguments(compose([*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4"])))
+    assert "--quantization fp8 --kv-cache-dtype fp8_e4m3 --ep-size 4" in arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "expected"),
+    [
+        ((*DENSE, *SERVER, FP8[0]), "quantization", "set algorithm.importance_correction=token_truncate"),
+        ((*DENSE, "backend=slime", FP8[1]), "kv_cache_dtype", "set algorithm.importance_correction=token_truncate"),
+        ((*DENSE, "backend=skyrl", FP8[1]), "kv_cache_dtype", "algorithm.ratio_from=engine, or null"),
+        ((*DENSE, "backend=slime", *FP8), "quantization", "use backend=skyrl or trl"),
+        ((*DENSE, "backend=trl", *FP8), "quantization", "set null, or placement=separate"),
+        ((*DENSE, *SERVER, "model.dtype=float32", *FP8), "quantization", "weights of bfloat16"),
+        (("backend=trl", *FP8), "quantization", "xp's own decoding"),
+        (("backend=skyrl", *FP8), "kv_cache_dtype", "xp's own decoding"),
+        (("backend=trl", "backend.engine.expert_parallel=2"), "expert_parallel", "set 1"),
+        (("backend=skyrl", MTP), "speculative", "xp's own decoding"),
+        ((*DENSE, *SERVER, "backend.engine.expert_parallel=4"), "expert_parallel", "qwen3-4b is dense"),
+        ((*EXPERTS, *SERVER, "backend.engine.expert_parallel=3"), "expert_parallel", "divide the 128 experts"),
+        ((*EXPERTS, *SERVER, "backend.engine.expert_parallel=2"), "expert_parallel", "engine.accelerators): 1, 4; got"),
+        ((*EXPERTS, "backend=skyrl", "backend.engine.expert_parallel=2"), "expert_parallel", "got 2"),
+        ((*EXPERTS, "backend=slime", "backend.engine.expert_parallel=8"), "expert_parallel", "got 8"),
+        ((*DENSE, *SKYRL, MTP), "speculative", "qwen3-4b has no heads"),
+        ((*DENSE, *SKYRL, DRAFT), "speculative", "SkyRL guesses with the model's own heads"),
+        ((*HEADS, "backend=skyrl", MTP), "speculative", "strategy=megatron"),
+        ((*DENSE, "backend=slime", DRAFT), "speculative", "use backend=trl (method=draft)"),
+        ((*DENSE, "backend=trl", DRAFT), "speculative", "placement=separate"),
+        ((*HEADS, *SERVER, MTP), "speculative", "without its heads"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_way_out(words: tuple[str, ...], field: str, expected: str) -> None:
+    assert expected in refused(*words)[f"backend.engine.{field}"]
+
+
+def test_a_ratio_to_the_engine_is_a_correction_too() -> None:
+    assert refused(*DENSE, "backend=skyrl", *FP8[:2], "algorithm.ratio_from=engine") == {}
+
+
+def test_a_method_has_the_model_that_it_needs() -> None:
+    for words in ("{method: draft, model: null, num_tokens: 3}", "{method: mtp, model: Org/Small, num_tokens: 3}"):
+        with pytest.raises(XpError, match="model must be given with method=draft, and null with method=mtp"):
+            compose([*DENSE, f"backend.engine.speculative={words}"])
+
+
+def test_a_turing_card_has_no_fp8_cache_and_an_ampere_card_has() -> None:
+    def fields(hardware: str) -> list[str]:
+        spec = compose(["env=whodunit", *SERVER, f"hardware={hardware}", *FP8])
+        return [one.field for one in card_refusals(spec)]
+
+    assert "backend.engine.kv_cache_dtype" in fields("8xt4")
+    assert fields("a100x4") == []
+
+
+# Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values
+# of a token: 2 x 8 heads x 128.
+EMBEDDING, LAYER, LAYERS, CACHE = 151_936 * 2560 + 2560, 100_930_816, 36, 2 * 8 * 128
+SHARE, ROOM = 0.5 * 80e9, 2e9
+
+
+def room(*words: str) -> tuple[float, float]:
+    """Bytes for an engine's KV cache, and of an episode's."""
+    spec = compose([*DENSE, *SERVER, CORRECTED, *words])
+    result = estimate(spec)
+    longest = spec.training.max_prompt_tokens + spec.training.max_response_tokens
+    return result.kv_room, result.kv_episode / longest
+
+
+def test_fp8_halves_the_linear_layers_and_the_cache() -> None:
+    whole = SHARE - ROOM - 2 * (EMBEDDING + LAYERS * LAYER)
+    assert room() == (pytest.approx(whole), 2 * LAYERS * CACHE)
+    assert room(FP8[0]) == (pytest.approx(whole + LAYERS * LAYER), 2 * LAYERS * CACHE)
+    assert room(FP8[1]) == (pytest.approx(whole), LAYERS * CACHE)
+
+
+def test_a_draft_is_counted_from_its_config(tmp_path: Path) -> None:
+    small = {"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16}
+    small |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151_936}
+    config: dict[str, Any] = {**small, "tie_word_embeddings": True, "architectures": ["Qwen3ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    draft = f"backend.engine.speculative={{method: draft, model: {tmp_path}, num_tokens: 3}}"
+    (before, of_token), (after, of_both) = room(), room(draft)
+    # Qwen3-0.6B: 596,049,920 parameters, as published; its cache is of 28 layers.
+    assert (before - after, of_both - of_token) == (pytest.approx(2 * 596_049_920), 2 * 28 * CACHE)
+    assert [line for line in memory_lines(compose([*DENSE, *SERVER, DRAFT])) if "draft not counted" in line]
+
+
+def test_the_heads_and_divided_experts_are_counted() -> None:
+    def of_glm(*words: str) -> float:
+        return estimate(compose([*HEADS, *SKYRL, "backend.engine.tensor_parallel=8", *words])).kv_room
+
+    # GLM-4.5-Air: hidden 4096, 96 query and 8 key-value heads of 128 with biases, a router and 128 experts of 1408.
+    layer = 4096 * (96 + 16) * 128 + 96 * 128 * 4096 + (96 + 16) * 128 + 4096 * 128 + 2 * 4096
+    head = layer + 128 * 3 * 4096 * 1408 + 2 * 4096**2
+    assert of_glm() - of_glm(MTP) == pytest.approx(2 * head)
+    # TRL's server has two engines of two accelerators each: divided among all four, an engine has half of the experts.
+    words = (*EXPERTS, *SERVER, "backend.engine.tensor_parallel=2", CORRECTED)
+    split = estimate(compose([*words])).kv_room
+    experts = 48 * 128 * 3 * 2048 * 768
+    whole = estimate(compose([*words, "backend.engine.expert_parallel=4"])).kv_room
+    assert whole - split == pytest.approx(2 * experts / 2)
+    fp8 = estimate(compose([*words, "backend.engine.expert_parallel=4", FP8[0]])).kv_room
+    assert fp8 - whole == pytest.approx(
+        experts / 2 + 48 * (2048 * (32 + 8) * 128 + 32 * 128 * 2048 + 2 * 128 + 2048 * 128 + 2 * 2048)
+    )

@@ -1,0 +1,93 @@
+"""min_p and repetition_penalty: what xp's own decoding draws is what transformers' processors leave; keys; refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
+
+from tests.unit.test_cheaper_sampling import DENSE, DRAFT, PLACES, SERVER, refused
+from xp.backends.skyrl.control.render import native
+from xp.backends.trl.control.render import grpo_config
+from xp.composition import compose
+from xp.engines.transformers_engine import draw
+from xp.planning.episode import sampling_of
+from xp.worker.stage import Sampling
+
+PLAIN = Sampling(64, 8, 32, temperature=0.7, top_p=1.0, top_k=None, seed=1)
+SEEN = [[0, 3, 3, 5], [1, 2]]
+OFF = "training.max_logprob_gap=null"
+MIN_P, PENALTY = "training.min_p=0.1", "training.repetition_penalty=1.2"
+
+
+def drawn(sampling: Sampling, number: int = 20_000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two rows of logits, the frequencies of their draws, and the log-probabilities of the last ones."""
+    logits = torch.randn(2, 8, generator=torch.Generator().manual_seed(3)) * 2
+    rows, seen = logits.repeat_interleave(number, 0), [one for one in SEEN for _ in range(number)]
+    randoms: list[Any] = [Random(f"{place}") for place in range(len(rows))]
+    tokens, logprobs = draw(rows, sampling, randoms, seen if sampling.repetition_penalty != 1 else ())
+    counts = torch.stack([torch.bincount(half, minlength=8) for half in tokens.view(2, -1)]).float()
+    assert torch.equal(
+        logprobs, torch.log_softmax(rows / (sampling.temperature or 1), -1).gather(1, tokens[:, None])[:, 0]
+    )
+    return logits, counts / number, tokens
+
+
+@pytest.mark.parametrize(("min_p", "penalty"), [(0.2, 1.0), (0.0, 1.8), (0.2, 1.8)])
+def test_the_draws_are_of_transformers_own_distribution(min_p: float, penalty: float) -> None:
+    logits, found, _ = drawn(replace(PLAIN, min_p=min_p, repetition_penalty=penalty))
+    for row, ids, frequencies in zip(logits, SEEN, found, strict=True):
+        scores: Any = row[None]
+        if penalty != 1:
+            scores = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([ids]), scores)  # type: ignore[arg-type]
+        scores = TemperatureLogitsWarper(0.7)(None, scores)  # type: ignore[arg-type]
+        if min_p:
+            scores = MinPLogitsWarper(min_p)(None, scores)  # type: ignore[arg-type]
+        expected = scores.softmax(-1)[0]
+        assert not frequencies[expected == 0].any()
+        assert torch.allclose(frequencies, expected, atol=0.015)
+
+
+def test_a_greedy_turn_has_the_penalty_too() -> None:
+    logits = torch.tensor([[2.0, 1.9, -1.0]])
+    greedy = replace(PLAIN, temperature=0.0, repetition_penalty=1.2)
+    assert draw(logits, greedy, [Random(0)], [[0]])[0].tolist() == [1]
+    assert draw(logits, greedy, [Random(0)], [[2]])[0].tolist() == [0]
+
+
+def test_each_trainer_gets_them_and_held_out_episodes_do_not() -> None:
+    spec = compose([*DENSE, "backend=skyrl", OFF, MIN_P, PENALTY])
+    keys = native(spec)
+    assert keys["generator.sampling_params.min_p"] == 0.1
+    assert keys["generator.sampling_params.additional_kwargs"] == {"repetition_penalty": 1.2}
+    assert keys["generator.eval_sampling_params.min_p"] == 0.0
+    assert keys["generator.eval_sampling_params.additional_kwargs"] is None
+    plain = native(compose([*DENSE, "backend=skyrl"]))
+    assert plain["generator.sampling_params.additional_kwargs"] is None
+    config = grpo_config(compose([*DENSE, *SERVER, OFF, MIN_P, PENALTY]), PLACES)
+    assert (config["min_p"], config["repetition_penalty"]) == (0.1, 1.2)
+    training, held_out = (sampling_of(spec, evaluates=evaluates) for evaluates in (False, True))
+    assert (training.min_p, training.repetition_penalty) == (0.1, 1.2)
+    assert (held_out.min_p, held_out.repetition_penalty) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "expected"),
+    [
+        ((*DENSE, *SERVER, MIN_P), "training.max_logprob_gap", "set null, or all of them off"),
+        ((*DENSE, "backend=skyrl", PENALTY), "training.max_logprob_gap", "set null, or all of them off"),
+        ((*DENSE, "backend=slime", PENALTY), "training.repetition_penalty", "use backend=skyrl or trl"),
+        ((*DENSE, *SERVER, DRAFT, OFF, MIN_P), "training.min_p", "engines that guess tokens have no min_p"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused(words: tuple[str, ...], field: str, expected: str) -> None:
+    assert expected in refused(*words)[field]
+
+
+def test_slime_and_xps_own_decoding_compare_probabilities_before_the_cut() -> None:
+    assert refused(*DENSE, "backend=slime", MIN_P) == {}
+    assert refused("backend=trl", MIN_P, PENALTY) == {}
