@@ -50,6 +50,11 @@ def test_an_episode_without_trained_tokens_moves_neither_mean_nor_deviation() ->
     assert reinforce_pp(step((1.0, 4), (0.0, 6), (99.0, 0)))[:2] == plain
 
 
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_single_trained_token_has_no_deviation_and_teaches_nothing(tokens: int) -> None:
+    assert reinforce_pp(step((2.0, tokens), (-1.0, 0))) == [0.0, 0.0]
+
+
 MODULE = """
 def centred(episodes):
     mean = sum(one.reward for one in episodes) / len(episodes)

@@ -127,6 +127,8 @@ def test_files_are_splits_and_a_column_may_name_them_too(tmp_path: Path) -> None
     rows = [{"q": n, "fold": {"name": "dev" if n % 2 else "train"}, "text": f"n{n}"} for n in range(4)]
     file = str(written(tmp_path / "a.json", json.dumps(rows)))
     by_file, _ = load_rows({"train": file, "test": file}, {"prompt": "text"})
+    with pytest.raises(XpError, match="hf:ORG/NAME"):
+        load_rows({"train": file, "test": "hf:ORG/NAME"}, {"prompt": "text"})
     by_column, _ = load_rows(file, {"prompt": "text", "split": "fold.name"})
     assert {split: len(found) for split, found in by_file.items()} == {"train": 4, "test": 4}
     assert {split: [row["q"] for row in found] for split, found in by_column.items()} == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
 from xp.evaluation.driver import Allowance, EvaluationStage, Health, play_local
 from xp.evaluation.entries import Entry
+from xp.evaluation.files import inspect_log
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.play import Dialogue, Usage, play
 from xp.evaluation.settings import ToolCalls, settings
@@ -161,7 +163,16 @@ def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
 def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
     run = EvaluationRun.__new__(EvaluationRun)
     common = {"tasks", "num_tasks", "samples_per_task", "temperature", "pass_threshold", "seed"}
-    limits = {"top_p", "top_k", "max_prompt_tokens", "max_tokens_per_turn", "max_response_tokens", "stop"}
+    limits = {
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "max_prompt_tokens",
+        "max_tokens_per_turn",
+        "max_response_tokens",
+        "stop",
+    }
     for directory, engine, more in (
         (None, "transformers", {"tools", "max_tokens"}),
         ("model", "transformers", limits | {"dtype", "chat_template", "tools_prompt"}),
@@ -199,6 +210,34 @@ def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
     assert (means["turns_mean"], means["tool_calls_mean"], means["malformed_mean"]) == (2.0, 1.0, 0.0)
     assert (means["tokens_mean"], means["seconds_mean"]) == (60.0, 3.0)
     assert _episodes([record(5, {}), record(None, {})])["tokens_mean"] is None
+
+
+def test_a_sample_of_inspects_log_has_the_episodes_messages_and_its_last_answer() -> None:
+    function = {"name": "look", "arguments": {"at": "hall"}}
+    said = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": "Dust.", "tool_calls": [{"id": "c1", "function": function}]},
+        {"role": "tool", "content": "None.", "name": "look", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "Hall."},
+    ]
+    played = record(5, {}) | {"split": "t", "index": 3, "sample": 1, "messages": said, "started_at": 60.0}
+    played["outcome"] |= {"reward": 0.5, "step_rewards": [0.5]}
+    void = played | {"outcome": played["outcome"] | {"reward": None, "void_reason": "lost", "num_turns": 0}}
+    times = {"started": 0.0, "ended": 90.0, "task_set": "s", "playing": {}, "xp": "1", "id": "i", "run": None}
+    log = json.loads(inspect_log(mixed() | times, [played, void]))
+    sample, other = log["samples"]
+    call = {"function": "look", "id": "c1", "type": "function", "arguments": {"at": "hall"}}
+    assert sample["messages"][1] == {"role": "assistant", "content": "Dust.", "tool_calls": [call]}
+    assert sample["messages"][2] == {"role": "tool", "content": "None.", "function": "look", "tool_call_id": "c1"}
+    assert (sample["id"], sample["epoch"], sample["input"]) == ("e/t/3", 2, sample["messages"][:1])
+    assert sample["output"]["choices"] == [{"message": sample["messages"][3]}]
+    assert (sample["scores"]["reward"]["value"], sample["completed_at"][14:19]) == (0.5, "01:03")
+    assert (other["error"]["message"], other["input"], other["output"]["choices"]) == ("lost", sample["messages"], [])
+    assert "scores" not in other
+    assert (log["status"], log["eval"]["config"]["epochs"], log["eval"]["run_id"]) == ("cancelled", 1, "i")
+    (scores,) = log["results"]["scores"]
+    assert (scores["scored_samples"], scores["unscored_samples"]) == (6, 1)
+    assert scores["metrics"]["passes_mean"]["value"] == pytest.approx(3 / 6)
 
 
 def mixed() -> dict[str, Any]:

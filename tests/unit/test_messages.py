@@ -159,6 +159,7 @@ def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:
     found = wire.messages(value, "GET /messages")
     assert found == chat_messages(client.convert_messages(said, "openai"))
     assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool", "user"]
+    assert [one["content"] for one in wire.messages([{"role": "user", "blocks": []}], "GET /messages")] == [""]
     value[2]["blocks"][1]["input"] = "hall"
     with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
         wire.messages(value, "GET /messages")

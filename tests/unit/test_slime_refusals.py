@@ -97,7 +97,7 @@ def test_training_takes_equally_many_accelerators_of_each_node() -> None:
         ("gradient-checkpointing=true", "has no such flag and would ignore it"),
         ("eps-clip-highh=0.3", "did you mean eps-clip-high?"),
         ("sglang-log-levl=info", "did you mean sglang-log-level?"),
-        ("eps-clip-high=0.3", "set algorithm.clip_high"),
+        ("eps-clip-high=0.3", "xp renders this flag itself; set algorithm.clip_high"),
         ("use-tis=true", "set algorithm.importance_correction"),
         ("use-kl-loss=true", "set training.kl_coef"),
         ("attention-softmax-in-fp32=true", "it is the same for every run: softmax is computed in float32"),

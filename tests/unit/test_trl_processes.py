@@ -43,10 +43,12 @@ def test_one_process_on_a_cpu_is_trls_own_program() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "kind"), [("ddp", "MULTI_GPU"), ("fsdp2", "FSDP")], ids=["whole copies", "sharded"]
+    ("strategy", "kind", "number"), [("ddp", "MULTI_GPU", 2), ("fsdp2", "FSDP", 4)], ids=["whole copies", "sharded"]
 )
-def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(strategy: str, kind: str) -> None:
-    job = jobs(*GPUS, f"backend.parallel.strategy={strategy}")["train"]
+def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(
+    strategy: str, kind: str, number: int
+) -> None:
+    job = jobs(*GPUS, f"hardware=a100x{number}", f"backend.parallel.strategy={strategy}")["train"]
     here = "runs/r/attempt_1/train"
     assert job.argv == (
         "python",
@@ -56,7 +58,7 @@ def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(s
         f"{here}/accelerate.yaml",
     )
     config = yaml.safe_load(job.files[f"{here}/accelerate.yaml"])
-    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, 4, "bf16")
+    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, number, "bf16")
     assert ("fsdp_config" in config) == (strategy == "fsdp2")
 
 
