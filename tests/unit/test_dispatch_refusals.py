@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import plan, stage
+from tests.launching import Limits, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, failing, go
 from xp.errors import ExitCode, XpError
 from xp.run_records.record import RunStatus
@@ -34,6 +34,16 @@ def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) ->
     assert {path: path.read_bytes() for path in first} == first
     assert (tmp_path / "runs/run/spec.yaml").read_bytes() == spec
     assert (tmp_path / "runs/run/attempt_2/plan.json").is_file()
+
+
+def test_trackers_that_nobody_could_feed_are_refused(tmp_path: Path) -> None:
+    tracked = replace(plan(stage("a", "")).spec, tracking=("tensorboard",))
+    detached = replace(plan(stage("a", "")), spec=replace(tracked, launcher=Limits(detach=True)))
+    error = failing(detached, tmp_path)
+    assert error.code == ExitCode.PLAN
+    assert "tracking=tensorboard needs a process that stays" in str(error)
+    assert "launcher.detach=true leaves" in str(error)
+    go(replace(detached, spec=tracked), tmp_path)
 
 
 @pytest.mark.parametrize("attempt", [2, 3])

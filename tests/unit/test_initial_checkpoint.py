@@ -101,6 +101,8 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     assert f"set model=hf model.path={start}" in said
     option = fault("model=qwen3-4b", "hardware=a100x1", f"training.initial_checkpoint={start}")
     assert "not the network of model=qwen3-4b" in option
+    unknown = fault("model=hf", "model.path=ORG/NAME", f"training.initial_checkpoint={start}")
+    assert "whose config.json is not on this machine: download the model first" in unknown
     tiny = fault(f"training.initial_checkpoint={start}")
     assert "not the network of model=tiny: " in tiny
 
