@@ -83,7 +83,9 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
         after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
         within = f", played in the {stage.made_in} stage; if that did not end" if stage.made_in else ""
-        out.print(headed(stage.name, f"{within or after}: {shlex.join(stage.job.argv[:3])}"))
+        argv = stage.job.argv
+        last = max((at for at, word in enumerate(argv) if word == "-m"), default=1)
+        out.print(headed(stage.name, f"{within or after}: {shlex.join(argv[: last + 2])}"))
         for path in stage.job.outputs:
             out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
