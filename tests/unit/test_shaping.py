@@ -16,7 +16,7 @@ from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.episode.shaping import Shape, load_shape, shaped
+from xp.episode.shaping import Shape, load_shape, numbers_of, shaped
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_plan
@@ -121,6 +121,12 @@ def test_what_is_no_finite_number_makes_the_episode_void(given: Any) -> None:
     found = shaped(outcome, [Shape("a:b", lambda _: given, None)], {})
     assert (found.status, found.reward) == (EpisodeStatus.VOID, None)
     assert "reward_fn a:b: ValueError: it gave" in (found.void_reason or "")
+
+
+def test_a_number_may_be_numpys() -> None:
+    numpy = pytest.importorskip("numpy")
+    reward, metrics = numbers_of({"reward": numpy.float32(0.5), "length": numpy.int64(3)})
+    assert (reward, metrics, type(reward)) == (0.5, {"length": 3.0}, float)
 
 
 def test_a_parameter_that_nothing_fills_is_refused_when_the_function_is_loaded() -> None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Final
 
 from xp.envs.base import Message, Task
@@ -140,7 +141,8 @@ def numbers_of(result: Any) -> tuple[float, dict[str, float]]:
     if REWARD not in entries:
         raise ValueError(f"it gave no {REWARD!r} among {sorted(map(str, entries))[:5]}")
     for name, value in entries.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        # Real: NumPy's numbers too, which a grader may give as well.
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise ValueError(f"it gave {value!r:.80} for {name!s:.80}; it must give a finite number")
     numbers = {str(name): float(value) for name, value in entries.items()}
     return numbers.pop(REWARD), numbers
