@@ -61,8 +61,11 @@ def test_a_large_set_is_counted_in_part_and_the_table_says_so(
     assert ", of 20 of 220 tasks, evenly taken;" in counted.note
 
 
-def test_without_the_model_the_table_counts_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_model_the_table_counts_characters_and_transformers_is_not_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
+    monkeypatch.setitem(sys.modules, "transformers", None)
     prepare(world.config(), {}, tmp_path, reader=Reader("nobody/nothing", 100, Chat()))
     out = capsys.readouterr().out
     assert "characters" in out

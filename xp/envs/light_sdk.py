@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from xp.lib.imports import import_large
+
 VENDORS = ("anthropic", "openai", "google.genai")
 OPENENV_PAGE = "openenv.core.env_server.web_interface"
 
@@ -33,7 +35,7 @@ def import_openenv() -> None:
 def _import_without(package: str, parts: Sequence[str]) -> None:
     absent = [name for name in parts if name not in sys.modules]
     with contextlib.suppress(ModuleNotFoundError), _deferred(absent):
-        importlib.import_module(package)
+        import_large(package)
 
 
 @contextlib.contextmanager

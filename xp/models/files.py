@@ -64,8 +64,9 @@ def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path
 
 def _cache(name: str) -> Path:
     """Directory of a model in Hugging Face's cache."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(os.environ.get("HF_HOME") or cache / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub")
     return hub / f"models--{name.replace('/', '--')}"
 
 

@@ -53,15 +53,18 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
     """Counts with the tokenizer on this machine; its faults become a note, since the set is complete already."""
     limit = f"training.max_prompt_tokens={reader.max_prompt_tokens}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
+    absent = Counted({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
+    directory = local_directory(reader.model, Path(), "tokenizer_config.json")
+    if not (directory or Path(reader.model).is_dir() or local_directory(reader.model, Path(), "*")):
+        return absent  # without the seconds that an import of transformers takes
     try:
         from transformers import AutoTokenizer
 
-        directory = local_directory(reader.model, Path(), "tokenizer_config.json")
         tokenizer = AutoTokenizer.from_pretrained(directory or reader.model, local_files_only=True)
     except ImportError:
         return Counted({}, f"transformers is not installed here: {later}")
     except (OSError, ValueError):
-        return Counted({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
+        return absent
     total = sum(count.tasks for purposes in task_set.manifest.counts.values() for count in purposes.values())
     rows = list(some_rows(task_set.table, every=max(1, -(-total // MAX_COUNTED))))
     from xp.episode.tokens import ChatTokens

@@ -21,6 +21,7 @@ from xp.episode.metrics import Played
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
+from xp.lib.imports import import_large
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     """Evaluates all models of the config and writes evaluation.json."""
     path = Path(argv[0])
     config = config_of(path, TRLEvaluateConfig.from_json)
+    import_large("transformers.models.auto" if config.common.server else "transformers.modeling_utils")
     quiet_trainer(config.common.num_threads)
     rows = load_tasks(Path(config.common.tasks), path.parent, "held_out")
     first = next(iter(config.models.values()))

@@ -16,6 +16,7 @@ from xp.backends.trl.worker.launch import launch_processes
 from xp.backends.trl.worker.policy import publish_model, trained_model
 from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.episode.metrics_file import MetricsFile
+from xp.lib.imports import import_large
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.learning_rate import disable_dropout, make_scheduler
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
     ranks = Ranks()
     if not ranks.is_main:
         quiet_rank()
+    import_large("datasets", "trl.trainer.sft_trainer")
     quiet_trainer(config.common.num_threads)
 
     from transformers import AutoTokenizer, set_seed

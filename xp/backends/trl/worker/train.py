@@ -22,6 +22,7 @@ from xp.engines.server import URL
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
+from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
@@ -53,6 +54,7 @@ def main(argv: Sequence[str]) -> None:
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
     config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
 
+    import_large("datasets", "xp.backends.trl.worker.async_rollouts", "xp.backends.trl.worker.guard")
     from transformers import AutoTokenizer, set_seed
 
     quiet_trainer(config.common.num_threads)
