@@ -42,6 +42,8 @@ def test_tags_and_the_note_are_in_the_runs_own_directory(outputs: Path, capsys: 
     assert xp(outputs, "tag", "*", "good-baseline", "paper") == ExitCode.OK
     assert xp(outputs, "tag", "good", "paper", "--remove", "--note", "the run of table 2") == ExitCode.OK
     capsys.readouterr()
+    assert xp(outputs, "tag", "good", "--remove", "absent") == ExitCode.CONFIG
+    assert "has no tag 'absent'; its tags: good-baseline" in capsys.readouterr().err
     assert xp(outputs, "tag", "good") == ExitCode.OK
     assert capsys.readouterr().out == "good  good-baseline  the run of table 2\n"
     assert json.loads((outputs / "runs/good/notes.json").read_text()) == {
@@ -60,7 +62,7 @@ def test_tags_and_the_note_are_in_the_runs_own_directory(outputs: Path, capsys: 
     [
         (("two words",), "a sentence is a note: --note"),
         (("a=b",), "a tag begins with a letter or a digit"),
-        (("--remove", "absent"), "has no tag 'absent'"),
+        (("--remove", "absent"), "has no tag 'absent'; it has none"),
         (("--note", "x" * 2000), "at most 1,000 characters; got 2,000"),
     ],
 )

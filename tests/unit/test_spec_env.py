@@ -24,6 +24,8 @@ def test_every_option_plans_or_says_what_is_missing(name: str) -> None:
         with pytest.raises(XpError, match="nothing to train on"):
             build_plan(compose([f"env={name}"]), "x")
         assert build_model_evaluation(compose([f"env={name}"]), "x").stages
+        with pytest.raises(XpError, match=r"backend\.engine\.tensor_parallel"):
+            build_model_evaluation(compose([f"env={name}", "backend.engine.tensor_parallel=2"]), "x")
     else:
         assert build_plan(compose([f"env={name}"]), "x").stages
 

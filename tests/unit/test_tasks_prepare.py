@@ -11,6 +11,7 @@ import pytest
 from tests.fake_provider import FakeWorld
 from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
+from xp.tasks import prepare as program
 from xp.tasks.config import HeldOut, PrepareConfig, Selection
 from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
 from xp.tasks.manifest import Failure
@@ -153,3 +154,17 @@ def test_code_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="changed since this was planned") as caught:
         prepare(world.config(source="0" * 64), {}, tmp_path)
     assert caught.value.code is ExitCode.TASKS
+
+
+def test_the_program_tells_each_end_by_its_code_and_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert program.main([]) == ExitCode.CONFIG
+    assert "usage: python -m xp.tasks.prepare <config.json>" in capsys.readouterr().err
+    file = tmp_path / "config.json"
+    file.write_text(FakeWorld(tmp_path).config(source="0" * 64).to_json())
+    assert program.main([str(file)]) == ExitCode.TASKS
+    assert "error: " in capsys.readouterr().err
+    monkeypatch.setattr(program, "prepare", lambda *_, **__: 1 / 0)
+    assert program.main([str(file)]) == ExitCode.INTERNAL
+    assert "ZeroDivisionError" in capsys.readouterr().err

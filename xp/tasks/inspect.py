@@ -97,7 +97,7 @@ def show_tasks(
     yield chosen
 
 
-def prune(store: Path, keep: Sequence[str], is_dry: bool = False) -> list[Listed]:
+def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[Listed]:
     """Removes directories of xp's that no kept key needs, except sets that are being built; returns the removed ones.
 
     Args:
