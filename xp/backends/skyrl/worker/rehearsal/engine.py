@@ -143,7 +143,7 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
             top_k=parameters["top_k"] if parameters["top_k"] > 0 else None,
             seed=0,
             stop=tuple(parameters.get("stop") or ()),
-            min_p=parameters["min_p"],
+            min_p=parameters.get("min_p", 0.0),
             repetition_penalty=parameters.get("repetition_penalty", 1.0),
         )
         end_ids, seed = tuple(parameters["stop_token_ids"]), str(parameters["seed"])
