@@ -318,3 +318,10 @@ def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> 
     with pytest.raises(XpError, match="user or a password") as error:
         compose(words(f"'{rows}'"))
     assert "XPCANARY" not in str(error.value)
+
+
+@pytest.mark.parametrize("row", ["{}", '{"prompt": ""}', '{"prompt": []}'])
+def test_a_row_without_a_prompt_is_named(tmp_path: Path, row: str) -> None:
+    file = written(tmp_path / "a.jsonl", f'{{"prompt": "x"}}\n{row}')
+    with pytest.raises(XpError, match="row 1 of split train"):
+        load_rows(str(file), {"prompt": "prompt"})

@@ -102,3 +102,11 @@ def test_a_reference_model_is_another_shape(tmp_path: Path) -> None:
     found = duration(compose(["training.kl_coef=0.01"]), tmp_path)
     assert found is not None
     assert found.source == "as with, within 15%"
+
+
+def test_a_long_training_is_told_in_hours() -> None:
+    words = [*SIZE, "hardware=2xH200", "training.micro_batch_size=4", "training.num_steps=100000"]
+    (line,) = time_lines([compose(words)])
+    high = float(line.partition(" s a step")[0].rpartition(" ")[2])
+    hours = float(line.partition(" hours for 100,000 steps")[0].rpartition(" ")[2])
+    assert hours == pytest.approx(high * 100000 / 3600, rel=0.05)

@@ -27,6 +27,7 @@ from xp.evaluation.play import Dialogue, Usage, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.summary import _episodes, _figures, _mix, usage
 from xp.evaluation.tables import latex, markdown, notes, rows
+from xp.evaluation.tracked import metrics_of
 
 
 def answer(prompt: int | None, written: int | None, text: str = call("move")) -> Answer:
@@ -301,3 +302,15 @@ def test_a_table_has_a_line_for_each_environment_and_the_mix() -> None:
         "mix / m_1: no interval of the reward: one task says nothing about others",
         "mix / m_1: judges: 1 tokens read and 2 written, price unknown",
     ]
+
+
+def test_an_evaluations_metrics_are_numbers_of_each_environment_and_of_all() -> None:
+    metrics = metrics_of(mixed())
+    assert (metrics["eval/a/reward"], metrics["eval/all/num_void"]) == (0.625, 1.0)
+    assert (metrics["eval/all/judges/cost_usd"], metrics["eval/all/cost_usd"]) == (0.5, 0.00125)
+    void = _mix({"a/t/0": [None]}, [record(1, {}, "a")], 0.5, {"a": _figures({"a/t/0": [None]}, [], 0.5, (None, None))})
+    assert void["reward"] is None
+    alone = metrics_of(
+        mixed() | {"environments": {}, "summary": mixed()["summary"] | {"bootstrap": None, "tokens_mean": None}}
+    )
+    assert "eval/all/tokens_mean" not in alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import urllib.error
 import urllib.request
@@ -14,7 +15,10 @@ import pytest
 from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
+from xp.envs.base import ProtocolError
 from xp.envs.docker import _is_healthy
+from xp.envs.target import Target
+from xp.envs.transport import Transport, _encoded
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener
 from xp.testing.jobs import PATIENCE_S
@@ -75,3 +79,20 @@ def test_every_opener_of_xp_follows_no_redirect() -> None:
     words = ("urlopen(", "build_opener(", "follow_redirects=True", "allow_redirects=True")
     files = {file.relative_to(XP).as_posix() for file in XP.rglob("*.py") if any(w in file.read_text() for w in words)}
     assert files == {"lib/exchange.py", "models/files.py"}
+
+
+def test_a_clients_proxy_is_for_other_machines_alone() -> None:
+    async def trusts(url: str) -> bool:
+        transport = Transport(Target(url, None, {}, {}), 1)
+        client = transport._connect()
+        await transport.close()
+        return client.trust_env
+
+    assert asyncio.run(trusts("https://api.example.com"))
+    assert not asyncio.run(trusts("http://127.0.0.1:8000"))
+
+
+def test_a_request_is_json_of_plain_numbers_and_whole_letters() -> None:
+    assert _encoded({"text": "é"}, "/call") == '{"text": "é"}'.encode()
+    with pytest.raises(ProtocolError, match=r"/call: the request cannot be written as JSON \(ValueError\)"):
+        _encoded({"reward": float("nan")}, "/call")

@@ -186,3 +186,15 @@ def test_an_api_gets_earlier_calls_in_its_own_form(tools: ToolCalls, tmp_path: P
             in dialogue.messages[2]["content"]
         )
         assert dialogue.messages[5]["content"] == "<tool_response>\nNone.\n</tool_response>\nAnd now?"
+
+
+def test_calls_without_an_id_get_one_each_over_the_whole_dialogue() -> None:
+    dialogue = chat_messages([asked("look", {}), asked("look", {}), asked("list", {})])
+    assert [message["tool_calls"][0]["id"] for message in dialogue] == ["call00000", "call00001", "call00002"]
+
+
+@pytest.mark.parametrize("value", [-1, True, 2.0, None])
+def test_a_number_of_tasks_is_a_whole_number_from_0_on(value: Any) -> None:
+    assert (wire.count(0, "it"), wire.count(7, "it")) == (0, 7)
+    with pytest.raises(ProtocolError, match="a number of tasks"):
+        wire.count(value, "it")

@@ -85,3 +85,12 @@ def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
 
     assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
     assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}
+
+
+def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_environments() -> None:
+    for words, sdk in ((["env=whodunit_mini"], True), (["env=whodunit"], True), (["env=multiply"], False)):
+        (job,) = (
+            one.job for one in build_plan(compose([*words, "hardware=a100x4"]), "x").stages if one.name == "prepare"
+        )
+        assert (job.resources.num_accelerators, job.resources.num_cpus, job.resources.memory_gb) == (0, 4, 8.0)
+        assert ("openreward" in job.runtime.packages) is sdk

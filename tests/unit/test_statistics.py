@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
 from tests.unit.test_metrics import played
-from xp.episode.clusters import clustered_stderr
+from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import evaluation_result
 from xp.errors import XpError
 from xp.evaluation.paired import compare, holm
@@ -219,3 +219,20 @@ def test_holm_makes_several_comparisons_honest() -> None:
     others = [compare(("a", "c"), rewards(base), rewards(rng.permutation(base)), 0.5, 0.03)] * 4
     adjusted = holm([one, *others])
     assert adjusted[0].p_holm == pytest.approx(min(1.0, 5 * one.p_value))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "rule", "limits"),
+    [
+        ([0.0, 1.0, None], (None, None), (0.0, 1.0)),
+        ([0.5, 1.01], (None, None), (None, None)),
+        ([-0.01, 1.0], (None, None), (None, None)),
+        ([None], (None, None), (None, None)),
+        ([2.0], (0.0, None), (0.0, None)),
+        ([0.5], (-1.0, None), (-1.0, 1.0)),
+    ],
+)
+def test_rewards_within_0_and_1_and_those_of_a_rule_have_limits(
+    rewards: list[float | None], rule: tuple[float | None, float | None], limits: tuple[float | None, float | None]
+) -> None:
+    assert reward_limits(rewards, rule) == limits

@@ -16,7 +16,7 @@ from tests.fake_session import RULES
 from xp.envs.base import Task
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
-from xp.tasks.held_out import HeldOutRecord, Identity, Rule
+from xp.tasks.held_out import HeldOutRecord, Identity, Rule, evaluation_only
 from xp.tasks.questions import Census
 from xp.tasks.selection import SHARD_TASKS, Place, Selected, cut_into_blocks, select_tasks
 
@@ -230,3 +230,10 @@ def test_a_list_of_tasks_is_as_long_as_their_number(listed: int | None, expected
     else:
         found = census.contents("train")
         assert (found if found is None else len(set(found))) == expected
+
+
+def test_an_environment_without_training_tasks_names_the_split_that_it_has() -> None:
+    found = evaluation_only(HeldOutRecord(Rule.SPLIT, ("test",), (), {"test": 6}, 6, 6))
+    assert "the environment has only split test, which is there to be evaluated on" in found
+    assert "env.train.split=test trains on it" in found
+    assert "env.train.split=NAME" in evaluation_only(None)

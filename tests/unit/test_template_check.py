@@ -22,7 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, check_chat, examine, examine_prompts
+from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, _count, check_chat, examine, examine_prompts
 
 BY_XP = Chat(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
@@ -208,3 +208,8 @@ def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.Mo
     prompts = [(plain, "[1]"), (plain, "[2]"), (with_system, "[1]"), (plain, "[1]"), (plain, "[3]")]
     assert examine_prompts(tokens("smollm2"), prompts).faults == report.faults
     assert seen == [([1], True), ([2], False)]
+
+
+def test_a_name_is_counted_as_it_is_and_as_json_writes_it() -> None:
+    assert [_count(text, 'a"b') for text in ('a"b', 'a\\"b', 'a"b a\\"b', "ab")] == [1, 1, 2, 0]
+    assert _count("ab ab", "ab") == 2
