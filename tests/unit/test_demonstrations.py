@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import tool_schemas
 from xp.episode.tokens import ChatTokens
+from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.tasks.evaluated import Rounds
@@ -142,7 +144,8 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
         written = [
             syntax.write(call, {"to": "".join(rng.choices(WORDS, k=3)), "n": rng.randrange(99)}) for call in calls
         ]
-        last = (syntax.write("win", {}), ends[1]) if rng.random() < 0.7 and not has_actions else ("I give up.", ends[0])
+        has_won = rng.random() < 0.7 and not has_actions
+        last = (syntax.write("win", {}), ends[1]) if has_won else (syntax.prose("I give up.", False), ends[0])
         turns.append([*((text, ends[1]) for text in written), last])
     tools = json.dumps(tool_schemas((ONLY_TOOL,)), sort_keys=True) if has_actions else TOOLS
     numbered = [(replace(row(number), tools=tools), 0) for number in range(NUM_EPISODES)]
@@ -250,6 +253,25 @@ def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | 
     learnt = [token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]
     call = syntax.write("look", {"n": 1})
     assert chat.text(learnt) == (content if expected is None else expected.replace("{call}", call))
+
+
+def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
+    """As its template writes it; without a channel the model would learn a turn that it cannot begin."""
+    chat, syntax = ChatTokens(tokenizer_of("gptoss", tmp_path)), SYNTAX[Dialect.HARMONY]
+    sample = example_of(demonstration(text="It is 42."), chat, syntax, BUDGET)
+    assert sample is not None
+    messages = demonstration(text="It is 42.").messages
+    whole = chat.tokenizer.apply_chat_template(list(messages), tools=json.loads(TOOLS), tokenize=False)
+    assert chat.tokenizer.decode(sample.ids) == whole
+    write = partial(text_of, syntax=syntax, tools=TOOLS, thinking=True)
+    call = syntax.write("look", {"n": 1})
+    assert write("I look.", [("look", {"n": 1})]) == (
+        f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{call}"
+    )
+    on_channels = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
+    assert write(on_channels, []) == on_channels
+    assert turn_of("It is 42.", syntax) == "<|channel|>final<|message|>It is 42."
+    assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (ToolCall("look", {"n": 1}),)
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def turn_of(value: Any, syntax: Syntax) -> str:
         XpError: the value is none of them.
     """
     if isinstance(value, str):
-        return value
+        return syntax.prose(value, False)
     calls = [value] if _is_call(value) else value
     if isinstance(calls, (list, tuple)) and calls and all(map(_is_call, calls)):
         return syntax.joined([syntax.write(name, arguments) for name, arguments in calls])
@@ -348,11 +348,13 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
     content = content if thinking else without_thinking(content, None, *syntax.thinking)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
     specs = _specs(tools)
-    if not calls or syntax.read(content, lambda: specs) == expected:
+    if not calls:
+        return syntax.prose(content, False)
+    if syntax.read(content, lambda: specs) == expected:
         return content
     is_prose = all(not other.read(content, lambda: specs) for other in SYNTAX.values())
     written = syntax.joined([syntax.write(name, arguments) for name, arguments in calls])
-    return "\n".join([*([content] if is_prose and content else []), written])
+    return f"{syntax.prose(content, True) if is_prose and content else ''}{written}"
 
 
 def _specs(tools: str) -> list[ToolSpec]:
