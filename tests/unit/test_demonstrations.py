@@ -32,6 +32,7 @@ from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
     ExampleRule,
+    after_prompt,
     chosen,
     example_of,
     of_messages,
@@ -272,6 +273,29 @@ def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
     assert write(on_channels, []) == on_channels
     assert turn_of("It is 42.", syntax) == "<|channel|>final<|message|>It is 42."
     assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (ToolCall("look", {"n": 1}),)
+
+
+@pytest.mark.parametrize("template", ["qwen3_5_think", "qwen3_6"])
+@pytest.mark.parametrize("text", ["<think>\nhm\n</think>\n\nyes", "yes"])
+def test_a_turn_goes_on_with_the_thinking_that_its_prompt_opens(template: str, text: str, tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of(template, tmp_path))
+    sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], BUDGET)
+    assert sample is not None
+    messages = [dict(one) for one in demonstration(text=text).messages]
+    whole = chat.tokenizer.apply_chat_template(messages, tokenize=False)
+    assert chat.tokenizer.decode(sample.ids) == whole.rstrip("\n")
+
+
+def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    chat, counts = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path)), Counter[str]()
+    given = [demonstration(text="<think>hm</think>yes"), demonstration(text="yes")]
+    learnt, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, BUDGET, counts)
+    assert len(learnt) == 1
+    assert "set sft.thinking=cut" in next(iter(counts))
+
+
+def test_thinking_that_the_policy_closed_stays_as_it_is() -> None:
+    assert after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes") == "hm\n</think>\n\nyes"
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
