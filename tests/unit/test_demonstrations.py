@@ -42,6 +42,7 @@ from xp.worker.demonstrations import (
     text_of,
     turn_of,
 )
+from xp.worker.sft import Updates
 from xp.worker.token_budget import TokenBudget
 
 MODELS = {
@@ -296,6 +297,19 @@ def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path
 
 def test_thinking_that_the_policy_closed_stays_as_it_is() -> None:
     assert after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes") == "hm\n</think>\n\nyes"
+
+
+def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for update, expected in (
+        (0, "0.5000 before, 0.1000 after the last"),
+        (5, "0.5000 after update 5, 0.1000 after the last"),
+    ):
+        updates = Updates(None)
+        updates.begin(update, 0.5)
+        updates.finish(9, 0.1)
+        assert expected in capsys.readouterr().out
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
