@@ -138,6 +138,8 @@ def test_the_same_run_gives_the_same_bundle_and_nothing_is_overwritten(
     assert main(["runs", "bundle", run.name, "--to", "again.zip"]) == 0
     assert first.read_bytes() == Path("again.zip").read_bytes()
     assert main(["runs", "bundle", run.name, "--to", "again.zip"]) == ExitCode.RUN_DIR
+    assert main(["runs", "bundle", run.name, "--to", "again.tar"]) == ExitCode.CONFIG
+    assert not Path("again.tar").exists()
     assert main(["runs", "bundle", run.name, "--to", "less.zip", "--no-tasks"]) == 0
     assert "left out: task set: by --no-tasks" in capsys.readouterr().out
 

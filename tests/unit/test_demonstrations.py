@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import tool_schemas
 from xp.episode.tokens import ChatTokens
+from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.tasks.evaluated import Rounds
@@ -30,6 +32,7 @@ from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
     ExampleRule,
+    after_prompt,
     chosen,
     example_of,
     of_messages,
@@ -39,6 +42,7 @@ from xp.worker.demonstrations import (
     text_of,
     turn_of,
 )
+from xp.worker.sft import Updates
 from xp.worker.token_budget import TokenBudget
 
 MODELS = {
@@ -142,7 +146,8 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
         written = [
             syntax.write(call, {"to": "".join(rng.choices(WORDS, k=3)), "n": rng.randrange(99)}) for call in calls
         ]
-        last = (syntax.write("win", {}), ends[1]) if rng.random() < 0.7 and not has_actions else ("I give up.", ends[0])
+        has_won = rng.random() < 0.7 and not has_actions
+        last = (syntax.write("win", {}), ends[1]) if has_won else (syntax.prose("I give up.", False), ends[0])
         turns.append([*((text, ends[1]) for text in written), last])
     tools = json.dumps(tool_schemas((ONLY_TOOL,)), sort_keys=True) if has_actions else TOOLS
     numbered = [(replace(row(number), tools=tools), 0) for number in range(NUM_EPISODES)]
@@ -250,6 +255,61 @@ def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | 
     learnt = [token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]
     call = syntax.write("look", {"n": 1})
     assert chat.text(learnt) == (content if expected is None else expected.replace("{call}", call))
+
+
+def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
+    """As its template writes it; without a channel the model would learn a turn that it cannot begin."""
+    chat, syntax = ChatTokens(tokenizer_of("gptoss", tmp_path)), SYNTAX[Dialect.HARMONY]
+    sample = example_of(demonstration(text="It is 42."), chat, syntax, BUDGET)
+    assert sample is not None
+    messages = demonstration(text="It is 42.").messages
+    whole = chat.tokenizer.apply_chat_template(list(messages), tools=json.loads(TOOLS), tokenize=False)
+    assert chat.tokenizer.decode(sample.ids) == whole
+    write = partial(text_of, syntax=syntax, tools=TOOLS, thinking=True)
+    call = syntax.write("look", {"n": 1})
+    assert write("I look.", [("look", {"n": 1})]) == (
+        f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{call}"
+    )
+    on_channels = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
+    assert write(on_channels, []) == on_channels
+    assert turn_of("It is 42.", syntax) == "<|channel|>final<|message|>It is 42."
+    assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (ToolCall("look", {"n": 1}),)
+
+
+@pytest.mark.parametrize("template", ["qwen3_5_think", "qwen3_6"])
+@pytest.mark.parametrize("text", ["<think>\nhm\n</think>\n\nyes", "yes"])
+def test_a_turn_goes_on_with_the_thinking_that_its_prompt_opens(template: str, text: str, tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of(template, tmp_path))
+    sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], BUDGET)
+    assert sample is not None
+    messages = [dict(one) for one in demonstration(text=text).messages]
+    whole = chat.tokenizer.apply_chat_template(messages, tokenize=False)
+    assert chat.tokenizer.decode(sample.ids) == whole.rstrip("\n")
+
+
+def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    chat, counts = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path)), Counter[str]()
+    given = [demonstration(text="<think>hm</think>yes"), demonstration(text="yes")]
+    learnt, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, BUDGET, counts)
+    assert len(learnt) == 1
+    assert "set sft.thinking=cut" in next(iter(counts))
+
+
+def test_thinking_that_the_policy_closed_stays_as_it_is() -> None:
+    assert after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes") == "hm\n</think>\n\nyes"
+
+
+def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for update, expected in (
+        (0, "0.5000 before, 0.1000 after the last"),
+        (5, "0.5000 after update 5, 0.1000 after the last"),
+    ):
+        updates = Updates(None)
+        updates.begin(update, 0.5)
+        updates.finish(9, 0.1)
+        assert expected in capsys.readouterr().out
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:

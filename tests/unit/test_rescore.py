@@ -97,6 +97,20 @@ def test_functions_have_the_arguments_of_an_episode(tmp_path: Path, monkeypatch:
     assert reasons[4] == "reward_fn rules:picky: ZeroDivisionError: float division by zero"
 
 
+def test_a_rule_that_scores_nothing_says_why_and_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing_rule.py").write_text("def fails(outcome):\n    raise RuntimeError('no key')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
+    words = ["rescore", "a", f"outputs={tmp_path}"]
+    assert main([*words, "env.reward_fn=failing_rule:fails"]) == ExitCode.UNHEALTHY
+    message = "7 of 7 episodes as void; the first: reward_fn failing_rule:fails: RuntimeError: no key"
+    assert message in capsys.readouterr().err
+    assert main([*words, "env.reward.reduction=max"]) == 0
+    assert "void; the first" not in capsys.readouterr().err
+
+
 def test_a_step_that_was_played_again_counts_once(tmp_path: Path) -> None:
     run = leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 0, 2, SECOND))
     assert [one.outcome.reward for one in rescore(run, {})] == [1.0, 1.0, None, 0.5]

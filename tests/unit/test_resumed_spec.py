@@ -89,6 +89,11 @@ def test_a_missing_checkpoint_changes_nothing_and_the_existing_are_named(
         (run / f"checkpoints/checkpoint-{step}").mkdir(parents=True)
     assert say("evaluate", f"run={run.name}", "checkpoint=2") == (ExitCode.RUN_DIR, [])
     assert "the run has one of the steps 1, 3" in capsys.readouterr().err
+    (run / "model").rename(tmp_path / "moved")
+    (run / "sft").mkdir()
+    assert say("evaluate", f"run={run.name}") == (ExitCode.RUN_DIR, [])
+    assert f"eval run={run.name}@sft" in capsys.readouterr().err
+    (tmp_path / "moved").rename(run / "model")
     assert say("evaluate", f"run={run.name}", "checkpoint=") == (ExitCode.CONFIG, [])
     assert "checkpoint=: it has no value" in capsys.readouterr().err
     assert (run / "run.json").read_bytes() == before

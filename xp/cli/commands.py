@@ -97,8 +97,7 @@ def evaluate(args: Namespace) -> int:
         )
     resumed = spec_to_resume(named["run"], overrides)
     outputs = Path(resumed.spec.outputs)
-    if step is not None:
-        check_checkpoint(resumed.spec, outputs / "runs" / resumed.run_id, int(step))
+    check_checkpoint(resumed.spec, outputs / "runs" / resumed.run_id, None if step is None else int(step))
 
     def replan(attempt: int) -> Plan:
         return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))

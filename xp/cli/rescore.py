@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,8 @@ MOST_ROWS: Final = 12
 
 
 def rescore_command(args: Namespace) -> int:
-    """Settles recorded episodes of one run, or of two to compare them, by another rule."""
+    """Settles recorded episodes of one run, or of two to compare them, by another rule; the exit code is UNHEALTHY if
+    it cannot score more of them than training.max_void_fraction."""
     from xp.composition.points import parse_assignments, validated
     from xp.evaluation.settings import default_margin
     from xp.replay.rescore import compared, rescore, steps
@@ -45,10 +47,17 @@ def rescore_command(args: Namespace) -> int:
         if len(runs) > 1:
             raise
         reason = str(error)  # of one run, the steps are a result by themselves
+    scored = [one for each in episodes for one in each if one.recorded.reward is not None]
+    void = [one.outcome.void_reason for one in scored if one.outcome.reward is None]
+    if void:
+        print(
+            f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}", file=sys.stderr
+        )
+    code = ExitCode.UNHEALTHY if len(void) > specs[0].training.max_void_fraction * len(scored) else ExitCode.OK
     if args.json:
         by_run = {run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)}
         print(json.dumps({"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2))
-        return ExitCode.OK
+        return code
     for run, each in zip(runs, lines, strict=True):
         print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")
         trained = [line for line in each if line.phase == TRAIN]
@@ -65,4 +74,4 @@ def rescore_command(args: Namespace) -> int:
         ]
         show_table(COLUMNS, rows)
     print(wrapped(reason if pair is None else pair.verdict))
-    return ExitCode.OK
+    return code

@@ -250,8 +250,8 @@ def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = 
     ]
 
 
-def check_checkpoint(spec: RunSpec, run: Path, step: int) -> None:
-    """Checks that a run has a model of a rollout step, if the outputs are on this machine.
+def check_checkpoint(spec: RunSpec, run: Path, step: int | None) -> None:
+    """Checks that a run has a model, of a rollout step or its last one, if the outputs are on this machine.
 
     Raises:
         XpError: (RUN_DIR) there is none; the message has the steps with one.
@@ -264,9 +264,12 @@ def check_checkpoint(spec: RunSpec, run: Path, step: int) -> None:
         return
     places = RunPaths(run=f"runs/{run.name}", attempt=1, tasks="")
     checkpoint = backend_of(spec).checkpoint
-    if (place := outputs / checkpoint(spec, places, step)).is_dir():
+    place = outputs / (places.model if step is None else checkpoint(spec, places, step))
+    if place.is_dir():
         return
     steps = range(1, 1 + (last_step(run / "metrics.jsonl") or 0))
     there = [str(one) for one in steps if (outputs / checkpoint(spec, places, one)).is_dir()]
-    known = f"the run has one of the steps {', '.join(there)}" if there else "the run has none"
-    raise XpError(f"checkpoint={step}: there is no model at {place}; {known}", ExitCode.RUN_DIR)
+    known = f"the run has one of the steps {', '.join(there)} (checkpoint=STEP)" if there else "the run has none"
+    if (outputs / places.sft).is_dir():
+        known += f", and the fine-tuned one: {xp_command(f'eval run={run.name}@sft', outputs)}"
+    raise XpError(f"evaluate run={run.name}: there is no model at {place}; {known}", ExitCode.RUN_DIR)

@@ -37,7 +37,8 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         lambda text, _: harmony.parse_harmony(text),
         harmony.write_harmony,
         harmony.plain_harmony,
-        joined="<|end|><|start|>assistant".join,  # `<|call|>` would end the turn
+        joined=harmony.NEXT.join,  # `<|call|>` would end the turn
+        prose=harmony.write_prose,
     ),
 }
 """Every dialect except `auto`, which is resolved to one of these from the chat template."""

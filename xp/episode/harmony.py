@@ -12,6 +12,8 @@ from xp.episode.tool_calls import Malformed, ParsedCall, call_of, read_json, wit
 
 FORM: Final = "<|channel|>commentary to=functions.<tool> <|constrain|>json<|message|>{...}<|call|>"
 MESSAGE: Final = "<|message|>"
+NEXT: Final = "<|end|><|start|>assistant"
+"""Text between two messages of one turn."""
 _ENDS: Final = r"<\|(?:start|end|call|return)\|>"
 _DATA: Final = json_value(rf"(?<={re.escape(MESSAGE)})\s*\{{")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]{1,256})")
@@ -36,6 +38,15 @@ def write_harmony(name: str, arguments: Mapping[str, Any]) -> str:
     """A call as gpt-oss writes it; `<|call|>` is the token that ends the turn."""
     body = json.dumps(arguments, ensure_ascii=False)
     return f"<|channel|>commentary to={_NAMESPACE}{name} <|constrain|>json{MESSAGE}{body}"
+
+
+def write_prose(text: str, is_before_call: bool) -> str:
+    """A text as gpt-oss writes it: an answer, or what it says to the user before a call; a text on channels as it
+    is."""
+    if MESSAGE in text:
+        return f"{text}{NEXT}" if is_before_call else text
+    channel, end = ("commentary", NEXT) if is_before_call else ("final", "")
+    return f"<|channel|>{channel}{MESSAGE}{text}{end}"
 
 
 def _messages(text: str) -> Iterator[tuple[str, str]]:

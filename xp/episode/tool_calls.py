@@ -64,6 +64,8 @@ class Syntax:
     """Pairs of tags around thinking, besides `<think>`."""
     joined: Callable[[Sequence[str]], str] = "\n".join
     """Joins the written calls of one turn."""
+    prose: Callable[[str, bool], str] = lambda text, is_before_call: f"{text}\n" if is_before_call else text
+    """Writes text that is no call, as a whole turn or before the turn's calls."""
 
 
 TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")

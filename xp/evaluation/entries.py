@@ -153,7 +153,9 @@ def _in_mix(key: str, env: Mapping[str, Any]) -> str:
 
 
 def _steps(directory: Path) -> str:
-    """Existing checkpoints, for a message."""
+    """Existing models, for a message."""
+    if (directory / SFT).is_dir():
+        return f"; the fine-tuned model is run={directory.name}@{SFT}"
     names = [path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()]
     ordered = sorted(names, key=lambda name: (len(name), name))  # checkpoint-9 is before checkpoint-13
     return f"; its checkpoints: {', '.join(ordered)}" if ordered else "; did the run get that far?"

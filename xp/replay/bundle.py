@@ -50,8 +50,11 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
         One line for each part that is left out, with the reason.
 
     Raises:
-        XpError: (RUN_DIR) the run has no lock, or the file exists; (SECRET) a file has the value of a secret.
+        XpError: (CONFIG) the name does not end with .zip; (RUN_DIR) the run has no lock, or the file exists; (SECRET) a
+            file has the value of a secret.
     """
+    if target.suffix != ".zip":
+        raise XpError(f"--to {target}: the name of a bundle ends with .zip; --to {target}.zip")
     if target.exists():
         raise XpError(f"{target} exists, and nothing is overwritten; give another name: --to FILE", ExitCode.RUN_DIR)
     lock = read_lock(run)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, ToolSpec
 from xp.envs.messages import chat_messages
-from xp.episode.call_data import without_thinking
+from xp.episode.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
 from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
@@ -151,7 +151,7 @@ def turn_of(value: Any, syntax: Syntax) -> str:
         XpError: the value is none of them.
     """
     if isinstance(value, str):
-        return value
+        return syntax.prose(value, False)
     calls = [value] if _is_call(value) else value
     if isinstance(calls, (list, tuple)) and calls and all(map(_is_call, calls)):
         return syntax.joined([syntax.write(name, arguments) for name, arguments in calls])
@@ -304,8 +304,8 @@ def rendered(
     for one in demonstrations:
         try:
             example = example_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=rule.thinking)
-        except TemplateFault:
-            counts["that the chat template does not render"] += 1
+        except TemplateFault as fault:
+            counts[f"that the chat template does not render ({fault.reason})"] += 1
             continue
         if example is None:
             counts["longer than the token budget of training"] += 1
@@ -331,13 +331,28 @@ def example_of(
     example = Example([*prompt], [0] * len(prompt))
     for number, at in enumerate(places):
         text = text_of(one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=thinking)
-        ids = chat.turn(text, is_call=bool(one.turns[at]))
+        ids = chat.turn(after_prompt(chat.text(example.ids[-16:]), text), is_call=bool(one.turns[at]))
         if len(ids) > budget.next_turn(len(example.ids) - len(prompt)):
             return None
         example.add(ids, is_learnt=True)
         if number + 1 < len(places):
             example.add(chat.reply(one.messages[at + 1 : places[number + 1]], last_id=ids[-1]), is_learnt=False)
     return example
+
+
+def after_prompt(prompt: str, text: str) -> str:
+    """A turn after the end of its prompt, which opens its thinking with the templates of thinking models.
+
+    Raises:
+        TemplateFault: the prompt has closed the thinking, and the turn opens it again.
+    """
+    if prompt.rstrip().endswith(THINK_CLOSE) and text.lstrip().startswith(THINK_OPEN):
+        raise TemplateFault("its prompt has no thinking, and the episode has some; set sft.thinking=cut")
+    if not prompt.rstrip().endswith(THINK_OPEN):
+        return text
+    if text.lstrip().startswith(THINK_OPEN):
+        return text.lstrip().removeprefix(THINK_OPEN).removeprefix("\n")
+    return text if THINK_CLOSE in text else f"\n{THINK_CLOSE}\n\n{text}"
 
 
 def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking: bool) -> str:
@@ -348,11 +363,13 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
     content = content if thinking else without_thinking(content, None, *syntax.thinking)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
     specs = _specs(tools)
-    if not calls or syntax.read(content, lambda: specs) == expected:
+    if not calls:
+        return syntax.prose(content, False)
+    if syntax.read(content, lambda: specs) == expected:
         return content
     is_prose = all(not other.read(content, lambda: specs) for other in SYNTAX.values())
     written = syntax.joined([syntax.write(name, arguments) for name, arguments in calls])
-    return "\n".join([*([content] if is_prose and content else []), written])
+    return f"{syntax.prose(content, True) if is_prose and content else ''}{written}"
 
 
 def _specs(tools: str) -> list[ToolSpec]:

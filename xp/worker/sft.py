@@ -162,12 +162,14 @@ class Updates:
         self._metrics = metrics
         self._began = time.monotonic()
         self._last: dict[str, float] = {}
+        self._start = "before"
         self.start_loss: float | None = None
         """Loss of the held-out episodes before the first update of this process; None: it is not measured yet."""
 
     def begin(self, update: int, held_out_loss: float) -> None:
         """Takes the held-out loss before an update; that before the first one of all is a line of its own."""
         self.start_loss, self._began = held_out_loss, time.monotonic()
+        self._start = "before" if update == 0 else f"after update {update}"
         if update == 0 and self._metrics is not None:
             self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss})
 
@@ -195,7 +197,7 @@ class Updates:
         """Writes the last update, with the held-out loss after it; None: nothing is held out."""
         if held_out_loss is not None:
             self._last[HELD_OUT_LOSS] = held_out_loss
-            before = f"{math.nan if self.start_loss is None else self.start_loss:.4f} before"
-            print(f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after", flush=True)
+            before = f"{math.nan if self.start_loss is None else self.start_loss:.4f} {self._start}"
+            print(f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after the last", flush=True)
         if self._metrics is not None:
             self._metrics.write(update, self._last)
