@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from xp.errors import ExitCode, XpError
+from xp.lib.imports import import_large
 from xp.lib.signals import Stopped
 from xp.lib.terminal import guarded, lost_output, shown
 
@@ -24,8 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(argv: Sequence[str] | None) -> int:
+    is_program = argv is None
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        if is_program:
+            import_large("xp.cli.parser")
         from xp.cli.arguments import COMMANDS
         from xp.cli.parser import is_product, parse
 
@@ -34,9 +38,11 @@ def _guarded(argv: Sequence[str] | None) -> int:
         except SystemExit as end:  # --help or --version, which are printed
             raise SystemExit(_with_output(int(end.code or 0), is_product=True)) from None
         _check_directory()
-        if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
+        if is_program and not sys.flags.safe_path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())  # `python -m xp` has it there; the program `xp` has not
         module, _, name = COMMANDS[parsed.command].handler.partition(":")
+        if is_program:
+            import_large(f"xp.cli.{module}")
         handler = getattr(import_module(f"xp.cli.{module}"), name)
         return _with_output(handler(parsed), is_product=is_product(parsed))
     except XpError as error:

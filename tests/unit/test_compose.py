@@ -9,6 +9,7 @@ import pytest
 
 from xp.composition import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
 from xp.composition.invalid import _shown, _way_out, user_path
+from xp.composition.sources import read_once
 from xp.errors import ExitCode, XpError
 
 
@@ -255,3 +256,12 @@ def test_a_path_names_the_member_of_a_mix_alone() -> None:
     location = ("env", "members", "a", "train")
     assert [user_path(location, is_mix=is_mix) for is_mix in (True, False)] == ["env.members.a.train", "env.train"]
     assert [user_path(one, is_mix=False) for one in (("env", "members"), ())] == ["env.members", "the spec"]
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text("# @package _global_\na: 1e-6\n")
+    assert read_once(file, 1) == ({"package": "_global_"}, {"a": 1e-6})
+    file.write_text("a: 2\n")
+    assert read_once(file, 1)[1] == {"a": 1e-6}
+    assert read_once(file, 2) == ({"package": None}, {"a": 2})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
@@ -25,7 +26,18 @@ def register_sources(reads: list[FileFault]) -> None:
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    class XpFiles(FileConfigSource):
+    class Files(FileConfigSource):
+        """Hydra's source of files, which reads a file once for all compositions of a process."""
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = Path(self.path).resolve() / self._normalize_file_name(config_path)
+            if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
+                return super().load_config(config_path)
+            header, content = read_once(file, file.stat().st_mtime_ns)
+            place = f"{self.scheme()}://{self.path}"
+            return ConfigResult(self.provider, place, OmegaConf.create(content or {}), dict(header))
+
+    class XpFiles(Files):
         @staticmethod
         def scheme() -> str:
             return XP_FILES
@@ -69,7 +81,24 @@ def register_sources(reads: list[FileFault]) -> None:
             _name_mixes(loaded)
             return loaded
 
-    SourcesRegistry.instance().types |= {XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+    SourcesRegistry.instance().types |= {"file": Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+
+
+@cache
+def read_once(file: Path, changed_ns: int) -> tuple[dict[str, str | None], Any]:
+    """Header and content of a file, as Hydra reads them.
+
+    Args:
+        file: its path.
+        changed_ns: time of its last change; a changed file is read again.
+    """
+    import yaml
+    from hydra.plugins.config_source import ConfigSource
+    from omegaconf._utils import get_yaml_loader
+
+    del changed_ns
+    text = file.read_text(encoding="utf-8")
+    return ConfigSource._get_header_dict(text[:512]), yaml.load(text, Loader=get_yaml_loader())
 
 
 def _machines() -> Any:
