@@ -84,7 +84,7 @@ def lose_once(
 
 def process_with(word: str, tree: list[psutil.Process]) -> psutil.Process:
     """The first process with this word in its command line; the guard, which has the job's, is left out."""
-    lines = {one: one.cmdline() for one in tree}
+    lines = {one: one.cmdline() for one in tree if one.status() != psutil.STATUS_ZOMBIE}
     return next(
         one
         for one, words in lines.items()

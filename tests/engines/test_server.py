@@ -77,7 +77,8 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
     def play() -> None:
         with running(server, config.base_model, "", log) as served:
             check_ends(served, log)
-            (guard,) = (one for one in psutil.Process().children() if config.base_model in one.cmdline())
+            alive = (one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE)
+            (guard,) = (one for one in alive if config.base_model in one.cmdline())
             for process in guard.children(recursive=True):
                 process.send_signal(sent)
             written(served, log, [1, 2, 3], LENGTH)
