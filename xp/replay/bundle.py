@@ -70,14 +70,7 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
         files["recipe.yaml"] = recipe_of(spec, f"The spec of the run {run.name}: what differs from the defaults.")
     except XpError as error:
         left_out.append(f"recipe: {error}")
-    distill = spec.algorithm.distill
-    teacher = distill.teacher if distill is not None and distill.url is None else None
-    models = {"model": spec.model.path, "start": spec.training.initial_checkpoint, "teacher": teacher}
-    for what, place in models.items():
-        if place is not None and Path(place).is_absolute():
-            left_out.append(f"{what}: {place} is a directory of this machine; send it too")
-    if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
-        left_out.append(f"sft.data: {spec.sft.data} is on this machine; send it too")
+    left_out += _on_this_machine(spec)
     record = read_record(run)
     files[ABOUT] = _json(
         {
@@ -103,6 +96,18 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
             archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
     Recorded.open(target, (f"outputs={run.parent.parent}",)).trust()
     return left_out
+
+
+def _on_this_machine(spec: RunSpec) -> Iterator[str]:
+    """Models, and data of a fine-tuning, that a bundle does not have."""
+    distill = spec.algorithm.distill
+    teacher = distill.teacher if distill is not None and distill.url is None else None
+    models = {"model": spec.model.path, "start": spec.training.initial_checkpoint, "teacher": teacher}
+    for what, place in models.items():
+        if place is not None and Path(place).is_absolute():
+            yield f"{what}: {place} is a directory of this machine; send it too"
+    if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
+        yield f"sft.data: {spec.sft.data} is on this machine; send it too"
 
 
 def _records(run: Path, attempt: Path, left_out: list[str], *, has_episodes: bool) -> Iterator[tuple[str, Path]]:
