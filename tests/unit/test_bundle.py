@@ -144,6 +144,19 @@ def test_the_same_run_gives_the_same_bundle_and_nothing_is_overwritten(
     assert "left out: task set: by --no-tasks" in capsys.readouterr().out
 
 
+def test_what_a_spec_names_on_this_machine_is_named_as_left_out(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = yaml.safe_load((run / "spec.yaml").read_text())
+    spec["sft"]["data"] = f"{tmp_path}/talk.jsonl"
+    spec["training"]["initial_checkpoint"] = f"{tmp_path}/model"
+    (run / "spec.yaml").write_text(yaml.safe_dump(spec))
+    bundle_of(run)
+    shown = capsys.readouterr().out
+    assert f"left out: sft.data: {tmp_path}/talk.jsonl is on this machine; send it too" in shown
+    assert f"left out: start: {tmp_path}/model is a directory of this machine; send it too" in shown
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("../outside", 0), ("/etc/outside", 0), ("link", 0o120777), ("directory/", 0)],

@@ -22,6 +22,11 @@ def test_an_address_where_a_path_belongs_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_page_of_the_hub_is_answered_with_the_models_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "model=hf", "model.path=https://huggingface.co/Qwen/Qwen3-4B/tree/main"]) == 2
+    assert "is a page of the hub; its model is written Qwen/Qwen3-4B" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "command",
     [

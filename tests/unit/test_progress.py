@@ -62,7 +62,9 @@ def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.Ca
     run = progressing(tmp_path, RunStatus.FAILED)
     log = run / "attempt_1/train/log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("one\nxp: the disk is full\x1b[31m\n\n")
+    log.write_text(
+        "xp: symptom\nxp: the disk is full\x1b[31m\nfree some\ntrain:   0%|          | 0/6 [00:07<?, ?step/s]\n\n"
+    )
     failed = update_stage(
         read_record(run), "train", status=RunStatus.FAILED, exit_code=74, log=str(log.relative_to(tmp_path))
     )
@@ -71,6 +73,9 @@ def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert "problem  train: exit 74: xp: the disk is full" in shown
     assert "\x1b" not in shown
+    log.write_text("xp: a notice\nTraceback (most recent call last):\n  File x\nKeyError: 3\n")
+    assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
+    assert "exit 74: KeyError: 3" in capsys.readouterr().out
 
 
 def test_a_symptom_is_a_problem_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

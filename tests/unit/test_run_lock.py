@@ -54,6 +54,7 @@ class Place:
                 "env.rows=lock_env:Env",
                 f"seed={self.seed}",
                 f"training.learning_rate={self.rate}",
+                f"sft.data={self.root}/talk.jsonl",
             ]
         )
         inputs = inputs_of(spec.model_dump(mode="json"), files.locate_modules(user_modules(spec)))
@@ -84,6 +85,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         shutil.copytree(SHIPPED, tmp_path / name)
     (tmp_path / "lock_env.py").write_text(ENVIRONMENT)
     (tmp_path / "lock_graders.py").write_text(GRADER)
+    (tmp_path / "talk.jsonl").write_text('{"messages": []}')
     shutil.copytree(files.PACKAGE / "lib", tmp_path / "xp/lib")
     (tmp_path / "xp/__init__.py").touch()
     monkeypatch.setattr(files, "PACKAGE", tmp_path / "xp")
@@ -118,6 +120,7 @@ TAMPERED: Mapping[str, tuple[Callable[[Place], object], str]] = {
     "torch": (lambda it: other_version(it, "torch"), "versions.torch: 2.13.0 -> 9.9"),
     "a grader's line": (lambda it: it.edit("lock_graders.py", "1.0", "2.0"), "code.lock_graders: lock_graders.py"),
     "the user's module": (lambda it: it.edit("lock_env.py", "pass", "x = 1"), "code.lock_env: lock_env.py"),
+    "dialogues": (lambda it: it.edit("talk.jsonl", "[]", "[ ]"), "sft.data: "),
     "xp's code": (lambda it: it.edit("xp/lib/text.py", "def ", "def a"), "code.xp: xp/lib/text.py"),
     "the seed": (lambda it: setattr(it, "seed", 2), "seeds.seed: 1 -> 2"),
     "a key": (lambda it: setattr(it, "rate", 0.5), "spec: training.learning_rate: 0.001 -> 0.5"),

@@ -107,7 +107,7 @@ def _weight(symptom: Any) -> tuple[bool, int]:
 
 
 def _last_words(run: Path, stage: StageRecord) -> str:
-    """The last line of a stage's log with content."""
+    """The error that ended a stage, by the last lines of its log; the last line with content if xp named none."""
     if stage.log is None:
         return "no log"
     try:
@@ -117,7 +117,10 @@ def _last_words(run: Path, stage: StageRecord) -> str:
     except (OSError, XpError):
         return "no log"
     words = [" ".join(line.split()) for line in lines if line.strip()]
-    return shown(words[-1][:300]) if words else "an empty log"
+    # A progress bar is drawn once more after the error.
+    heads = [line for line in words if line.startswith(("xp: ", "Traceback")) and not line.startswith("xp: symptom")]
+    last = heads[-1] if heads and heads[-1].startswith("xp: ") else words[-1] if words else "an empty log"
+    return shown(last[:300])
 
 
 def _points(lines: Sequence[dict[str, Any]], name: str) -> Points:

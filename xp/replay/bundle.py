@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import summarize
 from xp.launchers.files import PACKAGE, data_places, inside
 from xp.lib.atomic import replacing
-from xp.lib.data_files import shipped_name
+from xp.lib.data_files import HUB, shipped_name
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS
 from xp.planning.episode import needs_catalog_key
@@ -30,6 +30,7 @@ from xp.secrets.redaction import MASK, Redactor, known_values
 from xp.secrets.shapes import holds_token
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
+from xp.spec.sft import SOLVE
 
 MAX_TASKS_BYTES: Final = 200_000_000
 MAX_EPISODES_BYTES: Final = 500_000_000
@@ -69,8 +70,7 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
         files["recipe.yaml"] = recipe_of(spec, f"The spec of the run {run.name}: what differs from the defaults.")
     except XpError as error:
         left_out.append(f"recipe: {error}")
-    if spec.model.path is not None and Path(spec.model.path).is_absolute():
-        left_out.append(f"model: {spec.model.path} is a directory of this machine; send it too")
+    left_out += _on_this_machine(spec)
     record = read_record(run)
     files[ABOUT] = _json(
         {
@@ -96,6 +96,18 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
             archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
     Recorded.open(target, (f"outputs={run.parent.parent}",)).trust()
     return left_out
+
+
+def _on_this_machine(spec: RunSpec) -> Iterator[str]:
+    """Models, and data of a fine-tuning, that a bundle does not have."""
+    distill = spec.algorithm.distill
+    teacher = distill.teacher if distill is not None and distill.url is None else None
+    models = {"model": spec.model.path, "start": spec.training.initial_checkpoint, "teacher": teacher}
+    for what, place in models.items():
+        if place is not None and Path(place).is_absolute():
+            yield f"{what}: {place} is a directory of this machine; send it too"
+    if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
+        yield f"sft.data: {spec.sft.data} is on this machine; send it too"
 
 
 def _records(run: Path, attempt: Path, left_out: list[str], *, has_episodes: bool) -> Iterator[tuple[str, Path]]:

@@ -94,7 +94,9 @@ def planned_facts(inputs: LockInputs) -> dict[str, str]:
     values = _values(inputs.spec)
     seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
     code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(inputs.places.items())}
-    return {_SPEC: spec_digest(inputs.spec), **seeds, "versions.xp": __version__, **code}
+    data = Path(values.get("sft.data") or "")
+    dialogues = {"sft.data": file_digest(data)} if data.is_absolute() and data.is_file() else {}
+    return {_SPEC: spec_digest(inputs.spec), **seeds, "versions.xp": __version__, **code, **dialogues}
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from xp.secrets.shapes import holds_token
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Address of a store elsewhere (`s3://bucket/x`): as a path it would make a directory of that name here."""
+HUB_PAGE = re.compile(r"https://(?:huggingface|hf)\.co/([^/]+/[^/?#]+)")
 
 
 def local_path(text: str) -> str:
@@ -24,6 +25,8 @@ def local_path(text: str) -> str:
     show as it is."""
     if shown(text) != text or "\n" in text or "\t" in text:
         raise ValueError(f"{text!r} has control characters, which are not allowed in a path")
+    if (page := HUB_PAGE.match(text)) is not None:
+        raise ValueError(f"{text} is a page of the hub; its model is written {page[1]}")
     if ADDRESS.match(text):
         raise ValueError(
             f"{text} is a URL, but a path of this machine is needed: copy or mount it (s3fs, gcsfuse), and give that"
