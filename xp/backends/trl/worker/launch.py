@@ -19,6 +19,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import stay_here
 from xp.engines.key_check import KEY
 from xp.engines.server import URL, running, split_devices
+from xp.lib.imports import import_large
 from xp.lib.reading import config_of
 from xp.worker.nodes import Nodes
 from xp.worker.program import run_stage
@@ -53,6 +54,7 @@ def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
 
 def launch_processes(config_file: str, program: str, path: str) -> None:
     """Runs a program on several processes, by accelerate; raises SystemExit with the code of the first that failed."""
+    import_large("accelerate.commands.launch")
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
