@@ -31,10 +31,9 @@ EVERYWHERE = {
         "backend.parallel.offload_optimizer=true",
     ],
     "packed": [
-        "training.max_tokens_per_micro_batch=20000",
-        "algorithm=gspo",
-        "evaluation.every=4",
-        "sft.data=solve:a:b",
+        *("training.max_tokens_per_micro_batch=20000", "algorithm=gspo", "evaluation.every=4", "sft.data=solve:a:b"),
+        *("evaluation.top_k=5", "training.adam_eps=1e-6", "training.on_nonfinite=skip", "training.deterministic=true"),
+        *("training.kl_coef=0.1", "training.reference_every=4", "backend.parallel.offload_reference=false"),
     ],
 }
 ALONE = {
