@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.engines import needs_vllm
 from tests.tiny import tokenizer_and_model
 from xp.engines.config import JudgeServer, VLLMServer
 
+pytestmark = needs_vllm
 PROGRAM = """
 import json, os, sys, urllib.error, urllib.request
 from xp.envs.judges import SERVER_KEY, SERVER_URL
