@@ -26,18 +26,9 @@ def register_sources(reads: list[FileFault]) -> None:
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    class Files(FileConfigSource):
-        """Hydra's source of files, which reads a file once for all compositions of a process."""
+    files = _files()
 
-        def load_config(self, config_path: str) -> ConfigResult:
-            file = Path(self.path).resolve() / self._normalize_file_name(config_path)
-            if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
-                return super().load_config(config_path)
-            header, content = read_once(file, file.stat().st_mtime_ns)
-            place = f"{self.scheme()}://{self.path}"
-            return ConfigResult(self.provider, place, OmegaConf.create(content or {}), dict(header))
-
-    class XpFiles(Files):
+    class XpFiles(files):  # type: ignore[misc, valid-type]
         @staticmethod
         def scheme() -> str:
             return XP_FILES
@@ -51,7 +42,7 @@ def register_sources(reads: list[FileFault]) -> None:
                 return ConfigResult(
                     self.provider, f"{XP_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
                 )
-            loaded = super().load_config(config_path)
+            loaded: ConfigResult = super().load_config(config_path)
             _name_mixes(loaded)
             return loaded
 
@@ -81,7 +72,25 @@ def register_sources(reads: list[FileFault]) -> None:
             _name_mixes(loaded)
             return loaded
 
-    SourcesRegistry.instance().types |= {"file": Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+    SourcesRegistry.instance().types |= {"file": files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+
+
+def _files() -> Any:
+    """Hydra's source of files, which reads a file once for all compositions of a process."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
+    class Files(FileConfigSource):
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = Path(self.path).resolve() / self._normalize_file_name(config_path)
+            if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
+                return super().load_config(config_path)
+            header, content = read_once(file, file.stat().st_mtime_ns)
+            place = f"{self.scheme()}://{self.path}"
+            return ConfigResult(self.provider, place, OmegaConf.create(content or {}), dict(header))
+
+    return Files
 
 
 @cache
