@@ -159,6 +159,7 @@ def test_code_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
 def test_the_program_tells_each_end_by_its_code_and_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert program.main([]) == ExitCode.CONFIG
     assert "usage: python -m xp.tasks.prepare <config.json>" in capsys.readouterr().err
     file = tmp_path / "config.json"

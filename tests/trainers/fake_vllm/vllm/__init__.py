@@ -21,6 +21,8 @@ class SamplingParams:
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
+    repetition_penalty: float
     max_tokens: int
     seed: int
     logprobs: int
