@@ -97,12 +97,13 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
 
 def _place(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:
-    """Write the model, and the teacher beside it, in the case's precision; the model in the directory that a rank's
-    configuration names."""
+    """Write the model, and the case's teacher beside it, in the case's precision; the model in the directory that a
+    rank's configuration names."""
     from safetensors.torch import load_file, save_file
 
     place = scratch / config.base_model
-    for source, target in ((model, place), (model.with_name(TEACHER), scratch / TEACHER)):
+    teacher = {} if case.rule.distill is None else {model.with_name(TEACHER): scratch / TEACHER}
+    for source, target in {model: place, **teacher}.items():
         shutil.copytree(source, target)
         if case.precision == "float64":
             weights = load_file(target / "model.safetensors")
