@@ -16,7 +16,7 @@ from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
-from xp.planning.extent import evaluation_line, num_tasks, profile_lines, profile_refusals, turn_lines
+from xp.planning.extent import evaluation_line, ineffective_lines, num_tasks, profile_lines, profile_refusals
 from xp.planning.plan import Plan, build_plan
 from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import BackendName, RunSpec
@@ -128,7 +128,14 @@ def test_a_limit_of_a_turn_that_no_turn_reaches_is_told() -> None:
     assert "has no effect: training.max_response_tokens=256 ends" in "\n".join(
         arithmetic(build_plan(compose(limits), "r"))
     )
-    assert turn_lines(compose(["training.max_response_tokens=256", "training.max_tokens_per_turn=256"])) == []
+    assert ineffective_lines(compose(["training.max_response_tokens=256", "training.max_tokens_per_turn=256"])) == []
+
+
+def test_bounds_of_a_correction_that_is_off_are_told() -> None:
+    (line,) = ineffective_lines(compose(["algorithm.importance_upper=3.0"]))
+    assert line.startswith("algorithm.importance_lower and importance_upper have no effect")
+    on = ["algorithm.importance_upper=3.0", "algorithm.importance_correction=token_truncate"]
+    assert ineffective_lines(compose(on)) == []
 
 
 def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def _strange_tools(spec: RunSpec) -> list[str]:
 def arithmetic(plan: Plan) -> list[str]:
     """The batch shape as text; the second line is the size of the run."""
     from xp.planning.batch import arithmetic as batch_arithmetic
-    from xp.planning.extent import evaluation_line, training_line, turn_lines
+    from xp.planning.extent import evaluation_line, ineffective_lines, training_line
 
     training = plan.spec.training
     episodes = training.prompts_per_step * training.group_size
@@ -182,7 +182,7 @@ def arithmetic(plan: Plan) -> list[str]:
         f" = {counted(episodes, 'episode')},"
         f" {counted(updates, 'optimizer update')} of {episodes // training.updates_per_step}",
         training_line(plan.spec),
-        *turn_lines(plan.spec),
+        *ineffective_lines(plan.spec),
         *batch_arithmetic(plan.spec),
         evaluation_line(plan.spec),
     ]

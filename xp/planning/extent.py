@@ -21,7 +21,7 @@ from xp.lib.text import counted
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.episode import env_config
 from xp.planning.stages import prepare_config, profiles, task_set_place
-from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec
+from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec
 from xp.tasks.config import Purpose, Selection
 from xp.tasks.held_out import HELD_OUT_SPLITS, evaluation_only
 from xp.tasks.manifest import read_manifest
@@ -72,15 +72,26 @@ def training_line(spec: RunSpec) -> str:
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
 
 
-def turn_lines(spec: RunSpec) -> list[str]:
-    """A line about a limit of a turn that no turn reaches; empty if the limit has an effect."""
-    turn, response = spec.training.max_tokens_per_turn, spec.training.max_response_tokens
-    if turn <= response:
-        return []
-    return [
-        f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every turn"
-        " before; lower the first, or raise the second"
-    ]
+BOUNDS = (0.0, 2.0)
+"""`algorithm.importance_lower` and `importance_upper` of conf/algorithm/_base.yaml."""
+
+
+def ineffective_lines(spec: RunSpec) -> list[str]:
+    """A line about each setting that has no effect beside the others."""
+    turn, response, algorithm = spec.training.max_tokens_per_turn, spec.training.max_response_tokens, spec.algorithm
+    lines = []
+    if turn > response:
+        lines.append(
+            f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every turn"
+            " before; lower the first, or raise the second"
+        )
+    bounds = (algorithm.importance_lower, algorithm.importance_upper)
+    if algorithm.importance_correction is ImportanceCorrection.NONE and bounds != BOUNDS:
+        lines.append(
+            "algorithm.importance_lower and importance_upper have no effect: algorithm.importance_correction=none; set"
+            " token_truncate, or another one"
+        )
+    return lines
 
 
 def evaluation_line(spec: RunSpec) -> str:
