@@ -82,8 +82,8 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
     lines = []
     if turn > response:
         lines.append(
-            f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every turn"
-            " before; lower the first, or raise the second"
+            f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every"
+            " turn before; lower the first, or raise the second"
         )
     bounds = (algorithm.importance_lower, algorithm.importance_upper)
     if algorithm.importance_correction is ImportanceCorrection.NONE and bounds != BOUNDS:
