@@ -16,6 +16,7 @@ from xp.planning.memory.fit import (
     MemoryVerdict,
     Work,
     _changes,
+    _interval,
     fit,
     headroom,
     memory_json,
@@ -328,6 +329,10 @@ def test_a_plan_in_json_has_both_cases() -> None:
     assert found["expected"]["headroom"] > 0 > found["worst"]["headroom"]
     assert found["ways_out"][0]["changes"] == {"training.micro_batch_size": 32}
     assert memory_json(compose([])) is None
+
+
+def test_two_sizes_that_look_the_same_are_written_once() -> None:
+    assert [_interval(low, 2.04e9) for low in (1e9, 2.0e9)] == ["1.0 to 2.0", "2.0"]
 
 
 def test_only_what_no_lengths_make_fit_is_refused() -> None:

@@ -207,3 +207,10 @@ def test_the_evaluation_stage_loads_held_out_tasks() -> None:
     assert parsed(config.common.overrides)["trainer.eval_interval"] > 0
     assert list(config.models) == ["before", "after"]
     assert config.common.paths["data.val_data"].endswith("/held_out.parquet")
+
+
+def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:
+    lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+    key = "trainer.policy.model.lora.lora_sync_path"
+    assert train_config(lora).common.paths[key] == "runs/r/attempt_1/train/adapters"
+    assert key not in train_config().common.paths
