@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
     metrics = episode_metrics([played("t", 1.0), played("t", None), played("t", 0.0)], 3, 1.0)
     assert metrics["reward/avg_raw_reward"] == 0.5
     assert metrics["episodes/void"] == pytest.approx(1 / 3)
+
+
+def test_an_evaluation_of_void_episodes_alone_names_their_reasons() -> None:
+    void = played("t", None)
+    lost = [replace(void, outcome=replace(void.outcome, void_reason="JudgeFault: no verdict"))]
+    with pytest.raises(XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)") as caught:
+        evaluation_result(lost, 1.0)
+    assert caught.value.code is ExitCode.UNHEALTHY
 
 
 def test_pass_at_n_counts_groups_with_a_full_reward() -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from xp.episode.clusters import clustered_stderr
-from xp.episode.metrics import FULL_REWARD, Played
+from xp.episode.metrics import FULL_REWARD, Played, void_reasons
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 
@@ -31,7 +31,8 @@ def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[s
         if one.reward is not None
     ]
     if not scored:
-        raise XpError("every held-out episode is void: the environment is failing", ExitCode.UNHEALTHY)
+        reasons = void_reasons(one.void_reason for one in outcomes)
+        raise XpError(f"every held-out episode is void: the environment is failing ({reasons})", ExitCode.UNHEALTHY)
     rewards = [reward for reward, _ in scored]
     unshaped = [reward if env_reward is None else env_reward for reward, env_reward in scored]
     statuses = [one.outcome.status.value for one in played]
