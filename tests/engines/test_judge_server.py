@@ -46,6 +46,6 @@ def test_a_program_beside_vllm_is_answered_with_the_key_alone(tmp_path: Path) ->
         "PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == [[200, True], 401]

@@ -95,7 +95,7 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": f"{FAKE}:{root}:{tmp_path}", "CUDA_VISIBLE_DEVICES": "4,5,6"}
     command = [sys.executable, "-m", "xp.engines.judge_server", str(file), "-m", "a_program", "word"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 7, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [[0.5], "4,5", ["word"]]
     begun = json.loads(log.read_text().splitlines()[0])
