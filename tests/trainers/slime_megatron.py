@@ -55,6 +55,21 @@ def export(args: Any, model: Any, data: dict[str, Any], directory: Path) -> None
     torch.save(said, directory / SAID)
 
 
+def begin(args: Any, root: Path) -> None:
+    """Slime's own initialization of Megatron, in a group of this process alone."""
+    store = torch.distributed.FileStore(str(root / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    import numpy
+
+    numpy.__version__ = "1.26.4"  # Slime's assertion; nothing here differs
+    from slime.backends.megatron_utils import initialize
+    from slime.utils.distributed_utils import init_gloo_group
+
+    init_gloo_group()
+    initialize._build_tokenizer = lambda _: None
+    initialize.init(args)
+
+
 def main(root: Path) -> None:
     """Export the model before and after each update, and print what Slime reported of each."""
     torch._dynamo.config.disable = True
@@ -67,19 +82,10 @@ def main(root: Path) -> None:
     without_cuda()
     packed_attention()
     name_norms()
-    store = torch.distributed.FileStore(str(root / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    import numpy
-
-    numpy.__version__ = "1.26.4"  # Slime's assertion; nothing here differs
-    from slime.backends.megatron_utils import initialize
+    begin(args, root)
     from slime.backends.megatron_utils.data import get_data_iterator
     from slime.backends.megatron_utils.model import setup_model_and_optimizer, train_one_step
-    from slime.utils.distributed_utils import init_gloo_group
 
-    init_gloo_group()
-    initialize._build_tokenizer = lambda _: None
-    initialize.init(args)
     model, optimizer, scheduler = setup_model_and_optimizer(args, "actor")
     batch = batch_of(drawn())
     data = {**batch, "tokens": batch["unconcat_tokens"], "micro_batch_indices": [[*range(len(batch["rewards"]))]]}

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.trainers.slime_megatron import OWN, log_probs
+from tests.trainers.slime_megatron import OWN, begin, log_probs
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
 from tests.trainers.test_slime_parser import parse
@@ -141,20 +141,11 @@ def main(root: Path) -> None:
 
     # Megatron's own matrix product; the name is missing without TransformerEngine.
     moe_utils.te_general_gemm = None
-    store = torch.distributed.FileStore(str(root / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    import numpy
-
-    numpy.__version__ = "1.26.4"  # Slime's assertion; nothing here differs
-    from slime.backends.megatron_utils import initialize
+    begin(args, root)
     from slime.backends.megatron_utils.actor import MegatronTrainRayActor
     from slime.backends.megatron_utils.data import get_data_iterator
     from slime.backends.megatron_utils.model import setup_model_and_optimizer
-    from slime.utils.distributed_utils import init_gloo_group
 
-    init_gloo_group()
-    initialize._build_tokenizer = lambda _: None
-    initialize.init(args)
     model, _, _ = setup_model_and_optimizer(args, "actor")
     for name, parameter in model[0].named_parameters():
         if ".experts." in name:

@@ -14,6 +14,8 @@ from tests.trainers.test_trl_vllm import FAKE
 from xp.composition import compose
 from xp.engines.config import JudgeServer, VLLMServer
 from xp.errors import ExitCode, XpError
+from xp.evaluation.local import check_engine
+from xp.evaluation.settings import settings
 from xp.planning.batch import batch_shape
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
@@ -73,6 +75,46 @@ def test_a_judge_whose_weights_exceed_its_accelerators_is_refused(tmp_path: Path
     word = f"env.judge={{rubric: r, model: {{serve: {tmp_path}, accelerators: 1}}}}"
     with pytest.raises(XpError, match=r"has 1[34]\d GB of weights in bfloat16, more than the memory of 1 x 80 GB"):
         build_plan(compose([*SIZES, "backend=trl", word]), "run")
+
+
+def test_directories_of_a_judge_and_a_draft_are_read_from_where_the_user_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draft = "backend.engine.speculative={method: draft, model: ./small, num_tokens: 2}"
+    words = ["env=multiply", "env.judge={rubric: r, model: {serve: ./small}}", draft]
+    with pytest.raises(XpError) as caught:
+        compose(words)
+    for path in ("backend.engine.speculative.model", "env.judge.model.serve"):
+        assert f"{path}=./small: no such directory with a config.json" in str(caught.value)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/config.json").write_text("{}")
+    spec = compose(words)
+    assert spec.served_judge is not None
+    assert spec.backend.engine.speculative is not None
+    assert {spec.served_judge.serve, spec.backend.engine.speculative.model} == {str(tmp_path / "small")}
+
+
+def test_two_judges_in_one_run_are_refused() -> None:
+    judge = "env.members.{}.judge={{rubric: r, model: {{serve: ORG/{}}}}}"
+    words = ["env=[multiply,sums]", judge.format("multiply", "A"), judge.format("sums", "B")]
+    with pytest.raises(XpError, match="name ORG/A on 1 and ORG/B on 1 accelerators: give them the same"):
+        compose(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "reason"),
+    [
+        (["hardware=cpu"], "sglang", "eval.engine=sglang cannot serve it; set eval.engine=vllm"),
+        (["hardware=a100x1"], "transformers", "set eval.engine=vllm or sglang"),
+        (["hardware=a100x1"], "vllm", "leaves the evaluated model no accelerator"),
+    ],
+)
+def test_an_evaluation_that_cannot_serve_its_judge_is_refused(words: list[str], engine: str, reason: str) -> None:
+    judged = "env.judge={rubric: r, model: {serve: ORG/A}}"
+    spec, how = compose(["env=multiply", *words, judged]), settings({"eval.engine": engine}).eval
+    with pytest.raises(XpError, match=reason):
+        check_engine(spec, how, is_local=True)
 
 
 PROGRAM = """

@@ -239,6 +239,32 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
         yield Fault(_TEACHER, f"{_TEACHER}={teacher}: the directory has no {what}; give a whole Hugging Face directory")
 
 
+def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
+    """Makes the paths of an engine's draft and of served judges absolute in place; yields a Fault for one that is not
+    there."""
+    env = container.get("env")
+    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
+    models = [("backend.engine.speculative.model", _below(container, "backend", "engine", "speculative"))]
+    for name, member in members.items() if isinstance(members, dict) else ():
+        key = "env" if len(members) == 1 else f"env.members.{name}"
+        models.append((f"{key}.judge.model.serve", _below(member, "judge", "model")))
+    for path, section in models:
+        key, value = path.rpartition(".")[2], section.get(path.rpartition(".")[2])
+        if not isinstance(value, str) or ADDRESS.match(value):
+            continue  # there is none, or the schema reports a fault
+        if (place := _resolved(value, Path(str(container.get("outputs", "outputs"))))) is None:
+            yield Fault(path, f"{path}={value}: no such directory with a config.json; a hub's model is ORG/NAME")
+        else:
+            section[key] = place
+
+
+def _below(section: Any, *keys: str) -> dict[str, Any]:
+    """The section below these keys; empty where there is none."""
+    for key in keys:
+        section = section.get(key) if isinstance(section, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the path of a file or a data set of dialogues absolute in place, and the beginning of a run's name the
     whole name, since another run may begin so later; yields a Fault if there is no such file."""

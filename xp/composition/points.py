@@ -20,6 +20,7 @@ from xp.composition.model import (
     complete_demonstrations,
     complete_model,
     complete_rows,
+    complete_served_models,
     complete_teacher,
 )
 from xp.composition.origins import file_history, give_way, settle_files, with_value
@@ -206,6 +207,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
         faults += complete_teacher(container)
     if "env" not in composed.undecided:
         faults += complete_rows(container)
+        faults += complete_served_models(container)
     env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
     spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):

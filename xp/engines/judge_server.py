@@ -33,12 +33,12 @@ def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator
         XpError: (RUNTIME) the server did not start, or the machine has too few accelerators; (ENGINE) it ended or
             hung during use.
     """
-    its, log = config.server, Path(config.log)
-    devices, judge_devices = server.split_devices(config.trainer_accelerators, its.num_accelerators)
+    settings, log = config.server, Path(config.log)
+    devices, judge_devices = server.split_devices(config.trainer_accelerators, settings.num_accelerators)
     running = (
-        sglang.running(its.arguments, config.model, judge_devices, log, python)
+        sglang.running(settings.arguments, config.model, judge_devices, log, python)
         if config.is_sglang
-        else server.running(its, config.model, judge_devices, log, python, config.name)
+        else server.running(settings, config.model, judge_devices, log, python, config.name)
     )
     with running as served:
         yield {SERVER_URL: f"{served.url}/v1", SERVER_KEY: served.key, "CUDA_VISIBLE_DEVICES": devices}

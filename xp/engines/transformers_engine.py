@@ -107,9 +107,10 @@ class TransformersEngine(EpisodeEngine):
     def _step(self) -> None:
         parts = [self._decoded(), self._replied(), self._begun()]
         logits = torch.cat([part for part in parts if part is not None])
-        known = [self.conversations[one.number] for one in self._writing if self._sampling.repetition_penalty != 1]
-        seen = [[*one.prompt_ids, *one.completion_ids] for one in known]
-        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing], seen)
+        penalizes = self._sampling.repetition_penalty != 1
+        rows = [self.conversations[one.number] for one in self._writing if penalizes]
+        contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
+        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing], contexts)
         goes_on = []
         for one, token, logprob in zip(self._writing, tokens.tolist(), logprobs.tolist(), strict=True):
             one.ids.append(token)
@@ -264,7 +265,7 @@ def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def draw(
-    logits: torch.Tensor, sampling: Sampling, randoms: Sequence[Random], seen: Sequence[Sequence[int]] = ()
+    logits: torch.Tensor, sampling: Sampling, randoms: Sequence[Random], contexts: Sequence[Sequence[int]] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row, and its log-probability with the temperature (with 1 if the temperature is 0), before
     penalties and cuts.
@@ -273,19 +274,19 @@ def draw(
         logits: [rows, vocabulary].
         sampling: temperature, top-p, top-k, min-p and the repetition penalty.
         randoms: one generator per row, of which one number is used.
-        seen: tokens of each row's conversation, for the penalty; empty: there is none.
+        contexts: tokens of each row's conversation, for the penalty; empty: there is none.
     """
     scale = sampling.temperature or 1.0
-    logprobs = drawn = torch.log_softmax(logits / scale, -1)
-    if seen:
-        drawn = torch.log_softmax(penalized(logits, seen, sampling.repetition_penalty) / scale, -1)
+    logprobs = candidates = torch.log_softmax(logits / scale, -1)
+    if contexts:
+        candidates = torch.log_softmax(penalized(logits, contexts, sampling.repetition_penalty) / scale, -1)
     if sampling.temperature == 0:
-        tokens = drawn.argmax(-1)
+        tokens = candidates.argmax(-1)
     else:
         if sampling.min_p > 0:
-            least = drawn.max(-1, keepdim=True).values + math.log(sampling.min_p)
-            drawn = drawn.masked_fill(drawn < least, -torch.inf)
-        heights = truncated(drawn, sampling.top_k, sampling.top_p).double().exp().cumsum(-1)
+            least = candidates.max(-1, keepdim=True).values + math.log(sampling.min_p)
+            candidates = candidates.masked_fill(candidates < least, -torch.inf)
+        heights = truncated(candidates, sampling.top_k, sampling.top_p).double().exp().cumsum(-1)
         points = torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
         # The first token whose cumulative probability is above the number; tokens of probability 0 are never chosen.
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
@@ -293,12 +294,12 @@ def draw(
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
 
-def penalized(logits: torch.Tensor, seen: Sequence[Sequence[int]], penalty: float) -> torch.Tensor:
-    """Logits with those of each row's `seen` tokens divided by the penalty, negative ones multiplied."""
+def penalized(logits: torch.Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> torch.Tensor:
+    """Logits with those of the tokens in each row's context divided by the penalty, negative ones multiplied."""
     logits = logits.clone()
-    for row, ids in zip(logits, seen, strict=True):
-        known = row[list(ids)]
-        row[list(ids)] = torch.where(known > 0, known / penalty, known * penalty)
+    for row, ids in zip(logits, contexts, strict=True):
+        repeated = row[list(ids)]
+        row[list(ids)] = torch.where(repeated > 0, repeated / penalty, repeated * penalty)
     return logits
 
 

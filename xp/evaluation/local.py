@@ -185,12 +185,26 @@ def _loading(directory: str, part: str) -> Iterator[None]:
         ) from error
 
 
-def check_engine(spec: RunSpec, how: Eval) -> None:
-    """Raises XpError: RUNTIME if the engine of `eval.engine` is not installed in its Python; PLAN if a judge must be
-    served and it serves no models."""
-    if spec.served_judge is not None and how.engine is Engine.TRANSFORMERS:
-        way_out = "set eval.engine=vllm or sglang; or start its server yourself, and set serve=null and url"
-        raise XpError(f"env.judge.model.serve: eval.engine=transformers serves no model; {way_out}", ExitCode.PLAN)
+def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
+    """Checks the engine of an evaluation.
+
+    Args:
+        spec: the evaluation's.
+        how: its settings.
+        is_local: whether the model is played on this machine, beside a judge that must be served.
+
+    Raises:
+        XpError: RUNTIME if `eval.engine` is not installed in its Python; PLAN if it cannot serve the judge.
+    """
+    is_on_cpu, reason = spec.hardware.accelerator == "cpu", ""
+    if how.engine is Engine.TRANSFORMERS or (is_on_cpu and how.engine is not Engine.VLLM):
+        engines = "vllm (on a CPU)" if is_on_cpu else "vllm or sglang"
+        reason = f"eval.engine={how.engine.value} cannot serve it; set eval.engine={engines}"
+    elif is_local and not is_on_cpu and not spec.trainer_accelerators:
+        reason = "it leaves the evaluated model no accelerator; choose a larger hardware option"
+    if spec.served_judge is not None and reason:
+        way_out = "or start its server yourself, and set serve=null and url"
+        raise XpError(f"env.judge.model.serve: {reason}; {way_out}", ExitCode.PLAN)
     if how.engine is not Engine.TRANSFORMERS:
         _python_with(how.engine, how.python)
 

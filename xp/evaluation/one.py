@@ -76,7 +76,7 @@ class EvaluationRun:
             return
         if self.entry.directory is None:
             self._connect()
-        check_engine(self.entry.spec, self._settings.eval)
+        check_engine(self.entry.spec, self._settings.eval, is_local=self.entry.directory is not None)
         check_writable(self._outputs)
 
     def run(self, *, again: bool) -> dict[str, Any]:

@@ -110,27 +110,29 @@ def _other_vocabulary(spec: RunSpec, field: str, name: str, place: str) -> Itera
 
 def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses a judge that the stages cannot serve."""
-    judge, hardware, engine = spec.served_judge, spec.hardware, spec.backend.engine.name
+    hardware, engine = spec.hardware, spec.backend.engine.name
+    name, judge = next(iter(spec.served_judges.items()), ("", None))
     if judge is None:
         return
-    key, way_out = "env.judge.model.serve", "; or start its server yourself, and set serve=null and url"
+    key = f"{member_key(spec, name)}.judge.model"
+    way_out = "; or start its server yourself, and set serve=null and url"
     is_on_cpu = hardware.accelerator == "cpu"
     if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
         here = "on a CPU vllm alone can serve it" if is_on_cpu else "vllm and sglang can serve it"
-        yield Refusal(key, f"backend.engine.name={engine} serves no model; {here}{way_out}")
+        yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{way_out}")
     elif not starts_private_ray(spec):
         reason = "the stage must have one machine for itself (hardware.num_nodes=1, and launcher=local or slurm)"
-        yield Refusal(key, f"{reason}{way_out}")
+        yield Refusal(f"{key}.serve", f"{reason}{way_out}")
     elif not is_on_cpu:
         free, size = hardware.accelerators_per_node - judge.accelerators, judge.accelerators
         if free < 1:
             reason = f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
-            yield Refusal("env.judge.model.accelerators", f"{reason}; lower it, or choose a larger hardware option")
+            yield Refusal(f"{key}.accelerators", f"{reason}; lower it, or choose a larger hardware option")
         needed = judge_bytes(spec)
         if needed is not None and needed > size * hardware.accelerator_memory_gb * 1e9:
             reason = f"{judge.serve} has {needed / 1e9:.0f} GB of weights in bfloat16, more than the memory of {size} x"
             yield Refusal(
-                "env.judge.model.accelerators",
+                f"{key}.accelerators",
                 f"{reason} {hardware.accelerator_memory_gb:g} GB; raise it, or choose a smaller model",
             )
 

@@ -422,7 +422,7 @@ def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
     }
 
 
-PLAYING = ("train", "evaluate")
+WITH_EPISODES = ("train", "evaluate")
 """Stages with episodes."""
 
 
@@ -438,7 +438,7 @@ def trainer_job(
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
     key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
-    if spec.served_judge is not None and here.rpartition("/")[2] in PLAYING:
+    if spec.served_judge is not None and here.rpartition("/")[2] in WITH_EPISODES:
         is_sglang = spec.backend.engine.name is EngineName.SGLANG
         server = judge_server(spec, spec.served_judge, f"{here}/judge.log", is_sglang=is_sglang)
         files = {**files, "judge.json": server.to_json()}

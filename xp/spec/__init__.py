@@ -125,15 +125,15 @@ class RunSpec(Section):
     launcher: LauncherSpec
 
     @property
-    def served_judges(self) -> list[JudgeModel]:
-        """Judges of the environments that the stages serve."""
-        judges = [member.judge.model for member in self.env.members.values() if member.judge is not None]
-        return [judge for judge in judges if judge.serve is not None]
+    def served_judges(self) -> dict[str, JudgeModel]:
+        """Environment -> its judge, for those that the stages serve."""
+        judges = {name: member.judge.model for name, member in self.env.members.items() if member.judge is not None}
+        return {name: judge for name, judge in judges.items() if judge.serve is not None}
 
     @property
     def served_judge(self) -> JudgeModel | None:
         """The judge that the stages serve; None: there is none."""
-        return next(iter(self.served_judges), None)
+        return next(iter(self.served_judges.values()), None)
 
     @property
     def trainer_accelerators(self) -> int:
@@ -153,8 +153,12 @@ class RunSpec(Section):
                 "algorithm.distill.url: a server's log-probabilities are those of temperature 1, and"
                 f" training.temperature is {temperature:g}: set it to 1, or set algorithm.distill.url=null"
             )
-        if len(judges := {(judge.serve, judge.accelerators) for judge in self.served_judges}) > 1:
-            yield f"a run serves one judge, but its environments name {sorted(map(str, judges))}: name one, or URLs"
+        judges = {f"{judge.serve} on {judge.accelerators}" for judge in self.served_judges.values()}
+        if len(judges) > 1:
+            yield (
+                f"a run serves one judge, but its environments name {' and '.join(sorted(judges))} accelerators: give"
+                " them the same, or URLs"
+            )
         if self.training.reference is Reference.SFT and self.sft.data is None:
             yield "training.reference=sft needs a fine-tuning, and there is none: set sft.data, or initial"
         if self.model.tools_prompt is not ToolsPrompt.SYSTEM:

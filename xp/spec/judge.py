@@ -130,6 +130,6 @@ def with_defaults(value: Any) -> Any:
     defaults: dict[str, Any] = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
     model = value.get("model", {})
     if isinstance(model, dict):
-        named = {"name": model["serve"]} if model.get("serve") else {}
-        model = {**defaults["model"], **named, **model}
+        name = {"name": model["serve"]} if model.get("serve") else {}
+        model = {**defaults["model"], **name, **model}
     return {**defaults, **value, "model": model}

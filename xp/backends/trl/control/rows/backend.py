@@ -197,7 +197,7 @@ def _no_speculation(spec: RunSpec) -> str | None:
     if speculative.method is not SpeculativeMethod.DRAFT:
         return (
             "TRL trains and saves the model without its heads; set method=draft with a smaller model, or use"
-            " backend=skyrl or slime"
+            " backend=skyrl"
         )
     return None
 
