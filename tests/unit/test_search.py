@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
+import optuna
 import pytest
 import yaml
 from colorlog import ColoredFormatter
@@ -106,7 +108,11 @@ def test_a_database_that_cannot_be_read_is_an_error_of_resources(tmp_path: Path)
     assert caught.value.code is ExitCode.RESOURCE
 
 
-def test_options_of_ones_own_are_searched_and_a_trial_may_compose(tmp_path: Path) -> None:
+def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded = partial(optuna.create_study, sampler=optuna.samplers.RandomSampler(seed=1))
+    monkeypatch.setattr("optuna.create_study", seeded)  # eight trials of chance may all choose the same
     options = tmp_path / "options" / "algorithm"
     options.mkdir(parents=True)
     for name in ("one", "two"):
