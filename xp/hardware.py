@@ -166,7 +166,7 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
     Raises:
         XpError: the card is older than Turing.
     """
-    memory_gb = float(int(float(memory_mib) * 1024**2 / GB)) if memory_mib.isdigit() else 0.0
+    memory_gb = round(float(memory_mib) / 1024, 1) if memory_mib.isdigit() else 0.0
     version = tuple(int(part) for part in re.findall(r"\d+", capability))
     if () < version < (7, 5):
         raise XpError(f"hardware={AUTO}: this machine has {name}; the trainers' packages need Turing or newer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -121,6 +122,22 @@ def test_the_router_hands_on_what_has_the_key(doors: Doors, key: str, path: str)
     assert httpx.post(doors.url + path, headers=said, json={"prompt": "x"}, trust_env=False).status_code == 200
 
 
+def test_the_end_of_a_session_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+
+    from xp.backends.skyrl.worker.engine_key import EngineClient
+
+    async def ended(kind: Any) -> None:
+        client = kind(proxy_url="http://127.0.0.1:1", server_urls=[], model_name="m", data_parallel_size=1)
+        await client.finish_session("a")
+        await client.aclose()
+
+    for kind, warnings in ((RemoteInferenceClient, 1), (EngineClient, 0)):
+        caplog.clear()
+        asyncio.run(ended(kind))
+        assert len([one for one in caplog.records if "finish_session" in one.getMessage()]) == warnings
+
+
 def test_vllms_app_takes_the_middleware_as_skyrl_hands_it_over(key: str) -> None:
     from fastapi.testclient import TestClient
     from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import _build_standalone_cli_args
@@ -133,4 +150,7 @@ def test_vllms_app_takes_the_middleware_as_skyrl_hands_it_over(key: str) -> None
         asked = TestClient(build_app(args), raise_server_exceptions=False)
         for path in ("/v1/models", "/collective_rpc", "/sleep", "/server_info"):
             assert asked.post(path, json={}).status_code == 401, path
-        assert asked.get("/version", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        said = {"authorization": f"Bearer {key}"}
+        assert asked.get("/version", headers=said).status_code == 200
+        # The router hands on SkyRL's word for the end of an episode (EngineClient.finish_session).
+        assert asked.post("/finish_session?session_id=a", headers=said).status_code == 404

@@ -85,8 +85,8 @@ def nvidia_smi(directory: Path, rows: str) -> None:
         ("", Verdict.FAULT, "the plan needs 2 x a100-80gb and nvidia-smi shows no GPU"),
         ("NVIDIA A100-SXM4-80GB, 81920\\n", Verdict.FAULT, "nvidia-smi shows 1 GPU;"),
         ("NVIDIA H100 80GB HBM3, 81559\\n" * 2, Verdict.FAULT, "this is NVIDIA H100"),
-        ("NVIDIA A100-SXM4-40GB, 40960\\n" * 2, Verdict.FAULT, "43 GB and hardware.accelerator_memory_gb is 80"),
-        ("NVIDIA A100-SXM4-80GB, 81920\\n" * 2, Verdict.OK, "NVIDIA A100-SXM4-80GB, 86 GB"),
+        ("NVIDIA A100-SXM4-40GB, 40960\\n" * 2, Verdict.FAULT, "40 GB and hardware.accelerator_memory_gb is 80"),
+        ("NVIDIA A100-SXM4-80GB, 81920\\n" * 2, Verdict.OK, "NVIDIA A100-SXM4-80GB, 80 GB"),
     ],
 )
 def test_accelerators_are_held_against_the_hardware(

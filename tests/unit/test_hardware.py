@@ -24,9 +24,9 @@ MACHINES = {
     "1xRTX4090": ("rtx4090x1", "rtx4090", 1, 24, 1, 8, 32),
     "rtx5090x2": ("rtx5090x2", "rtx5090", 2, 32, 1, 16, 64),
     "1xRTX-PRO-6000": ("rtxpro6000x1", "rtxpro6000", 1, 96, 1, 8, 64),
-    "4xL40S": ("l40sx4", "l40s", 4, 48, 1, 32, 256),
+    "4xL40S": ("l40sx4", "l40s", 4, 45, 1, 32, 256),
     "1xA6000": ("rtxa6000x1", "rtxa6000", 1, 48, 1, 8, 64),
-    "4xt4": ("t4x4", "t4", 4, 16, 1, 16, 64),
+    "4xt4": ("t4x4", "t4", 4, 15, 1, 16, 64),
     "2x4090": ("rtx4090x2", "rtx4090", 2, 24, 1, 16, 64),
     "2x2x4090": ("2x2xrtx4090", "rtx4090", 2, 24, 2, 16, 64),
     "rtx4090": ("rtx4090x1", "rtx4090", 1, 24, 1, 8, 32),
@@ -173,7 +173,7 @@ def test_auto_is_this_machine_and_its_slurm_allocation(gpus: Path, monkeypatch: 
 def test_auto_takes_an_unknown_card_by_its_compute_capability(gpus: Path) -> None:
     gpus.write_text("NVIDIA GeForce RTX 6090, 49000, 13.0\n")
     spec = compose(["backend=skyrl", "hardware=auto"])
-    assert (spec.hardware.name, spec.hardware.accelerator_memory_gb) == ("rtx6090x1", 51)
+    assert (spec.hardware.name, spec.hardware.accelerator_memory_gb) == ("rtx6090x1", 47.9)
     assert (spec.model.dtype, spec.backend.attention) == ("bfloat16", "flash")
     gpus.write_text("NVIDIA GeForce GTX 1660, 6144, 7.5\n")
     forget()

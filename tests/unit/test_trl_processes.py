@@ -22,6 +22,12 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
     assert "vllm" in train.runtime.packages
 
 
+@pytest.mark.parametrize(("card", "sleeps"), [("h200", False), ("rtx3070", True)])
+def test_a_colocated_engine_sleeps_only_where_it_must(card: str, *, sleeps: bool) -> None:
+    rendered = grpo_config(compose(["recipes=first-gpu", f"hardware={card}"]), PLACES)
+    assert (rendered["vllm_mode"], rendered["vllm_enable_sleep_mode"]) == ("colocate", sleeps)
+
+
 def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
     spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
     train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")

@@ -51,11 +51,17 @@ def draw_curve(metrics: Path, results: Mapping[str, HeldOutResult], target: Path
     axes.plot(steps, rewards, color="0.75", linewidth=1, label="training, each step")
     axes.plot(steps, _moving_average(rewards), color="C0", linewidth=2, label=f"training, mean of {WINDOW} steps")
     ends = {"before": 0, "after": steps[-1] if steps else 0}
-    for name, colour, offset in (("before", "C1", (8, -12)), ("after", "C2", (-72, -16))):
+    for name, colour, offset in (("before", "C1", (8, 6)), ("after", "C2", (-72, -20))):
         if name in results:
             mean, error = results[name].reward_mean, results[name].reward_stderr or 0.0
             axes.errorbar([ends[name]], [mean], yerr=[error], fmt="o", color=colour, capsize=3)
-            axes.annotate(f"{name}: {mean:.3f}", (ends[name], mean), textcoords="offset points", xytext=offset)
+            axes.annotate(
+                f"{name}: {mean:.3f}",
+                (ends[name], mean),
+                textcoords="offset points",
+                xytext=offset,
+                backgroundcolor="#ffffffc0",
+            )
     axes.set_xlabel("rollout step")
     axes.set_ylabel("mean reward per episode")
     axes.set_title("Reward, and held-out reward before and after training")

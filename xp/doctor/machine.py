@@ -82,7 +82,7 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         yield unknown("accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere")
         return
     rows = gpu_rows("name", "memory.total")
-    there = [(name, float(memory) * 1024**2 / GB) for name, memory in rows if memory.isdigit()]
+    there = [(name, float(memory) / 1024) for name, memory in rows if memory.isdigit()]
     expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"

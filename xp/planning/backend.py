@@ -120,6 +120,10 @@ class MemoryUse:
 
     stays: tuple[str, ...] = ()
     """Parts that stay while a colocated engine generates: `weights`, `optimizer`, `reference`, `teacher`."""
+    keeps_engine: bool = False
+    """True if a colocated engine is not put to sleep during an update where all of it fits at once."""
+    casts: bool = False
+    """True if autocast copies float32 weights in the data type of the computation; layers then pass on float32."""
     leaves_optimizers: bool = False
     """True if the policy's and a critic's optimizer stay while the engine generates."""
     is_optimizer_on_host: bool = False

@@ -24,12 +24,13 @@ from xp.spec import Architecture, BuildSpec, EngineName, RunSpec
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128
 episodes of 1,024 tokens and 1.5 B parameters takes 6 s."""
-ENGINE_STEP_S: Final = 0.007
-"""Seconds of an engine for each token of its sequences, beside reading weights and cache. Measured with vLLM 0.23 on an
-H200: 128 sequences of 1,024 tokens take 8.3 to 9.3 s, of which the memory's bandwidth explains 1.1 s."""
-STEP_S: Final = 1.2
-"""Seconds of a step that do not depend on its tokens: optimizer, transfer of weights, data. Measured likewise: a step
-with 135 M parameters and 256 answers of 48 tokens takes 1.6 s."""
+ENGINE_STEP_S: Final = 0.0045
+"""Seconds of an engine for each token of its sequences, beside reading weights and cache. Measured with vLLM 0.30 on an
+H200: 128 sequences of 1,024 tokens take 5.6 to 5.9 s, of which the memory's bandwidth explains 1.1 s."""
+STEP_S: Final = 1.7
+"""Seconds of a step that do not depend on its tokens: optimizer, transfer of weights, data, starts of kernels by the
+CPU. Measured likewise: a step with 135 M parameters and 256 answers of 48 tokens takes 1.6 s on one machine with an
+H200 and 2.8 s on another."""
 FACTOR: Final = 1.5
 """Factor by which the arithmetic may be wrong."""
 MEASURED: Final = 0.15

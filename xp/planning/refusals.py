@@ -16,7 +16,7 @@ from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines
-from xp.planning.memory.estimate import judge_bytes
+from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.memory.fit import memory_refusals
 from xp.planning.sft import sft_refusals
 from xp.planning.stages import start_place, starts_private_ray, teacher_place
@@ -129,11 +129,12 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
             reason = f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
             yield Refusal(f"{key}.accelerators", f"{reason}; lower it, or choose a larger hardware option")
         needed = judge_bytes(spec)
-        if needed is not None and needed > size * hardware.accelerator_memory_gb * 1e9:
-            reason = f"{judge.serve} has {needed / 1e9:.0f} GB of weights in bfloat16, more than the memory of {size} x"
+        if needed is not None and needed > size * capacity_of(spec):
+            weights = f"{judge.serve} has {needed / GIB:.0f} GiB of weights in bfloat16"
             yield Refusal(
                 f"{key}.accelerators",
-                f"{reason} {hardware.accelerator_memory_gb:g} GB; raise it, or choose a smaller model",
+                f"{weights}, more than the memory of {size} x {hardware.accelerator_memory_gb:g} GiB; raise it, or"
+                " choose a smaller model",
             )
 
 

@@ -2,10 +2,10 @@
 
 Sources of the formulas: mixed-precision Adam is 16 bytes a parameter (arXiv:1910.02054, section 3); activations of a
 layer and full recomputation as in arXiv:2205.05198, with the widths of a gated feed-forward layer; the KV cache is
-2 x layers x key-value heads x head width elements a token. What no formula gives (the CUDA context, NCCL's buffers,
-fragmentation) is `OVERHEAD`. What a logit and the head's gradient take (`MemoryUse.logit_bytes`, `head_bytes`) is
-measured on the CPU by each trainer's own code (`make bench ARGS=memory`), where a fine-tuning takes no more than a
-training; the rest is arithmetic.
+2 x layers x key-value heads x head width elements a token. What no formula gives is `OVERHEAD` and `FRAGMENTATION`;
+they and a layer's activations were measured on an H200 (`make bench ARGS=card`, docs/memory.md). What a logit and the
+head's gradient take (`MemoryUse.logit_bytes`, `head_bytes`) is measured on the CPU by each trainer's own code
+(`make bench ARGS=memory`), where a fine-tuning takes no more than a training; the rest is arithmetic.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.spec import Architecture, BuildSpec, DType, EngineName, LoraSpec, Placement, RunSpec, Strategy
 
+GIB = 2**30
+"""A gigabyte of a card's name: nvidia-smi shows 143,771 MiB of an H200's 141, 81,559 MiB of an H100's 80."""
 OVERHEAD = 3e9
-"""Bytes of the CUDA context, of NCCL's buffers and of fragmentation."""
+"""Bytes of the CUDA context, of libraries' and NCCL's buffers, and of TRL's tile of logits."""
+FRAGMENTATION = 0.085
+"""What torch's allocator reserves beyond what lives, as a share of it."""
 ENGINE_OVERHEAD = 2e9
 """Bytes of an engine's CUDA graphs and working memory, taken from its share."""
 CRITIC_OPTIMIZER = "critic's optimizer"
 SPREAD = 2.0
 """Standard deviations between the mean micro-batch and the largest of many."""
-BY_LENGTH = ("activations", "logits")
+BY_LENGTH = ("activations", "logits", "fragmentation")
 """Parts whose size depends on the episodes' lengths."""
 
 
@@ -120,13 +124,7 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     weights, batch = weights_of(shape), batch_shape(spec)
     states = _states(spec, shape, weights, batch)
     tokens = _tokens(spec, batch, lengths)
-    activations = _activations(spec, shape, batch, tokens)
-    if (teacher := teacher_shape(spec)) is not None:
-        # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
-        forward = _layer_bytes(spec, teacher, batch, tokens)
-        activations["activations"] = max(activations["activations"], forward)
-    is_colocated = spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
-    engine_share = spec.backend.engine.memory_fraction * spec.hardware.accelerator_memory_gb * 1e9
+    is_colocated, engine_share = _is_colocated(spec), _engine_share(spec)
     staying = (*_use(spec).stays, *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()))
     stays = {name: states[name] for name in staying if name in states} if is_colocated else {}
     draft_weights, draft_cache = _draft(spec, shape, weights)
@@ -134,7 +132,7 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     kv_width = 1 if spec.backend.engine.kv_cache_dtype else 2
     kv_token = kv_width * (2 * shape.num_layers * shape.num_kv_heads * shape.head_dim + draft_cache)
     return MemoryEstimate(
-        training={**_in_training(spec, states), **activations, "overhead": OVERHEAD},
+        training=_training(spec, lengths),
         generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
         kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
         kv_episode=kv_token * lengths.longest,
@@ -142,6 +140,44 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
         engine_tensor=batch.engine_tensor,
         tokens=tokens,
     )
+
+
+def engine_stays_awake(spec: RunSpec) -> bool:
+    """Returns whether a colocated engine keeps its memory during an update: every part fits at once, with each episode
+    at its limit. Waking it costs a part of each step."""
+    if not (_use(spec).keeps_engine and _is_colocated(spec)) or shape_of(spec) is None:
+        return False
+    largest = sum(_training(spec, at_limit(spec)).values()) + _engine_share(spec)
+    return largest <= capacity_of(spec)
+
+
+def capacity_of(spec: RunSpec) -> float:
+    """Bytes of one accelerator."""
+    return spec.hardware.accelerator_memory_gb * GIB
+
+
+def _training(spec: RunSpec, lengths: EpisodeLengths) -> dict[str, float]:
+    """Bytes of one accelerator at the peak of an update, without an engine."""
+    shape = shape_of(spec)
+    assert shape is not None
+    weights, batch = weights_of(shape), batch_shape(spec)
+    tokens = _tokens(spec, batch, lengths)
+    activations = _activations(spec, shape, batch, tokens)
+    if (teacher := teacher_shape(spec)) is not None:
+        # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
+        forward = _layer_bytes(spec, teacher, batch, tokens)
+        activations["activations"] = max(activations["activations"], forward)
+    parts = _in_training(spec, _states(spec, shape, weights, batch)) | activations
+    return {**parts, "fragmentation": FRAGMENTATION * sum(parts.values()), "overhead": OVERHEAD}
+
+
+def _is_colocated(spec: RunSpec) -> bool:
+    return spec.backend.engine.placement is Placement.COLOCATED and _has_engine(spec)
+
+
+def _engine_share(spec: RunSpec) -> float:
+    """Bytes that an engine takes of one accelerator."""
+    return spec.backend.engine.memory_fraction * capacity_of(spec)
 
 
 def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
@@ -220,6 +256,8 @@ def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, ba
     if strategy is Strategy.FSDP2:
         # Two layers are gathered at a time, in the data type of the computation.
         states["gathered layers"] = 2.0 * _width(spec) * (weights.layer + weights.experts)
+    if _use(spec).casts:
+        states["cast weights"] = 2 * on_rank
     if lora is None:
         states["head's gradient"] = _use(spec).head_bytes * weights.embedding
     needs_reference = spec.training.kl_coef > 0 and strategy is not Strategy.MEGATRON and lora is None
@@ -265,27 +303,35 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
 
 
 def _layer_bytes(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> float:
-    """Bytes of what a layer computes for its backward pass."""
+    """Bytes of what a layer computes for its backward pass.
+
+    Megatron's fused norms and products keep less. In transformers' layers each norm keeps its input, that in float32
+    and its output, attention keeps keys and values for each of its heads, and the product of gate and up both of
+    its factors.
+    """
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     inner = shape.intermediate_size
     if isinstance(shape, Architecture) and shape.num_experts:
         inner = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 1)
-    # Kept for a layer's backward pass: norms in and out, queries, keys, values, attention's output, gate, up, product.
-    values = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
-    return _width(spec) * tokens * values / batch.tensor
+    if spec.backend.parallel.strategy is Strategy.MEGATRON:
+        values = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
+        return _width(spec) * tokens * values / batch.tensor
+    norms = (21 if _use(spec).casts else 17) * shape.hidden_size
+    return tokens * (norms + _width(spec) * (5 * heads + 2 * kv + 4 * inner))
 
 
 def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> dict[str, float]:
-    layers, whole_layer = shape.num_layers / batch.pipeline, _layer_bytes(spec, shape, batch, tokens)
-    if spec.training.gradient_checkpointing:
-        activations = layers * _width(spec) * tokens * shape.hidden_size / batch.tensor + whole_layer
-    else:
-        activations = layers * whole_layer
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
     with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes if at_once else 0.0
-    logits = max(tokens * use.logit_bytes, with_entropy)
-    return {"activations": activations, "logits": logits * shape.vocab_size / batch.tensor}
+    logits = max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor
+    layers, whole_layer = shape.num_layers / batch.pipeline, _layer_bytes(spec, shape, batch, tokens)
+    activations = layers * whole_layer
+    if spec.training.gradient_checkpointing:
+        kept = 4 if use.casts else _width(spec)
+        # The logits are gone before a layer is computed again.
+        activations = layers * kept * tokens * shape.hidden_size / batch.tensor + max(0.0, whole_layer - logits)
+    return {"activations": activations, "logits": logits}
 
 
 @dataclass(frozen=True)

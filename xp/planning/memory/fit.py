@@ -17,9 +17,12 @@ from xp.planning.batch import batch_refusals
 from xp.planning.memory.estimate import (
     BY_LENGTH,
     ENGINE_OVERHEAD,
+    GIB,
     OVERHEAD,
     MemoryEstimate,
+    capacity_of,
     draft_shape,
+    engine_stays_awake,
     estimate,
     fine_tuning,
     shape_of,
@@ -115,19 +118,19 @@ class MemoryFit:
         )
 
     def __str__(self) -> str:
-        ways = [f"{lever} ({lever.headroom / GB:.1f} GB to spare)" for lever in self.levers]
+        ways = [f"{lever} ({lever.headroom / GIB:.1f} GiB to spare)" for lever in self.levers]
         way_out = ", or ".join(ways) or LARGER
         match self.verdict:
             case MemoryVerdict.FITS:
-                return f"fits with {_interval(self.worst_headroom, self.headroom)} GB to spare"
+                return f"fits with {_interval(self.worst_headroom, self.headroom)} GiB to spare"
             case MemoryVerdict.LIKELY:
                 return (
-                    f"fits with {self.headroom / GB:.1f} GB to spare as expected; would not fit by"
-                    f" {-self.worst_headroom / GB:.1f} GB if all episodes of a micro-batch were at their limit;"
+                    f"fits with {self.headroom / GIB:.1f} GiB to spare as expected; would not fit by"
+                    f" {-self.worst_headroom / GIB:.1f} GiB if all episodes of a micro-batch were at their limit;"
                     f" safe with {way_out}"
                 )
             case _:
-                return f"would not fit by {-self.headroom / GB:.1f} GB as expected; cheapest: {way_out}"
+                return f"would not fit by {-self.headroom / GIB:.1f} GiB as expected; cheapest: {way_out}"
 
 
 def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) -> MemoryFit:
@@ -138,7 +141,7 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
         outputs: the outputs root, whose task sets and earlier runs show lengths; None: they are assumed.
         work: the stage that is checked.
     """
-    lengths, capacity = expected(spec, outputs), spec.hardware.accelerator_memory_gb * 1e9
+    lengths, capacity = expected(spec, outputs), capacity_of(spec)
     likely, worst = estimate(work.of(spec), lengths), estimate(work.of(spec))
     aim = at_limit(spec) if headroom(likely, capacity) >= 0 else lengths
     is_fine = min(headroom(likely, capacity), headroom(worst, capacity)) >= 0
@@ -166,7 +169,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         spec: the run.
         trains: False if it only fine-tunes.
     """
-    capacity = spec.hardware.accelerator_memory_gb * 1e9
+    capacity = capacity_of(spec)
     for work in works(spec):
         if work is Work.TRAINING and not trains:
             continue
@@ -176,7 +179,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         ways = " or ".join(map(str, fit(spec, work=work).levers)) or LARGER
         yield Refusal(
             "hardware.accelerator_memory_gb",
-            f"{work}: {what} exceed the {capacity / 1e9:.0f} GB of an accelerator by {excess / 1e9:.1f} GB at any"
+            f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
             f" length of episodes; {ways}",
         )
 
@@ -278,9 +281,6 @@ def _yaml(value: Any) -> str:
     return str(value)
 
 
-GB = 1e9
-
-
 def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     """The interval from the expected to the worst case in both phases, the verdict, and changes that make it fit.
 
@@ -299,22 +299,24 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
             " from the hub"
         ]
     result = fit(spec, outputs)
-    capacity, expected, worst = result.capacity / GB, result.expected, result.worst
+    capacity, expected, worst = result.capacity / GIB, result.expected, result.worst
     lines = [
         f"memory per accelerator, from the expected case to every episode at its limit"
         f" ({weights_of(shape).total / 1e9:.2f} B parameters{_uncounted(shape)}; arithmetic, with measured bytes of a"
         " logit):",
         f"  micro-batch {_interval(expected.tokens, worst.tokens, 1, 0)} tokens ({result.lengths.source})",
-        f"  training {_interval(expected.training_peak, worst.training_peak)} of {capacity:.0f} GB:"
+        f"  training {_interval(expected.training_peak, worst.training_peak)} of {capacity:.0f} GiB:"
         f" {_parts(expected.training, worst.training)}",
     ]
     if expected.generation:
         lines.append(
-            f"  generation {expected.generation_peak / GB:.1f} of {capacity:.0f} GB:"
+            f"  generation {expected.generation_peak / GIB:.1f} of {capacity:.0f} GiB:"
             f" {_parts(expected.generation, worst.generation)};"
-            f" an engine's KV cache of {max(0.0, worst.kv_room) / GB:.1f} GB holds {worst.episodes_at_once}"
+            f" an engine's KV cache of {max(0.0, worst.kv_room) / GIB:.1f} GiB holds {worst.episodes_at_once}"
             f" of its {worst.episodes_per_engine} episodes at full length"
         )
+    if engine_stays_awake(spec):
+        lines.append("  both fit at once: the engine stays awake during an update")
     distill = spec.algorithm.distill
     is_loaded = distill is not None and distill.url is None and spec.backend.parallel.strategy is not Strategy.MEGATRON
     if distill is not None and is_loaded and teacher_shape(spec) is None:
@@ -327,7 +329,7 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
         tuning = fit(spec, outputs, Work.FINE_TUNING)
         likely, worst = tuning.expected, tuning.worst
         lines += [
-            f"  fine-tuning {_interval(likely.training_peak, worst.training_peak)} of {capacity:.0f} GB, in a"
+            f"  fine-tuning {_interval(likely.training_peak, worst.training_peak)} of {capacity:.0f} GiB, in a"
             f" micro-batch of {_interval(likely.tokens, worst.tokens, 1, 0)} tokens:"
             f" {_parts(likely.training, worst.training)}",
             f"  {tuning}",
@@ -379,12 +381,12 @@ def _uncounted(shape: Architecture | BuildSpec) -> str:
 def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
     parts = []
     for name, size in expected.items():
-        if worst[name] >= 0.05 * GB:
-            parts.append(f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GB:.1f}'}")
+        if worst[name] >= 0.05 * GIB:
+            parts.append(f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GIB:.1f}'}")
     return ", ".join(parts)
 
 
-def _interval(low: float, high: float, unit: float = GB, digits: int = 1) -> str:
+def _interval(low: float, high: float, unit: float = GIB, digits: int = 1) -> str:
     """Two rounded numbers with "to" between them, or one if both are equal."""
     texts = [f"{number / unit:,.{digits}f}" for number in (low, high)]
     return texts[0] if texts[0] == texts[1] else " to ".join(texts)

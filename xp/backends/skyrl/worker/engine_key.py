@@ -38,6 +38,9 @@ class EngineClient(RemoteInferenceClient):  # type: ignore[misc]
         self._generate_client = self._generate_client or GenerateClient(proxy_url=self.proxy_url)
         return self._generate_client
 
+    async def finish_session(self, session_id: str) -> None:
+        """Does nothing: the router hands it to vLLM, which answers 404, and SkyRL would warn of each episode."""
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         # A worker makes this client of its own, in a module that cannot be imported without vLLM.

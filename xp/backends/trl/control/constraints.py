@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
-from xp.spec import EngineName, Placement, RunSpec
+from xp.spec import EngineName, Placement, RunSpec, Strategy
 
 TRL_CONFIG = "trl 1.16.0, GRPOConfig.__post_init__"
 
@@ -92,6 +92,11 @@ def geometry(spec: RunSpec) -> TRLBatchShape:
         updates_per_rollout=updates,
         episodes_per_process=episodes // world_size(spec),
     )
+
+
+def is_sharded(spec: RunSpec) -> bool:
+    """Returns whether FSDP2 shards the policy; on one process the model is whole."""
+    return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
 
 
 def is_colocated(spec: RunSpec) -> bool:

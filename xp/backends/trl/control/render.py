@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, node_size, world_size
+from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, is_sharded, node_size, world_size
 from xp.backends.trl.control.overrides import override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
@@ -33,7 +33,7 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
-from xp.spec import EngineName, RunSpec
+from xp.spec import DType, EngineName, RunSpec
 from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
@@ -54,8 +54,9 @@ def memory(spec: RunSpec) -> MemoryUse:
 
     Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
-    del spec
-    return MemoryUse(stays=("weights", "optimizer", "reference", "teacher"), logit_bytes=0.0, head_bytes=4.0, pads=True)
+    casts = spec.model.lora is None and spec.model.dtype is not DType.FLOAT32 and not is_sharded(spec)
+    stays = ("weights", "optimizer", "reference", "teacher")
+    return MemoryUse(stays=stays, keeps_engine=True, casts=casts, logit_bytes=0.0, head_bytes=4.0, pads=True)
 
 
 def open_doors(spec: RunSpec) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from xp.backends.trl.control.constraints import geometry, is_colocated, node_size, world_size
+from xp.backends.trl.control.constraints import geometry, is_colocated, is_sharded, node_size, world_size
 from xp.planning.backend import Support
 from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
+from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row, when
 from xp.spec import Attention, EngineName, Placement, RunSpec, SpeculativeMethod, Strategy
 
@@ -21,20 +22,16 @@ token of each sequence."""
 NO_ARGUMENT = "TRL has no argument for this on a colocated engine"
 
 
-def _is_sharded(spec: RunSpec) -> bool:
-    return spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
-
-
 def _strategy(spec: RunSpec) -> str:
     if world_size(spec) == 1:
         return "nothing: one process holds the whole model"
-    return f"accelerate launch, distributed_type={'FSDP' if _is_sharded(spec) else 'MULTI_GPU'}"
+    return f"accelerate launch, distributed_type={'FSDP' if is_sharded(spec) else 'MULTI_GPU'}"
 
 
 def _refused_strategy(spec: RunSpec) -> str | None:
     if spec.backend.parallel.strategy is Strategy.MEGATRON:
         return "TRL has no Megatron; set fsdp2 or ddp, or backend=skyrl or slime"
-    if spec.model.lora is not None and _is_sharded(spec):
+    if spec.model.lora is not None and is_sharded(spec):
         return (
             "TRL merges adapters for the engine process by process, which sharded weights do not allow; set ddp with"
             " model.lora"
@@ -83,7 +80,7 @@ PARALLEL = (
         "backend.parallel.offload_parameters",
         carried_by="fsdp_offload_params",
         refuse=when(
-            lambda s: s.backend.parallel.offload_parameters and not _is_sharded(s),
+            lambda s: s.backend.parallel.offload_parameters and not is_sharded(s),
             "only strategy=fsdp2 on two or more training processes offloads; set false",
         ),
     ),
@@ -118,10 +115,11 @@ def _refused_name(spec: RunSpec) -> str | None:
 
 
 def _placement(spec: RunSpec) -> dict[str, Any]:
-    """Keys of the engines' placement; colocated engines free their memory during training, except on a CPU."""
+    """Keys of the engines' placement; a colocated engine frees its memory during training, except on a CPU and where
+    both fit."""
     if spec.backend.engine.name is not EngineName.VLLM:
         return {}
-    sleeps = is_colocated(spec) and spec.hardware.accelerator != "cpu"
+    sleeps = is_colocated(spec) and spec.hardware.accelerator != "cpu" and not engine_stays_awake(spec)
     return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
 
 
