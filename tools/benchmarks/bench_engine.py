@@ -70,7 +70,8 @@ def rendered(spec: RunSpec, directory: Path) -> tuple[TRLTrainConfig, str]:
     made = stages(spec, RunPaths(str(directory), 1, str(directory / "tasks")))
     job = next(stage.job for stage in made if stage.name == "train")
     os.environ.update(job.env)
-    files = {Path(path).name: text for path, text in job.files.items()}
+    # The job has the evaluation's files too.
+    files = {Path(path).name: text for path, text in job.files.items() if Path(path).parent.name == "train"}
     return TRLTrainConfig.from_json(files["config.json"]), files["episode.json"]
 
 
