@@ -50,7 +50,7 @@ def test_a_step_has_peak_and_mean_of_the_visible_gpus(
     watch.metrics()  # the first call starts the thread
     eventually(lambda: bool(watch._samples))
     metrics = watch.metrics()
-    assert metrics["gpu/memory_gb"] == pytest.approx(memory * 2**20 / 1e9)
+    assert metrics["gpu/memory_gb"] == pytest.approx(memory / 1024)
     assert metrics["gpu/utilization"] == pytest.approx(utilization)
     show(shown, "")  # the thread ends
 
@@ -61,9 +61,9 @@ def test_the_peak_of_a_step_is_not_that_of_the_step_before(shown: Path) -> None:
     eventually(lambda: bool(watch._samples))
     show(shown, "0, GPU-aa, 500, 0\n")
     eventually(lambda: watch._samples[-1][1] == 0.0)
-    assert watch.metrics()["gpu/memory_gb"] == pytest.approx(80000 * 2**20 / 1e9)
+    assert watch.metrics()["gpu/memory_gb"] == pytest.approx(80000 / 1024)
     eventually(lambda: bool(watch._samples))
-    assert watch.metrics() == {"gpu/memory_gb": pytest.approx(500 * 2**20 / 1e9), "gpu/utilization": 0.0}
+    assert watch.metrics() == {"gpu/memory_gb": pytest.approx(500 / 1024), "gpu/utilization": 0.0}
     show(shown, "0, GPU-aa, [N/A], [N/A]\n")
     assert watch._thread is not None
     watch._thread.join(30)

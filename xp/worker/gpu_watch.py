@@ -12,7 +12,6 @@ from xp.hardware import gpu_rows
 
 POLL_S: Final = 5.0
 COLUMNS: Final = ("index", "uuid", "memory.used", "utilization.gpu")
-MIB_PER_GB: Final = 1e9 / 2**20
 
 
 class GpuWatch:
@@ -20,7 +19,7 @@ class GpuWatch:
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, float]] = []
-        """Gigabytes of the fullest GPU, and mean share of the time in which the GPUs worked."""
+        """GiB of the fullest GPU, and mean share of the time in which the GPUs worked."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -42,7 +41,7 @@ class GpuWatch:
             # A process without GPUs of its own, as SkyRL's, sees all of the machine.
             rows = [row for row in rows if {row[0], row[1]} & set(visible)] or rows
             try:
-                sample = max(float(row[2]) for row in rows) / MIB_PER_GB, fmean(float(row[3]) / 100 for row in rows)
+                sample = max(float(row[2]) for row in rows) / 1024, fmean(float(row[3]) / 100 for row in rows)
             except ValueError:  # "[N/A]", as of a part of a GPU (MIG)
                 return
             with self._lock:

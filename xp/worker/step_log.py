@@ -117,7 +117,7 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
         f" {gap:.2g} a token, more than training.max_logprob_gap={limit:g}: it does not write with the weights that are"
         " trained\n"
         "usual causes: weights of a layer that are not sent, an update that did not arrive, tied embeddings that came"
-        " apart, another dtype in the engine; usual gaps: 1e-6 in float32, 0.001 to 0.03 in bfloat16, more in mixtures"
+        " apart, another dtype in the engine; usual gaps: 1e-6 in float32, 0.001 to 0.04 in bfloat16, more in mixtures"
         " of experts; training.max_logprob_gap=null only records it",
         ExitCode.DIVERGED,
     )
