@@ -1,4 +1,4 @@
-"""backend=skyrl on real accelerators with its real vLLM; nobody has run these yet: the first run is a test of them too.
+"""backend=skyrl on real accelerators with its real vLLM; whole runs like these are in docs/results.md; these tests have not run.
 
 make test-gpu, after `python -m xp install backend=skyrl hardware=a100x1`
 """

@@ -1,4 +1,4 @@
-"""backend=trl on real accelerators with the real vLLM; nobody has run these yet: the first run is a test of them too.
+"""backend=trl on real accelerators with the real vLLM; whole runs like these are in docs/results.md; these tests have not run.
 
 python -m pytest -m gpu tests/gpu -rs
 """

@@ -234,6 +234,16 @@ def test_several_updates_of_a_step_make_one_line(tmp_path: Path) -> None:
     assert '"training/loss": 2.0' in line
 
 
+def test_the_bar_of_steps_leaves_out_the_start_and_evaluations(tmp_path: Path) -> None:
+    log = step_log(tmp_path)
+    assert log._bar.format_dict["elapsed"] < 50
+    log._bar.start_t -= 100
+    log._bar.last_print_t -= 100
+    assert log._bar.format_dict["elapsed"] > 100
+    log.begin_step()
+    assert log._bar.format_dict["elapsed"] < 50
+
+
 def checkpoint(root: Path, step: int) -> Path:
     folder = root / f"checkpoint-{step}"
     folder.mkdir()

@@ -96,11 +96,13 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
     Raises:
         XpError: (PLAN) with all faults and remedies.
     """
+    prompts = list(prompts)
     report = examine_prompts(chat, prompts)
     if report.faults:
         raise XpError("\n".join(report.faults), ExitCode.PLAN)
     who = "xp, in the system message" if chat.chat.tools_prompt is ToolsPrompt.SYSTEM else "the chat template"
-    print(f"tools are described by {who}; {report.on_record()}", flush=True)
+    tools = f"tools are described by {who}; " if any(json.loads(tools) for _, tools in prompts) else ""
+    print(f"{tools}{report.on_record()}", flush=True)
 
 
 def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:

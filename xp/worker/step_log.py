@@ -87,6 +87,11 @@ class StepLog:
             self._bar.set_postfix(reward=f"{line.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
             self._bar.update(step - self._bar.n)
 
+    def unpause(self) -> None:
+        """Leaves the time since the last step, of a start or an evaluation, out of the bar's."""
+        if self._bar is not None:
+            self._bar.unpause()
+
     def finish(self) -> None:
         """Ends the log after the last step."""
         if self._bar is not None:

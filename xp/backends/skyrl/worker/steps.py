@@ -47,6 +47,7 @@ class SkyRLStepLog(StepLog):
         super().continue_after(step)
         self._check_time(step)
         self._pending["time/start_s"] = self._start.total("models and engines")
+        self.unpause()
 
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""

@@ -53,6 +53,7 @@ class TRLStepLog(StepLog):
     def begin_step(self) -> None:
         """Begins the time of a step, which is without the evaluation before it."""
         self._began = time.monotonic()
+        self.unpause()
 
     def episodes(self, played: Sequence[Played], rollout_s: float, more: Mapping[str, float] | None = None) -> None:
         """Adds the episodes of a rollout step, of all ranks together, and further metrics.
