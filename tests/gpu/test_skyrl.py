@@ -1,4 +1,4 @@
-"""backend=skyrl on real accelerators with its real vLLM; whole runs like these are in docs/results.md; these tests have not run.
+"""backend=skyrl on real accelerators with its real vLLM; not run yet, but runs like them were (docs/results.md).
 
 make test-gpu, after `python -m xp install backend=skyrl hardware=a100x1`
 """

@@ -1,4 +1,4 @@
-"""backend=trl on real accelerators with the real vLLM; whole runs like these are in docs/results.md; these tests have not run.
+"""backend=trl on real accelerators with the real vLLM; not run yet, but runs like them were (docs/results.md).
 
 python -m pytest -m gpu tests/gpu -rs
 """
