@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_public_memory import CARD, peak_of
+from tests.unit.test_public_memory import CARD, peak_of, skyrls_update
 from tools.benchmarks.bench_card import cases
 from xp.composition import compose
 from xp.planning.memory.estimate import engine_stays_awake, estimate
@@ -25,6 +25,10 @@ def test_a_run_is_never_below_the_card_and_at_most_a_tenth_above(run: dict[str, 
     line = "  both fit at once: the engine stays awake during an update"
     assert engine_stays_awake(spec) is (line in memory_lines(spec)) is ("TRL" in str(run["name"]))
     assert 1 <= peak_of(run) / run["peak"] <= 1.1
+
+
+def test_skyrls_update_is_not_below_the_card() -> None:
+    assert 7.34 <= skyrls_update() <= 8.5
 
 
 def test_all_measured_updates_are_compared() -> None:

@@ -14,6 +14,7 @@ from tools.benchmarks.bench_card import cases
 from xp.composition import compose
 from xp.planning.memory.estimate import engine_stays_awake, estimate
 from xp.planning.memory.fit import MemoryFit, MemoryVerdict, fit
+from xp.planning.memory.lengths import EpisodeLengths
 
 ROOT = Path(__file__).parents[2]
 ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/recorded/public_memory.yaml").read_text(encoding="utf-8"))
@@ -73,6 +74,12 @@ def peak_of(run: dict[str, Any]) -> float:
     return max(found.generation_peak, beside and found.training_peak + beside) / GIB
 
 
+def skyrls_update() -> float:
+    """The plan's GiB of an update of short episodes."""
+    spec = compose(["hardware=h200x1", *CARD["runs"][-1]["overrides"]])
+    return estimate(spec, EpisodeLengths(mean=77, deviation=8, longest=88, source="the run")).training_peak / GIB
+
+
 def measured() -> list[str]:
     """The page's part about the card."""
     specs = dict(cases())
@@ -92,6 +99,8 @@ def measured() -> list[str]:
         "| what | plan | card | ratio |",
         "|---|---|---|---|",
         *(f"| {name} | {plan:.1f} | {peak:.1f} | {plan / peak:.2f} |" for name, plan, peak in rows),
+        "",
+        f"SkyRL's update in that run, of episodes of at most 88 tokens: plan {skyrls_update():.1f}, card 7.3.",
     ]
 
 

@@ -32,6 +32,8 @@ FRAGMENTATION = 0.085
 """What torch's allocator reserves beyond what lives, as a share of it."""
 ENGINE_OVERHEAD = 2e9
 """Bytes of an engine's CUDA graphs and working memory, taken from its share."""
+SLEEPING_ENGINE = 1.25e9
+"""Bytes that a sleeping engine in a process of its own keeps: vLLM 0.30 kept 1,199 MiB of an H200."""
 CRITIC_OPTIMIZER = "critic's optimizer"
 SPREAD = 2.0
 """Standard deviations between the mean micro-batch and the largest of many."""
@@ -168,7 +170,8 @@ def _training(spec: RunSpec, lengths: EpisodeLengths) -> dict[str, float]:
         forward = _layer_bytes(spec, teacher, batch, tokens)
         activations["activations"] = max(activations["activations"], forward)
     parts = _in_training(spec, _states(spec, shape, weights, batch)) | activations
-    return {**parts, "fragmentation": FRAGMENTATION * sum(parts.values()), "overhead": OVERHEAD}
+    asleep = {"sleeping engine": SLEEPING_ENGINE} if _is_colocated(spec) and not _use(spec).keeps_engine else {}
+    return {**parts, "fragmentation": FRAGMENTATION * sum(parts.values()), **asleep, "overhead": OVERHEAD}
 
 
 def _is_colocated(spec: RunSpec) -> bool:
