@@ -68,3 +68,19 @@ def test_the_peak_of_a_step_is_not_that_of_the_step_before(shown: Path) -> None:
     assert watch._thread is not None
     watch._thread.join(30)
     assert not watch._thread.is_alive()
+
+
+def test_the_phases_of_a_step_have_peaks_of_their_own(shown: Path) -> None:
+    watch = GpuWatch()
+    watch.metrics()
+    eventually(lambda: bool(watch._samples))
+    watch.rollout_ended()
+    show(shown, "0, GPU-aa, 500, 0\n")
+    eventually(lambda: bool(watch._samples) and watch._samples[-1][1] == 0.0)
+    watch._samples = watch._samples[-1:]
+    found = watch.metrics()
+    phases = [found[f"gpu/memory_{name}gb"] for name in ("", "rollout_", "update_")]
+    assert phases == [80000 / 1024, 80000 / 1024, 500 / 1024]
+    eventually(lambda: bool(watch._samples))
+    assert watch.metrics().keys() == {"gpu/memory_gb", "gpu/utilization"}
+    show(shown, "")

@@ -10,7 +10,7 @@ from typing import Final
 
 from xp.hardware import gpu_rows
 
-POLL_S: Final = 5.0
+POLL_S: Final = 2.0
 COLUMNS: Final = ("index", "uuid", "memory.used", "utilization.gpu")
 
 
@@ -18,22 +18,31 @@ class GpuWatch:
     """Samples the visible GPUs in a thread, from the first call of `metrics` on; without nvidia-smi, nothing."""
 
     def __init__(self) -> None:
+        self._rollout: list[tuple[float, float]] = []
+        """Samples of the step's rollout, once it has ended."""
         self._samples: list[tuple[float, float]] = []
         """GiB of the fullest GPU, and mean share of the time in which the GPUs worked."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def metrics(self) -> dict[str, float]:
-        """`gpu/memory_gb` and `gpu/utilization` since the last call; empty if there is no sample."""
+        """`gpu/memory_gb`, by phase too, and `gpu/utilization` since the last call; empty if there is no sample."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="xp-gpu-watch", daemon=True)
             self._thread.start()
         with self._lock:
-            samples, self._samples = self._samples, []
-        if not samples:
+            rollout, update, self._rollout, self._samples = self._rollout, self._samples, [], []
+        if not (rollout or update):
             return {}
-        memory, shares = zip(*samples, strict=True)
-        return {"gpu/memory_gb": max(memory), "gpu/utilization": fmean(shares)}
+        memory, shares = zip(*rollout, *update, strict=True)
+        phases = {"gpu/memory_rollout_gb": rollout, "gpu/memory_update_gb": update} if rollout else {}
+        by_phase = {name: max(one for one, _ in samples) for name, samples in phases.items() if samples}
+        return {"gpu/memory_gb": max(memory), **by_phase, "gpu/utilization": fmean(shares)}
+
+    def rollout_ended(self) -> None:
+        """Ends a step's rollout; what follows is its update."""
+        with self._lock:
+            self._rollout, self._samples = self._rollout + self._samples, []
 
     def _run(self) -> None:
         while rows := gpu_rows(*COLUMNS):

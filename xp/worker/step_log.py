@@ -61,7 +61,7 @@ class StepLog:
         self._common, self._file = common, file
         self._finite = FiniteUpdates(OnNonfinite(common.on_nonfinite))
         self._watch = None if symptoms is None else SymptomWatch(symptoms, root / common.metrics)
-        self._gpus = GpuWatch()
+        self.gpus = GpuWatch()
         self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
 
     def continue_after(self, step: int) -> None:
@@ -80,7 +80,7 @@ class StepLog:
     def line(self, step: int, line: Mapping[str, float]) -> None:
         """Writes the line of a finished rollout step; raises XpError if a symptom ends the run."""
         if self._file is not None:
-            self._file.write(step, {**line, **self._gpus.metrics()})
+            self._file.write(step, {**line, **self.gpus.metrics()})
             if self._watch is not None:
                 self._watch.line(step, line)
         if self._bar is not None:

@@ -64,6 +64,8 @@ class TRLStepLog(StepLog):
         check_health(played, self._config.common.max_void_fraction)
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
         self._episodes = {**metrics, **(more or {}), "time/rollout_s": rollout_s}
+        if not self.is_ahead:
+            self.gpus.rollout_ended()
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""
