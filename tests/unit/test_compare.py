@@ -14,8 +14,10 @@ import pytest
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode
+from xp.evaluation.ranking import sentence, settings_of
 from xp.report.comparison import _pairs
-from xp.run_records.leaderboard import PLAIN
+from xp.run_records.held_out import HeldOutResult
+from xp.run_records.leaderboard import PLAIN, RunRow
 from xp.run_records.named import named_runs
 from xp.run_records.record import RunStatus
 
@@ -219,3 +221,68 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
     assert table[0]["env"] == f"'{FORMULA}"
     plain = shown(capsys, f"outputs={tmp_path}")
     assert [line for line in plain if line.startswith("|")] == []
+
+
+def row(run: str, seed: int | None, before: float | None, after: float | None, **fields: Any) -> RunRow:
+    return RunRow(run, seed=seed, before=before, after=after, **fields)
+
+
+def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
+    rows = [
+        row("none", 1, 0.0, None),
+        row("other", 1, 0.0, 0.9, ranked_by="passes"),
+        row("low-1", 1, 0.2, 0.3, model="m2"),
+        row("high-1", 1, 0.0, 0.4, model="m1"),
+        row("again", 1, 0.4, 0.8, model="m1"),
+        row("high-2", None, 0.2, 0.0, model="m1"),
+    ]
+    high, low = settings_of(rows)
+    # The mean before training is 0.2: what a run had more is taken off, and what it had less is added.
+    assert (high.label, low.label) == ("model=m1", "model=m2")
+    assert high.rewards == {1: pytest.approx([0.6, 0.6]), 0: pytest.approx([0.0])}
+    assert [*high.seeds, high.mean, low.mean] == pytest.approx([0.6, 0.0, 0.3, 0.3])
+    best, worst = settings_of([row("a", 1, None, 0.2, differs={"k": 1}), row("b", 1, 0.1, 0.5, differs={"k": 2})])
+    assert [(one.label, one.rewards, one.stderr) for one in (best, worst)] == [
+        ("k=2", {1: [0.5]}, None),
+        ("k=1", {1: [0.2]}, None),
+    ]
+    assert [one.label for one in settings_of([row("a", 1, 0.0, 0.1), row("b", 2, 0.0, 0.1)])] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "limits", "interval"),
+    # Student's t with 2 degrees of freedom: 4.303 standard errors of 0.1 / sqrt(3).
+    [
+        ((0.4, 0.5, 0.6), (None, None), "95 % 0.252 to 0.748 over seeds"),
+        ((0.4, 0.5, 0.6), (0.3, 0.7), "95 % 0.300 to 0.700 over seeds"),
+        ((0.5, 0.5), (None, None), "the same for each"),
+    ],
+)
+def test_seeds_of_one_spec_have_an_interval(
+    tmp_path: Path, rewards: tuple[float, ...], limits: tuple[float | None, float | None], interval: str
+) -> None:
+    rows = [
+        row(f"r{seed}", seed, None, after, result=HeldOutResult(after, None, None, None, None, limits=limits))
+        for seed, after in enumerate(rewards)
+    ]
+    line = f"{len(rewards)} seeds of one spec: mean held-out reward 0.500, {interval}"
+    assert sentence(tmp_path, [*rows, row("void", 9, None, None)]) == line
+    assert sentence(tmp_path, [rows[0], row("void", 9, None, None)]) is None
+
+
+def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -> None:
+    def rows(*seeds: tuple[int, int], before: float | None = 0.1) -> list[RunRow]:
+        a, b = (
+            [row(f"{key}{seed}", seed, before, after, differs={"k": key}) for seed in of]
+            for key, after, of in zip("ab", (0.5, 0.3), zip(*seeds, strict=True), strict=True)
+        )
+        return [*a, *b]
+
+    start = "k=a is highest with 0.500"
+    assert (
+        sentence(tmp_path, rows((1, 2))) == f"{start}, without further statistics: no seed of k=a was run with k=b too"
+    )
+    few = "No difference between k=a and k=b was shown: all 2 seeds differ alike, and 6 such seeds would show it."
+    seeds = ((1, 1), (2, 2), (3, 4))
+    assert sentence(tmp_path, rows(*seeds)) == f"{start}, adjusted by the values before training. {few}"
+    assert sentence(tmp_path, [*rows(*seeds, before=None), *rows(*seeds)]) == f"{start}. {few}"
