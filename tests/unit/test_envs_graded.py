@@ -17,6 +17,7 @@ from tests.reliability.test_sessions import wait_for
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
 from xp.envs.config import EnvConfig, GraderForm
 from xp.envs.graded import GradedProvider
+from xp.envs.graders import GraderHandler
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
@@ -64,6 +65,17 @@ def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer(
     with pytest.raises(ResponseLost):
         session.answer("5")
     provider.close()
+
+
+def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None:
+    handler, row = GraderHandler(graded("Counts")), {"prompt": "Count."}
+    assert [handler.open(number, row) for number in (1, 2)] == [[{"role": "user", "content": "Count."}]] * 2
+    assert [handler.take(number, "x").reward for number in (2, 1)] == [1.0, 2.0]
+    handler.close(1, None)
+    handler.close(1, None)
+    with pytest.raises(KeyError):
+        handler.take(1, "x")
+    assert handler.take(2, "x").reward == 3.0
 
 
 def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
