@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,23 @@ def test_the_line_adds_the_runs(tmp_path: Path, runs: list[int], text: str) -> N
     assert time_lines([*specs("10"), compose(["env=multiply"])], tmp_path) == []
     epochs = compose([*MACHINES, "training.epochs=1", "training.num_steps=null"])
     assert time_lines([epochs], tmp_path) == [f"{start}85 to 115 s a step (as same, within 15%)"]
+
+
+def test_the_newest_of_several_runs_tells_the_time(tmp_path: Path) -> None:
+    spec = compose([])
+    for name in "abc":
+        left(tmp_path, name, [9.0, 2.0])
+    (tmp_path / "runs/d").mkdir()
+    (tmp_path / "runs/d/spec.yaml").write_text("- damaged")
+    for newest in "cab":
+        for name in "abcd":
+            os.utime(tmp_path / f"runs/{name}/spec.yaml", (0, {"d": 3e9, newest: 2e9}.get(name, 1e9)))
+        time = duration(spec, tmp_path)
+        assert time is not None
+        assert time.source == f"as {newest}, within 15%"
+    # A run that recorded no second step tells nothing.
+    (tmp_path / "runs/b/metrics.jsonl").write_text("")
+    assert duration(spec, tmp_path) is not None
 
 
 def test_a_reference_model_is_another_shape(tmp_path: Path) -> None:
