@@ -95,11 +95,14 @@ def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float,
 
 def test_differences_that_are_rounding_alone_are_no_difference() -> None:
     first = {"a": [0.1 + 0.2], "b": [0.3], "c": [0.6]}
-    second = {"a": [0.3], "b": [0.1 + 0.2], "c": [0.6]}
+    second = {"a": [0.3], "b": [0.3], "c": [0.6]}
     found = compare(("a", "b"), first, second, 1.0, 0.03)
     assert (found.difference, found.p_value, found.p_equivalent) == (0.0, 1.0, pytest.approx(0.9**3))
     shown = "all 3 tasks have the same reward in both, and 29 such tasks would show equivalence within 0.03"
     assert found.verdict == f"No difference between b and a was shown: {shown}."
+    # Where all rewards are equal, their range is taken to be 1.
+    equal = {task: [0.3] for task in "abc"}
+    assert compare(("a", "b"), equal, equal, 1.0, 0.03).p_equivalent == pytest.approx(0.97**3)
 
 
 def test_the_first_tasks_of_one_side_alone_are_named() -> None:

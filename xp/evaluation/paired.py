@@ -251,7 +251,7 @@ def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
 
 
 def _smallest(num_tasks: int, spread: float) -> float | None:
-    if num_tasks < 2 or spread == 0:
+    if spread == 0:
         return None
     from scipy.special import nctdtrinc, stdtrit
 
