@@ -111,6 +111,16 @@ UNTRAINED = "`python -m xp evaluate` plays the model untrained, `python -m xp ev
         (["env.rows=3"], ["env.rows=3: should be one of: string or dict"]),
         (["env.rows={a: 3}"], ["env.rows.a=3: should be a valid string"]),
         (["env.columns=3"], ["env.columns=3: should be an object"]),
+        (
+            ["env.columns={promt: x}"],
+            ["env.columns.promt: unknown key (did you mean prompt?); legal here: prompt, answer, split"],
+        ),
+        (["env.overrides={A: 3}"], ["env.overrides.A=3: should be one of: string or model"]),
+        (
+            ["model.chat_template={str: [1]}"],
+            ["model.chat_template.str=<list of 1>: should be one of: bool or int or float or string"],
+        ),
+        (["env.reward.reduction=3"], ["env.reward.reduction=3: should be 'sum', 'mean', 'max', 'min' or 'last'"]),
         (["env.secrets={a: {}}"], ["env.secrets.a.from_env: has no value; set it"]),
         (["tracking=[nosuch]"], ["tracking.0=nosuch: should be 'wandb' or 'tensorboard'"]),
         (["env.train.pass_rate=[0.1,a]"], ["env.train.pass_rate.1=a: should be a valid number"]),
