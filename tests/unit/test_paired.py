@@ -12,7 +12,17 @@ import pytest
 
 from xp.episode.clusters import clustered_stderr
 from xp.errors import XpError
-from xp.evaluation.paired import _enough_tasks, _equivalence, _interval, _passes, _smallest, compare, holm, verdict
+from xp.evaluation.paired import (
+    _enough_alike,
+    _enough_tasks,
+    _equivalence,
+    _interval,
+    _passes,
+    _smallest,
+    compare,
+    holm,
+    verdict,
+)
 from xp.evaluation.ranking import Setting, _over_seeds, _paired
 from xp.evaluation.statistics import mean
 
@@ -34,6 +44,15 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
     assert _smallest(number, spread) == pytest.approx(expected, rel=1e-4)
     enough = float(power.solve_power(effect_size=0.03 / spread, alpha=0.05, power=0.8))
     assert _enough_tasks(spread, 0.03) == pytest.approx(enough, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("difference", "margin", "reach", "number"),
+    # 0.5**n for the first n below 0.05 with both signs, and (1 - margin / reach)**n.
+    [(0.2, 0.03, 1.0, 6), (0.0, 0.03, 1.0, 99), (0.0, 0.06, 2.0, 99), (0.0, 0.96, 1.0, 2), (0.0, 1.0, 1.0, 2)],
+)
+def test_enough_tasks_that_are_alike(difference: float, margin: float, reach: float, number: int) -> None:
+    assert _enough_alike(difference, margin, reach) == number
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 5), (10, 1), (7, 7), (0, 4)])
