@@ -17,7 +17,7 @@ from xp.errors import ExitCode
 from xp.evaluation.ranking import sentence, settings_of
 from xp.report.comparison import _pairs
 from xp.run_records.held_out import HeldOutResult
-from xp.run_records.leaderboard import PLAIN, RunRow
+from xp.run_records.leaderboard import PLAIN, RunRow, differing, head, readable, text
 from xp.run_records.named import named_runs
 from xp.run_records.record import RunStatus
 
@@ -286,3 +286,52 @@ def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -
     seeds = ((1, 1), (2, 2), (3, 4))
     assert sentence(tmp_path, rows(*seeds)) == f"{start}, adjusted by the values before training. {few}"
     assert sentence(tmp_path, [*rows(*seeds, before=None), *rows(*seeds)]) == f"{start}. {few}"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (1e-5, "1e-05"),
+        (0.1 + 0.2, "0.3"),
+        (3, "3"),
+        ([1, [None, "a"]], "[1,[null,a]]"),
+        ("a b", "a b"),
+    ],
+)
+def test_a_value_is_written_as_an_override(value: object, expected: str) -> None:
+    assert text(value) == expected
+
+
+def test_a_table_has_rounded_and_short_values() -> None:
+    values = {"long": "x" * 200, "longer": "x" * 201, "list": [1.0]}
+    rows = [row("a", 1, None, 2 / 3, differs=values), row("b", 2, 0.5, None)]
+    names = ["run", "before", "after", *values]
+    assert head(rows) == [*PLAIN, *values]
+    assert readable(rows[0], names) == ["a", "-", "0.667", "x" * 200, "x" * 197 + "...", "[1]"]
+    assert readable(rows[1], names) == ["b", "0.500", "-", "-", "-", "-"]
+
+
+SPEC = {"seed": 1, "outputs": "x", "training": {"rate": 1.0}, "model": {"name": "m", "lora": None}, "env": {"a": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "values"),
+    [
+        ({}, [{}, {}]),
+        ({"seed": 2, "outputs": "y", "launcher": {"name": "z"}}, [{}, {}]),
+        ({"training": {"rate": 2.0}}, [{"training.rate": 1.0}, {"training.rate": 2.0}]),
+        ({"training": {"rate": 1.0, "new": 3}}, [{"training.new": None}, {"training.new": 3}]),
+        ({"model": {"name": "m", "lora": {"rank": 8}}}, [{"model.lora.rank": None}, {"model.lora.rank": 8}]),
+        # With another model, its other keys follow.
+        ({"model": {"name": "n", "lora": {"rank": 8}}}, [{}, {}]),
+        ({"env": {"a": [2]}}, [{"env.a": [1]}, {"env.a": [2]}]),
+        ({"env": {"a": {"b": 1}}}, [{"env.a": [1], "env.a.b": None}, {"env.a": {"b": 1}, "env.a.b": 1}]),
+    ],
+)
+def test_keys_that_decide_nothing_do_not_differ(changes: dict[str, Any], values: list[dict[str, Any]]) -> None:
+    assert differing([SPEC, SPEC | changes]) == values
+    assert differing([SPEC]) == [{}]
+    assert differing([]) == []
