@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
 from xp.run_records import detached
 from xp.run_records.record import (
+    AttemptRecord,
     Provenance,
     RunRecord,
     RunStatus,
+    SettledLength,
+    StageRecord,
     begin_attempt,
     begun_here,
     close_attempt,
     read_record,
     table,
+    time_text,
     update_stage,
     write_record,
 )
@@ -117,17 +124,75 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path, m
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_the_table_shows_every_stage_of_every_attempt() -> None:
-    record = update_stage(
-        begun(), "prepare", status=RunStatus.SUCCEEDED, exit_code=0, started=now(), ended=now(), log="l"
-    )
-    record = begin_attempt(record, ["prepare", "train"], HERE)
-    text = table(record)
-    assert "attempt_1" in text
-    assert "attempt_2" in text
-    assert text.count("train") == 2
-    assert "exit 0" in text
-    assert "(changed)" in text
+def attempt(number: int, seconds: int | None, *stages: StageRecord, **more: Any) -> AttemptRecord:
+    """An attempt that began at 12:00 and, unless it goes on, took so many seconds."""
+    ended = None if seconds is None else f"2026-11-21T12:{seconds // 60:02}:{seconds % 60:02}Z"
+    status = RunStatus.RUNNING if seconds is None else RunStatus.SUCCEEDED
+    return AttemptRecord(number, status, NOON, ended, HERE, stages, **more)
+
+
+NOON = "2026-11-21T12:00:00Z"
+LOG = "runs/run/attempt_1/prepare/log.txt"
+DONE = StageRecord("prepare", RunStatus.SUCCEEDED, 0, NOON, "2026-11-21T12:00:30Z", LOG)
+
+
+def test_the_table_shows_every_stage_of_every_attempt(tmp_path: Path) -> None:
+    killed = StageRecord("train", RunStatus.FAILED, 137, NOON, "2026-11-21T12:10:00Z")
+    clean = Provenance("0.1.0", "3.11.7", None, False, {})
+    second = replace(attempt(2, 90, DONE, training=SettledLength(6, 23, 3)), provenance=clean)
+    record = replace(EMPTY, attempts=(attempt(1, 600, DONE, killed, training=SettledLength(4, 9, None)), second))
+    first, prepared, train, again, _ = table(record).splitlines()[1:]
+    assert table(record).splitlines()[0] == "run  pending"
+    assert first == f"attempt_1  succeeded  {NOON}  0000000000 (changed)  4 steps"
+    assert prepared.split() == ["prepare", "succeeded", "30.0", "s", "exit", "0", LOG]
+    assert train == "  train        failed         600.0 s  exit 137"
+    assert again == f"attempt_2  succeeded  {NOON}  6 steps (3 epochs of 23 tasks)"
+    assert f"{tmp_path}/{LOG}" in table(record, tmp_path)
+    assert "  train        pending" in table(begun()).splitlines()
+
+
+def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training() -> None:
+    trained = (attempt(1, 600, training=SettledLength(4, 9, None)), attempt(2, 90, training=SettledLength(6, 9, 1)))
+    record = replace(EMPTY, attempts=(*trained, attempt(3, None)))
+    assert (record.minutes, record.num_steps) == (11.5, 6)
+    assert (EMPTY.minutes, EMPTY.num_steps) == (0, None)
+    gpus = compose(["hardware=2x4xA100", "model=qwen3-4b", "hardware.usd_per_hour=30"]).hardware
+    assert time_text(record, gpus) == "11.5 min, 1.53 GPU-hours, 5.75 USD"
+    one = replace(EMPTY, attempts=(attempt(1, 90, DONE, StageRecord("train", started=NOON)),))
+    assert time_text(one, compose([]).hardware) == "1.5 min (prepare 0.5)"
+
+
+def test_the_status_of_a_run_is_that_of_its_last_training() -> None:
+    def closed(*attempts: tuple[str, RunStatus]) -> RunStatus:
+        record = EMPTY
+        for stage, status in attempts:
+            record = close_attempt(begin_attempt(record, ["prepare", stage], HERE), status)
+        return record.status
+
+    failed, done = RunStatus.FAILED, RunStatus.SUCCEEDED
+    assert closed(("train", failed), ("evaluate", done)) is failed
+    assert closed(("train", failed), ("train", done), ("evaluate", failed)) is done
+    assert closed(("evaluate", failed), ("evaluate", done)) is done
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"number": 2}, "number: 2"),
+        ({"supervisor": 1}, "supervisor: 1"),
+        ({"supervisor": -7}, "supervisor: -7"),
+        ({"stages": (StageRecord("../x"),)}, "name of a stage: '../x'"),
+        ({"stages": (StageRecord("train", log=LOG),)}, "log: "),
+        ({"stages": (StageRecord("train", native_id="-9 x"),)}, "job: '-9 x'"),
+    ],
+)
+def test_a_record_names_only_what_xp_writes(directory: Path, changes: dict[str, Any], fault: str) -> None:
+    legal = replace(EMPTY, attempts=(attempt(1, 9, DONE, StageRecord("train", native_id="17"), supervisor=2),))
+    (directory / "run.json").write_text(legal.to_json())
+    assert read_record(directory) == legal
+    (directory / "run.json").write_text(replace(EMPTY, attempts=(replace(attempt(1, 9), **changes),)).to_json())
+    with pytest.raises(XpError, match=re.escape(f"runs/run/attempt_1: {fault}")):
+        read_record(directory)
 
 
 def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
