@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,19 @@ def test_seeds_of_one_spec_have_an_interval(
     line = f"{len(rewards)} seeds of one spec: mean held-out reward 0.500, {interval}"
     assert sentence(tmp_path, [*rows, row("void", 9, None, None)]) == line
     assert sentence(tmp_path, [rows[0], row("void", 9, None, None)]) is None
+    without = sentence(tmp_path, [replace(one, result=None) for one in rows])
+    assert without == line.replace("0.300 to 0.700", "0.252 to 0.748")
+
+
+def test_one_seed_is_compared_task_by_task_without_an_adjustment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
+        with_tasks(leave(tmp_path, run, after, f"{RATE}={rate}"), [after - number / 100 for number in range(6)])
+    start = f"{RATE}=0.001 is highest with 0.900. {RATE}=0.001 is better than {RATE}=0.0001 by 0.400"
+    line = shown(capsys, f"outputs={tmp_path}")[-1]
+    assert line.startswith(start)
+    assert line.endswith(" on 6 tasks.")
 
 
 def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -> None:
@@ -284,7 +298,8 @@ def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -
     )
     few = "No difference between k=a and k=b was shown: all 2 seeds differ alike, and 6 such seeds would show it."
     seeds = ((1, 1), (2, 2), (3, 4))
-    assert sentence(tmp_path, rows(*seeds)) == f"{start}, adjusted by the values before training. {few}"
+    for some in (seeds, seeds[:2]):
+        assert sentence(tmp_path, rows(*some)) == f"{start}, adjusted by the values before training. {few}"
     assert sentence(tmp_path, [*rows(*seeds, before=None), *rows(*seeds)]) == f"{start}. {few}"
 
 
