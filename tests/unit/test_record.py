@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from xp.run_records.record import (
     begin_attempt,
     begun_here,
     close_attempt,
+    number_of,
     read_record,
     table,
     time_text,
@@ -160,6 +162,28 @@ def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training()
     assert time_text(record, gpus) == "11.5 min, 1.53 GPU-hours, 5.75 USD"
     one = replace(EMPTY, attempts=(attempt(1, 90, DONE, StageRecord("train", started=NOON)),))
     assert time_text(one, compose([]).hardware) == "1.5 min (prepare 0.5)"
+
+
+def test_an_attempt_is_changed_and_no_other(directory: Path) -> None:
+    record = begin_attempt(close_attempt(begun(), RunStatus.FAILED), ["train"], HERE)
+    assert (record.attempts[1].supervisor, record.attempts[1].host) == (os.getpid(), platform.node())
+    record = update_stage(record, "train", exit_code=3)
+    assert [[stage.exit_code for stage in one.stages] for one in record.attempts] == [[None, None], [3]]
+    third = begin_attempt(record, ["train"], HERE, is_detached=True)
+    statuses = [RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.RUNNING]
+    assert [one.status for one in third.attempts] == statuses
+    assert (third.attempts[2].supervisor, third.attempts[2].host) == (None, None)
+    write_record(directory, replace(third, user="another", directory="/x"))
+    assert (read_record(directory).user, read_record(directory).directory) == ("another", "/x")
+    with pytest.raises(ValueError, match="a time without its zone"):
+        RunRecord.from_json(replace(EMPTY, attempts=(replace(attempt(1, 9), started="2026-11-21T12:00:00"),)).to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("attempt_7", 7), ("attempt_10", 10), ("attempt_x", 0), ("attempt_²", 0), ("attempt_", 0)]
+)
+def test_the_number_of_an_attempts_directory(name: str, number: int) -> None:
+    assert number_of(Path("run", name)) == number
 
 
 def test_the_status_of_a_run_is_that_of_its_last_training() -> None:
