@@ -93,6 +93,7 @@ def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
     if is_sent:
         to = targets.openenv_target(config, TOKEN)
         assert (to.url, to.headers, to.secrets) == (target.rstrip("/"), {"Authorization": "Bearer XPCANARY"}, {})
+        assert "XPCANARY" not in repr(to)
     else:
         with pytest.raises(XpError, match=r"HF_TOKEN would go to .*, which is not allowed"):
             targets.openenv_target(config, TOKEN)
@@ -140,6 +141,7 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
         replace(own, allowed_origins=("https://own.example",)), {"my_secret": "", "MY_SECRET": "x"}
     )
     assert (to.url, to.deployment, to.headers) == ("https://own.example", None, {})
+    assert to.secrets["X-Secrets"] not in repr(replace(to, overrides={"A": to.secrets["X-Secrets"]}))
     payload = json.loads(base64.b64decode(to.secrets["X-Secrets"]))
     assert payload == {"MY_SECRET": {"value": "x", "allowed_domains": []}}
 

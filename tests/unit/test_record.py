@@ -18,6 +18,7 @@ from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
 from xp.run_records import detached
 from xp.run_records.record import (
+    LENGTH_FILE,
     AttemptRecord,
     Provenance,
     RunRecord,
@@ -162,6 +163,18 @@ def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training()
     assert time_text(record, gpus) == "11.5 min, 1.53 GPU-hours, 5.75 USD"
     one = replace(EMPTY, attempts=(attempt(1, 90, DONE, StageRecord("train", started=NOON)),))
     assert time_text(one, compose([]).hardware) == "1.5 min (prepare 0.5)"
+
+
+def test_a_length_that_the_stage_has_settled_is_in_the_last_attempts_record(directory: Path) -> None:
+    record = begin_attempt(close_attempt(begun(), RunStatus.FAILED), ["train"], HERE)
+    write_record(directory, EMPTY)
+    assert read_record(directory).attempts == ()
+    for number in (1, 2):
+        file = directory / f"attempt_{number}/train" / LENGTH_FILE
+        file.parent.mkdir(parents=True)
+        file.write_text(SettledLength(10 * number, 9, None).to_json())
+    write_record(directory, record)
+    assert [one.training and one.training.num_steps for one in read_record(directory).attempts] == [None, 20]
 
 
 def test_an_attempt_is_changed_and_no_other(directory: Path) -> None:

@@ -20,6 +20,8 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
     train, evaluate = (stage.job for stage in stages(spec, PLACES) if stage.name in ("train", "evaluate"))
     assert train.env["TORCH_COMPILE_DISABLE"] == evaluate.env["TORCH_COMPILE_DISABLE"] == "1"
     assert "vllm" in train.runtime.packages
+    for words in (["hardware=a100x4", "model=qwen2.5-1.5b-instruct"], []):
+        assert not any("TORCH_COMPILE_DISABLE" in stage.job.env for stage in stages(compose(words), PLACES))
 
 
 def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
