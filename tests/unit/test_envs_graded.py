@@ -78,6 +78,60 @@ def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None
     assert handler.take(2, "x").reward == 3.0
 
 
+MESSAGE = {"role": "user", "content": "?"}
+VERL = {"prompt": "?", "data_source": "sums", "reward_model": {"ground_truth": "3"}, "extra_info": {}}
+
+
+@pytest.mark.parametrize(
+    ("grader", "form", "row", "answer", "reward", "metrics"),
+    [
+        ("equals", GraderForm.XP, {"answer": "3"}, "3", 1.0, {}),
+        ("with_metrics", GraderForm.XP, {"answer": "3"}, "4", 0.5, {"acc": 0.0}),
+        ("pair", GraderForm.XP, {}, "four", 0.5, {"length": 4.0}),
+        ("later", GraderForm.XP, {"answer": "3"}, "3", 1.0, {}),
+        ("compute_score", GraderForm.VERL, VERL, "3", 1.0, {"known": 1.0}),
+        ("compute_score", GraderForm.VERL, {"prompt": "?", "answer": "4"}, "4", 1.0, {"known": 0.0}),
+        ("short_score", GraderForm.VERL, VERL, "4", 0.0, {}),
+        ("trl_reward", GraderForm.TRL, {"prompt": "?", "answer": "3"}, "3", 1.0, {}),
+        ("trl_reward", GraderForm.TRL, {"prompt": [MESSAGE], "answer": "3"}, "4", 0.0, {}),
+    ],
+)
+def test_an_answer_is_graded_in_each_form(
+    grader: str, form: GraderForm, row: dict[str, object], answer: str, reward: float, metrics: dict[str, float]
+) -> None:
+    handler = GraderHandler(graded(grader, grader_form=form))
+    assert handler.open(1, {"prompt": [MESSAGE]} | row) == [MESSAGE]
+    result = handler.take(1, answer)
+    assert (result.text, result.reward, result.finished, result.metrics) == ("graded", reward, True, metrics)
+
+
+@pytest.mark.parametrize(
+    ("grader", "form", "fault"),
+    [
+        ("says_nothing_by_a_mapping", GraderForm.XP, "no score and no reward, only acc"),
+        ("forgets_to_return", GraderForm.XP, "None as the reward"),
+        ("says_a_text", GraderForm.XP, "the grader's reward is '1', not a number"),
+        ("trl_reward", GraderForm.TRL, "None as the reward"),
+        ("NeverScores", GraderForm.XP, "None as the reward"),
+    ],
+)
+def test_what_is_no_reward_is_a_fault(grader: str, form: GraderForm, fault: str) -> None:
+    handler = GraderHandler(graded(grader, grader_form=form))
+    handler.open(1, {"prompt": "?", "answer": "3"})
+    with pytest.raises(ProtocolError, match=fault):
+        handler.take(1, "")
+
+
+def test_each_step_of_a_conversation_has_its_reward() -> None:
+    handler = GraderHandler(graded("Higher"))
+    assert [one["content"] for one in handler.open(1, {"prompt": "Say 5.", "answer": "5"})] == ["Guess.", "Say 5."]
+    results = [handler.take(1, guess) for guess in ("3", "5")]
+    assert [(one.text, one.reward, one.finished, one.awaits_reply) for one in results] == [
+        ("higher", 0.0, False, True),
+        ("", 1.0, True, False),
+    ]
+
+
 def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
     session = GradedProvider(graded("Higher"), {}).open(Task("x", "train", 5))
     assert [message["content"] for message in session.prompt()] == ["Guess.", "Say 5."]
