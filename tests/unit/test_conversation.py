@@ -13,9 +13,8 @@ from xp.envs.conversation import ConversationSession, ModelRequest
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 USER = {"role": "user", "content": "Where?"}
-LOOK: dict[str, Any] = {
-    "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
-}
+SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
+LOOK: dict[str, Any] = {"function": {"name": "look", "description": "Looks.", "parameters": SCHEMA}}
 
 
 class Package(ConversationSession):
@@ -69,7 +68,7 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
 
     session = begun(play)
     assert session.prompt() == [{"role": "system", "content": ""}, USER]
-    assert session.tools() == (ToolSpec("look", "Looks.", LOOK["function"]["parameters"]),)
+    assert session.tools() == (ToolSpec("look", "Looks.", SCHEMA),)
     wrong = session.call("lok", {})
     assert (wrong.text, wrong.is_call_error) == ("Error: there is no tool 'lok'; there are: look", True)
     results = [session.call("look", {"at": "é"}), session.call("look", {}), session.answer("Ada"), session.answer("Bo")]
@@ -110,6 +109,7 @@ def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
     session = begun(play)
     with pytest.raises(fault, match=text):
         session.answer("Ada")
+    session.close()
 
 
 def test_an_episode_that_asks_nothing_or_too_late_is_a_fault_and_is_stopped() -> None:

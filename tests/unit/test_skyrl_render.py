@@ -13,7 +13,7 @@ import yaml
 from tests.recipes import recipes_of
 from xp.backends.skyrl.control.keys import ENGINE
 from xp.backends.skyrl.control.overrides import catalog, is_of_kind
-from xp.backends.skyrl.control.render import checkpoint, native, refusals, stages
+from xp.backends.skyrl.control.render import checkpoint, memory, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.composition import compose
@@ -22,6 +22,17 @@ from xp.planning.plan import build_plan
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
+
+
+@pytest.mark.parametrize(
+    ("offload", "stays"), [("optimizer", False), ("parameters", False), ("none", True), ("reference", True)]
+)
+def test_an_optimizer_leaves_the_cards_before_the_engine_generates_unless_it_stays(offload: str, stays: bool) -> None:
+    names = ("optimizer", "parameters", "reference")
+    words = [f"backend.parallel.offload_{name}={str(name == offload).lower()}" for name in names]
+    assert memory(compose([*SKYRL, *words])).leaves_optimizers is stays
+
+
 RECIPES = recipes_of("skyrl")
 MEGATRON = ["backend.parallel.strategy=megatron", "backend.parallel.tensor=2"]
 

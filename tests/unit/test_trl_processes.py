@@ -9,7 +9,9 @@ from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.composition import compose
+from xp.job import Resources
 from xp.planning.batch import arithmetic
+from xp.planning.plan import build_plan
 
 
 def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
@@ -35,6 +37,25 @@ def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
     assert "--data-parallel-size 1 " in words
     assert '--weight-transfer-config {"backend": "gloo"} --worker-extension-cls xp.worker.gloo_transfer.Ext' in words
     assert arithmetic(spec)[0].endswith("over 1 data-parallel rank, 1 micro-batch of 64 each")
+
+
+def test_a_fine_tuning_is_launched_as_the_training_is() -> None:
+    here, tuned = "runs/r/attempt_1/sft", "sft.data=solve:my_env:solve"
+    program = ("python", "-m", "xp.backends.trl.worker.sft", f"{here}/config.json")
+    alone, several = jobs(tuned)["sft"], jobs(*GPUS, tuned)["sft"]
+    assert alone.argv == program
+    assert f"{here}/accelerate.yaml" not in alone.files
+    assert several.argv == (*program, f"{here}/accelerate.yaml")
+    assert yaml.safe_load(several.files[f"{here}/accelerate.yaml"])["num_processes"] == 4
+
+
+def test_a_stage_without_accelerators_takes_a_part_of_the_machine() -> None:
+    def resources(*words: str) -> Resources:
+        return build_plan(compose(words), "r").stages[0].job.resources
+
+    assert resources(*GPUS) == Resources("cpu", 0, 1, num_cpus=4, memory_gb=8.0)
+    small = Resources("cpu", 0, 1, num_cpus=2, memory_gb=4.0)
+    assert resources("hardware.num_cpus=2", "hardware.memory_gb=4") == small
 
 
 def test_one_process_on_a_cpu_is_trls_own_program() -> None:
