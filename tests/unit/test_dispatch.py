@@ -405,7 +405,13 @@ def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
 ) -> None:
     launcher = FakeCluster()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, launcher)
-    monkeypatch.setattr(launcher, "poll", lambda launch: codes.get(launch.key.rpartition("/")[2]))
+    polled: list[str] = []
+
+    def poll(launch: Launch) -> int | None:
+        polled.append(launch.key.rpartition("/")[2])
+        return codes.get(polled[-1])
+
+    monkeypatch.setattr(launcher, "poll", poll)
     monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: launcher)
     run = tmp_path / "runs/run"
     record = current(run)
@@ -414,6 +420,9 @@ def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
     assert read_record(run).status is status
     assert launcher.closed == ([] if status is RunStatus.RUNNING else ["run/1/"])
     waiting = [name for name in "ab" if name not in codes] if status is RunStatus.RUNNING else []
+    polled.clear()
+    assert current(run) == record
+    assert polled == waiting[:1]
     assert [launch.key for launch in live(run, record)] == [f"run/1/{name}" for name in waiting]
     assert stop(run, record) == [{"a": "7", "b": "8"}[name] for name in waiting]
     assert launcher.cancelled == [(f"run/1/{name}", False) for name in reversed(waiting)]
