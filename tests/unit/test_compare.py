@@ -14,11 +14,11 @@ import pytest
 
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
 from xp.evaluation.ranking import sentence, settings_of
 from xp.report.comparison import _pairs
 from xp.run_records.held_out import HeldOutResult
-from xp.run_records.leaderboard import PLAIN, RunRow, differing, head, readable, text
+from xp.run_records.leaderboard import PLAIN, RunRow, _basis, _place, differing, head, leaderboard, readable, text
 from xp.run_records.named import named_runs
 from xp.run_records.record import RunStatus
 
@@ -301,6 +301,70 @@ def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -
     for some in (seeds, seeds[:2]):
         assert sentence(tmp_path, rows(*some)) == f"{start}, adjusted by the values before training. {few}"
     assert sentence(tmp_path, [*rows(*seeds, before=None), *rows(*seeds)]) == f"{start}. {few}"
+
+
+def result(
+    scoring: dict[str, Any] | None, passes: float | None = 0.5, tasks: str | None = "t", threshold: float = 1.0
+) -> HeldOutResult:
+    record = None if scoring is None else {"guess": SCORING | scoring}
+    return HeldOutResult(
+        0.5, None, None, None, None, pass_threshold=threshold, env_pass_share=passes, tasks=tasks, scoring=record
+    )
+
+
+REWARD_FN = 'env.reward_fn (null or {"rewards:twice": 1.0})'
+REDUCTION = 'env.reward.reduction ("sum" or "max")'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "basis", "reason"),
+    [
+        (result({}), result({}), "reward", ""),
+        (result(None), result(TWICE), "reward", ""),
+        (result({}), None, "reward", ""),
+        (result({}, tasks=None), result({}), "reward", ""),
+        (result({}), result(TWICE), "passes", f"{REWARD_FN} differs"),
+        (result({}), result(TWICE, passes=None), "nothing", f"{REWARD_FN} differs"),
+        (result({}), result(TWICE, threshold=0.5), "nothing", f"{REWARD_FN} differs"),
+        (result({}), result(TWICE, tasks="u"), "nothing", f"{REWARD_FN} and the held-out tasks differ"),
+        (result({}), result({}, tasks="u"), "nothing", "the held-out tasks differ"),
+        (result({}), result({"env.reward.reduction": "max"}), "nothing", f"{REDUCTION} differs"),
+        (result({}), result(TWICE | {"env.reward.reduction": "max"}), "nothing", f"{REWARD_FN} and {REDUCTION} differ"),
+    ],
+)
+def test_what_runs_are_ranked_by(first: HeldOutResult, second: HeldOutResult | None, basis: str, reason: str) -> None:
+    found = _basis([row("a", 1, None, 0.5, result=first), row("b", 2, None, 0.5, result=second)])
+    assert (found[0], set(found[1].split(" and "))) == (basis, set(reason.split(" and ")))
+
+
+def test_the_best_is_first_and_runs_without_a_result_are_last() -> None:
+    rows = [
+        row("none", 1, None, None),
+        row("b", 1, None, 0.5, passes=0.1),
+        row("a", 1, None, 0.5, passes=0.2),
+        row("zero", 1, None, 0.0),
+        row("low", 1, None, -0.5, passes=0.9),
+    ]
+    assert [one.run for one in sorted(rows, key=_place)] == ["a", "b", "zero", "low", "none"]
+    by_passes = [replace(one, ranked_by="passes") for one in rows]
+    assert [one.run for one in sorted(by_passes, key=_place)] == ["low", "a", "b", "zero", "none"]
+    unranked = [replace(one, ranked_by="nothing") for one in rows]
+    assert [one.run for one in sorted(unranked, key=_place)] == ["a", "b", "low", "zero", "none"]
+
+
+def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(tmp_path: Path) -> None:
+    for run in ("a", "b", "c"):
+        leave(tmp_path, run, 0.5)
+    for run, content in (("a", "{}"), ("b", "")):
+        (tmp_path / f"runs/{run}/run.json").write_text(content)
+    rows = leaderboard(tmp_path, [])
+    assert [(one.run, one.status, bool(one.note)) for one in rows] == [
+        ("c", "succeeded", False),
+        ("a", "unreadable", True),
+        ("b", "unreadable", True),
+    ]
+    with pytest.raises(XpError, match=r"runs/a/run\.json"):
+        leaderboard(tmp_path, ["a", "c"])
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,12 @@ def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], e
 
 
 def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
-    keys = native(compose([*SEPARATE, *CORRECTED]))
+    spec = compose([*SEPARATE, *CORRECTED])
+    assert refusals(spec) == []
+    for words in (["training.updates_per_step=2"], ["algorithm.dynamic_sampling=true"]):
+        fields = [one.field for one in refusals(compose([*SEPARATE, *CORRECTED, *words]))]
+        assert "training.max_staleness" in fields
+    keys = native(spec)
     found = {name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name}
     assert found == {
         "enabled": True,
