@@ -9,11 +9,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.launching import stage
+from xp.errors import ExitCode
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
-from xp.launchers.node.job_spec import JobSpec, make_job_spec
+from xp.launchers.node.job_spec import JobSpec, Result, make_job_spec
 from xp.launchers.node.spread import command, first_failure
 from xp.lib import private_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, local_address
@@ -65,6 +68,13 @@ def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
         (tmp_path / f"node_{number}.json").write_text(json.dumps({"code": code, "ended": ended}))
     (tmp_path / "node_3.json").write_text("{")
     assert first_failure(tmp_path) == 21
+
+
+@pytest.mark.parametrize(
+    ("code", "missing", "expected"), [(0, (), 0), (0, ("a",), ExitCode.MISSING_OUTPUT), (7, ("a",), 7), (137, (), 137)]
+)
+def test_a_stage_without_its_outputs_has_failed(code: int, missing: tuple[str, ...], expected: int) -> None:
+    assert Result(code, missing, "2026-11-21T12:00:00Z").exit_code == expected
 
 
 def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:

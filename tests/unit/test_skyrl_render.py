@@ -213,9 +213,15 @@ def test_no_path_of_the_plan_is_of_a_machine() -> None:
 
 
 def test_the_evaluation_stage_loads_held_out_tasks() -> None:
-    job = {stage.name: stage.job for stage in stages(compose(SKYRL), PLACES)}["evaluate"]
+    lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+    job = {stage.name: stage.job for stage in stages(compose([*SKYRL, lora]), PLACES)}["evaluate"]
     config = SkyRLEvaluateConfig.from_json(job.files["runs/r/attempt_1/evaluate/config.json"])
-    assert parsed(config.common.overrides)["trainer.eval_interval"] > 0
+    native_keys = parsed(config.common.overrides)
+    assert native_keys["trainer.eval_interval"] == 1
+    # The evaluated models have whole weights.
+    assert {key: value for key, value in native_keys.items() if ".lora." in key} == {
+        "trainer.policy.model.lora.rank": 0
+    }
     assert list(config.models) == ["before", "after"]
     assert config.common.paths["data.val_data"].endswith("/held_out.parquet")
 
