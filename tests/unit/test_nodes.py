@@ -17,7 +17,7 @@ from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import JobSpec, Result, make_job_spec
-from xp.launchers.node.spread import command, first_failure
+from xp.launchers.node.spread import command, first_failure, node_address
 from xp.lib import private_ray
 from xp.worker.nodes import Nodes, free_port, interface_of, local_address
 
@@ -60,6 +60,26 @@ def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
     environ.pop("GLOO_SOCKET_IFNAME", None)
     run = subprocess.run([sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "address"),
+    [
+        ("echo NodeName=me Arch=x86_64 NodeAddr=127.0.0.7 OS=Linux 5", "127.0.0.7"),
+        ("echo NodeName=me NodeAddr=", "127.0.0.9"),
+        ("exit 1", "127.0.0.9"),
+        (None, "127.0.0.9"),
+    ],
+)
+def test_the_address_of_a_node_is_slurms(
+    script: str | None, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script is not None:
+        (tmp_path / "scontrol").write_text(f"#!/bin/sh\n[ $4 = 127.0.0.9 ] && {script}\n")
+        (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "127.0.0.9")
+    assert node_address() == address
 
 
 def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
