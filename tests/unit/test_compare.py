@@ -172,6 +172,11 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert "e/test/1, e/test/2, e/test/3 and 1 more" in told
     assert "python -m xp eval run=one,other" in told
     assert _pairs([one, other])[0] == []
+    with_tasks(other, [0.0, 1.0] * 3, "aBCDef")
+    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    told = capsys.readouterr().err
+    assert "3 tasks have another content under the same name" in told
+    assert "e/test/3 and" not in told
     with_tasks(other, [0.0, 1.0] * 3, "abcdef")
     assert _pairs([one, other])[1] == []
     lines = shown(capsys, "one", "other", "--paired", f"outputs={tmp_path}")

@@ -85,6 +85,29 @@ def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
 
     assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
     assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}
+    assert episode_secrets(compose(["env=multiply", "upload_rollouts=true"])) == {
+        "OPENREWARD_API_KEY": "OPENREWARD_API_KEY"
+    }
+
+
+def test_a_job_has_the_secrets_that_its_environments_name() -> None:
+    from xp.planning.episode import episode_secrets
+
+    words = (
+        *("env=openreward", "env.target=Org/Name", "env.secrets={token: {from_env: MINE}, other: null}"),
+        *("env.overrides={A: {from_env: B}, C: {from_env: token}, D: plain}", "env.allowed_origins=[]"),
+    )
+    assert episode_secrets(compose(words)) == {
+        "token": "MINE",
+        "other": "OTHER",
+        "B": "B",
+        "OPENREWARD_API_KEY": "OPENREWARD_API_KEY",
+    }
+    mix = [
+        f"env.members.{name}.secrets={{token: {{from_env: {one}}}}}" for name, one in (("multiply", "A"), ("sums", "B"))
+    ]
+    with pytest.raises(XpError, match="another member reads it from A, this one from B"):
+        episode_secrets(compose(["env=[multiply,sums]", *mix]))
 
 
 def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_environments() -> None:
