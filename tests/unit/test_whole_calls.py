@@ -10,6 +10,8 @@ import pytest
 from tests.unit.test_dialects import read
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
+from xp.episode.call_data import MAX_FAILED
+from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import Malformed, ToolCall
 
 TEXTS = {"type": "object", "properties": {name: {"type": "string"} for name in ("text", "path", "query")}}
@@ -97,6 +99,10 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
     (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "lok", "parameters": {{"text": "a"}}}}', [LOOK, UNKNOWN]),
     (Dialect.LLAMA_JSON, '<|python_tag|>{"arguments": {"text": "a"}, "name": "look"}', [LOOK]),
     (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "look"}} {{"name": "Ada"}}', [LOOK, look()]),
+    *(
+        (Dialect.LLAMA_JSON, f"{other} {JSON_CALL}", [LOOK])
+        for other in ('{"city": "Rome"}', '{"name": 3}', '{"function": [1]}', '{"name": "lok"}', '{"city" or', "{}")
+    ),
     (Dialect.PYTHONIC, "[look(text='a'), lok(text='a')] and then [lok(text='a')]", [LOOK, UNKNOWN, UNKNOWN]),
     # vllm 48171, sglang 27910 and 34237, mlx-lm 1246
     (Dialect.PYTHONIC, "<|tool_call_start|> [look(text='a')]<|tool_call_end|>", [LOOK]),
@@ -205,6 +211,36 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
 @pytest.mark.parametrize(("dialect", "text", "expected"), READ_WHOLE)
 def test_a_turn_is_read_whole(dialect: Dialect, text: str, expected: list[Any]) -> None:
     assert list(calls(dialect, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        (Dialect.LLAMA_JSON, '{"name": "lok", "parameters": {"text": "a"}}'),
+        (Dialect.LLAMA_JSON, '{"name": "look"}'),
+        (Dialect.LLAMA_JSON, '{"city": "Rome"} and {"name": 3, "parameters": {}}'),
+        (Dialect.LLAMA_JSON, '{"city" or {"name'),
+        (Dialect.PYTHONIC, "[lok(text='a')] [1, 2]"),
+    ],
+)
+def test_data_that_calls_no_tool_is_an_answer(dialect: Dialect, text: str) -> None:
+    assert calls(dialect, text) == ()
+
+
+def test_after_many_broken_beginnings_nothing_is_read() -> None:
+    broken = ['{"a ' * number + JSON_CALL for number in (MAX_FAILED - 1, MAX_FAILED)]
+    assert [calls(Dialect.LLAMA_JSON, text) for text in broken] == [(LOOK,), ()]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {"text": "é", "n": 1}}'),
+        (Dialect.PYTHONIC, "[look(text='é', n=1)]"),
+    ],
+)
+def test_a_call_is_written_in_its_dialect(dialect: Dialect, text: str) -> None:
+    assert SYNTAX[dialect].write("look", {"text": "é", "n": 1}) == text
 
 
 HALF: list[tuple[Dialect, str]] = [
