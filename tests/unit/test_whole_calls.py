@@ -92,6 +92,7 @@ def cohere(body: str) -> str:
 UNKNOWN = ToolCall("lok", {"text": "a"})
 XML_A = "<parameter=text>\na\n</parameter>"
 GLM_TEXT = "<arg_key>text</arg_key><arg_value>"
+NESTED = json.loads("[" * 32 + "]" * 32)
 READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
     # vllm 19024, dynamo 9536: calls with text or `;` between and around them
     (Dialect.LLAMA_JSON, f"I look. {JSON_CALL} Then: {JSON_CALL};{JSON_CALL}\nWould you like more?", [LOOK] * 3),
@@ -123,6 +124,9 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
         '[look(text="""it\'s [a] "b" """, path=r\'C:\\new\')]',
         [look(text='it\'s [a] "b" ', path="C:\\new")],
     ),
+    (Dialect.PYTHONIC, r"[look(text=r'\d+', path=R'\w')]", [look(text=r"\d+", path=r"\w")]),
+    (Dialect.PYTHONIC, "[look(ok=true, no=false, nil=null, k=None)]", [look(ok=True, no=False, nil=None, k=None)]),
+    (Dialect.PYTHONIC, f"[look(text={'[' * 32}{']' * 32})]", [look(text=NESTED)]),
     (Dialect.PYTHONIC, "[look(text='a' 'b', n=0x1F, m=1_000, o=.5)]", [look(text="ab", n=31, m=1000, o=0.5)]),
     # ollama 16686, 17742, 18530: no <tool_call>
     (Dialect.QWEN_XML, f"I'll use it.\n\n<function=look>\n{XML_A}\n</function>\n</tool_call>", [LOOK]),
@@ -230,6 +234,8 @@ def test_data_that_calls_no_tool_is_an_answer(dialect: Dialect, text: str) -> No
 def test_after_many_broken_beginnings_nothing_is_read() -> None:
     broken = ['{"a ' * number + JSON_CALL for number in (MAX_FAILED - 1, MAX_FAILED)]
     assert [calls(Dialect.LLAMA_JSON, text) for text in broken] == [(LOOK,), ()]
+    broken = ["[a(1 " * number + "[look(text='a')]" for number in (MAX_FAILED - 1, MAX_FAILED)]
+    assert [bool(calls(Dialect.PYTHONIC, text)) for text in broken] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +260,11 @@ HALF: list[tuple[Dialect, str]] = [
     (Dialect.LLAMA_JSON, '{"type": "function", "function": {"name": "look", "parameters": {"text": NaN}}}'),
     (Dialect.PYTHONIC, "[look('Paris', text='a')]"),
     (Dialect.PYTHONIC, "[look(**{'text': 'a'})]"),
+    (Dialect.PYTHONIC, "[look(path='b', **{'text': 'a'})]"),
+    (Dialect.PYTHONIC, "[look(text=x) for x in 'ab']"),
+    (Dialect.PYTHONIC, "[look(text={1: 2, 'a': 3})]"),
+    (Dialect.PYTHONIC, "[look(text={'a': 2, 'a': 3})]"),
+    (Dialect.PYTHONIC, f"[look(text={'[' * 33}{']' * 33})]"),
     (Dialect.PYTHONIC, "[look(text='a', text='b')]"),
     (Dialect.PYTHONIC, "[look(text='a' # , path='b'\n)]"),
     (Dialect.PYTHONIC, "[look(text='a'), 3]"),
