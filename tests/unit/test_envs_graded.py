@@ -15,10 +15,11 @@ from tests.launching import is_alive
 from tests.ors_server import rules
 from tests.reliability.test_sessions import wait_for
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
-from xp.envs.config import EnvConfig, GraderForm
+from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
 from xp.envs.graded import GradedProvider
 from xp.envs.graders import GraderHandler
 from xp.episode.episode import Episode
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, Selection
@@ -392,3 +393,11 @@ def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
     with pytest.raises(XpError, match=r"row 0 of split train: its answer is '0'; expected a letter") as error:
         GradedProvider(config, {}).splits()
     assert "env.columns.answer=COLUMN" in str(error.value)
+
+
+def test_a_mixture_has_the_dialect_of_each_member_and_the_smallest_limit() -> None:
+    one = replace(with_limits(graded("equals"), max_sessions=7), dialect=Dialect.QWEN_XML)
+    members = {"a": one, "b": replace(with_limits(one, max_sessions=5), dialect=Dialect.GLM)}
+    with EnvironmentMixture(EpisodeConfig(members), {}) as mix:
+        assert [mix.dialect(name) for name in ("a", "b", "other")] == [Dialect.QWEN_XML, Dialect.GLM, Dialect.QWEN_XML]
+        assert mix.max_sessions() == 5
