@@ -18,7 +18,9 @@ from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
 from xp.launchers.node.job_spec import JobSpec, Result, make_job_spec
 from xp.launchers.node.spread import command, first_failure, node_address
+from xp.launchers.node.tracking import followed
 from xp.lib import private_ray
+from xp.tracking.base import NodeTracking
 from xp.worker.nodes import Nodes, free_port, interface_of, local_address
 
 
@@ -95,6 +97,19 @@ def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
 )
 def test_a_stage_without_its_outputs_has_failed(code: int, missing: tuple[str, ...], expected: int) -> None:
     assert Result(code, missing, "2026-11-21T12:00:00Z").exit_code == expected
+
+
+def test_a_program_without_trackers_is_run_and_with_them_has_their_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XP_SAMPLE", raising=False)
+    context = Context("r", 1, tmp_path, "runs/r/attempt_1")
+    plain = make_job_spec(stage("train", "pass"), context, root=str(tmp_path), grace_s=1.0, secrets_file=None)
+    assert plain.tracking is None
+    assert followed(plain, tmp_path, lambda: int("XP_SAMPLE" in os.environ), pytest.fail) == 0
+    tracked = replace(plain, tracking=NodeTracking(names=(), project="p", config={}, env={"XP_SAMPLE": "1"}))
+    (tmp_path / "runs/r").mkdir(parents=True)
+    assert followed(tracked, tmp_path, lambda: 6 + int("XP_SAMPLE" in os.environ), pytest.fail) == 7
 
 
 def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
