@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import yaml
 
@@ -9,9 +12,11 @@ from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.composition import compose
+from xp.errors import ExitCode, XpError
 from xp.job import Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan
+from xp.planning.sft import sft_fields
 
 
 def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
@@ -47,6 +52,38 @@ def test_a_fine_tuning_is_launched_as_the_training_is() -> None:
     assert f"{here}/accelerate.yaml" not in alone.files
     assert several.argv == (*program, f"{here}/accelerate.yaml")
     assert yaml.safe_load(several.files[f"{here}/accelerate.yaml"])["num_processes"] == 4
+
+
+def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
+    def fields(data: str, *more: str) -> dict[str, Any]:
+        return sft_fields(compose(["env=multiply", f"outputs={tmp_path}", f"sft.data={data}", *more]), PLACES)
+
+    solve, named, talks = fields("solve"), fields("solve:my_env:play"), fields("hf:org/talks")
+    assert [one["is_messages"] for one in (solve, named, talks)] == [False, False, True]
+    assert [one["files"] for one in (solve, named, talks)] == [(), (), ("hf:org/talks",)]
+    assert [one["solvers"] for one in (solve, named, talks)] == [
+        {"multiply": "xp.builtin.multiply:Multiply.solve"},
+        {"multiply": "my_env:play"},
+        {},
+    ]
+    rules = [fields("solve", *more)["rule"] for more in ((), ("sft.min_reward=0.25", "sft.thinking=cut"))]
+    assert [(one.min_reward, one.thinking) for one in rules] == [(1.0, True), (0.25, False)]
+    with pytest.raises(XpError, match=r"expected one directory .*/runs/r-\*; there is none"):
+        fields("run:r-")
+    for run in ("r-1", "r-2"):
+        for file in ("b", "a"):
+            place = tmp_path / f"runs/{run}/attempt_1/train/trajectories/{file}.jsonl"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+    recorded = fields("run:r-2")
+    files = tuple(f"runs/r-2/attempt_1/train/trajectories/{name}.jsonl" for name in "ab")
+    assert (recorded["files"], recorded["is_messages"], recorded["solvers"]) == (files, False, {})
+    with pytest.raises(XpError, match=r"there are several \(r-1, r-2\)") as caught:
+        fields("run:r-")
+    assert caught.value.code is ExitCode.RUN_DIR
+    (tmp_path / "evaluations/e").mkdir(parents=True)
+    with pytest.raises(XpError, match="e has no trajectories"):
+        fields("eval:e")
 
 
 def test_a_stage_without_accelerators_takes_a_part_of_the_machine() -> None:
