@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode, XpError
+from xp.evaluation.entries import _identity, _in_mix, _local, _set, _steps, env_words
 from xp.evaluation.records import EPISODES, REQUEST, SUMMARY, ListedEvaluation, Requested, line_of, locked, place_of
 
 ASKED = Requested("sums", {"name": "ORG/My model"}, None, "tasks", "rules", {"seed": 1})
@@ -79,3 +80,62 @@ def test_the_line_of_an_evaluation(reward: dict[str, float | None] | None, text:
     assert line_of(ListedEvaluation(Path("x/one"), summary)) == f"one  finished  {text}  m on 2 tasks of sums"
     assert line_of(ListedEvaluation(Path("x/one"), None)).startswith("one  not finished: ")
     assert line_of(ListedEvaluation(Path("x/one"), None, "damaged")) == "one  unreadable: damaged"
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("multiply", ["env=multiply"]),
+        ("Org/Name", ["env=openreward", "env.target='Org/Name'"]),
+        ("my_pkg.envs:Mine", ["env=openreward", "env.serve='my_pkg.envs:Mine'"]),
+        ("http://127.0.0.1:9/x", ["env=openreward", "env.target='http://127.0.0.1:9/x'"]),
+    ],
+)
+def test_an_environment_is_named_by_its_option_class_or_address(env: str, words: list[str]) -> None:
+    assert env_words(env) == words
+
+
+@pytest.mark.parametrize(
+    ("key", "names", "path"),
+    [
+        ("env.max_turns", "a", "env.members.a.max_turns"),
+        ("env.members.a.max_turns", "a", "env.members.a.max_turns"),
+        ("env.max_turns", "ab", "env.max_turns"),
+        ("evaluation.every", "a", "evaluation.every"),
+    ],
+)
+def test_a_key_of_one_environment_is_its_members(key: str, names: str, path: str) -> None:
+    assert _in_mix(key, {"members": dict.fromkeys(names, 1)}) == path
+    assert _in_mix(key, {}) == key
+
+
+def test_an_evaluation_of_a_run_sets_keys_that_exist_and_decide_no_training() -> None:
+    spec = {"evaluation": {"every": 2}, "training": {"num_steps": 3, "max_prompt_tokens": 4}}
+    assert _set(spec, "evaluation.every", None) is None
+    assert spec["evaluation"] == {"every": None}
+    assert _set(spec, "evaluation.evry", 3) == _set(spec, "evaluation.a.b", 3).replace("a.b", "evry")  # type: ignore[union-attr]
+    assert (_set(spec, "training.num_steps", 3) or "").startswith("training.num_steps: the run's own; ")
+    assert spec["training"]["num_steps"] == 3
+
+
+def test_a_missing_model_of_a_run_is_answered_with_those_that_exist(tmp_path: Path) -> None:
+    assert _steps(tmp_path) == "; did the run get that far?"
+    for name in ("checkpoint-13", "checkpoint-9"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    (tmp_path / "checkpoints/latest.txt").touch()
+    assert _steps(tmp_path) == "; its checkpoints: checkpoint-9, checkpoint-13"
+    (tmp_path / "sft").mkdir()
+    assert _steps(tmp_path) == f"; the fine-tuned model is run={tmp_path.name}@sft"
+
+
+def test_a_users_directory_is_known_by_its_weights_and_others_by_their_name(tmp_path: Path) -> None:
+    assert [_local(Path("out"), where) for where in ("runs/r/model", "models/m", "ORG/runs/x", "/a/models/b")] == [
+        *("out/runs/r/model", "out/models/m", "ORG/runs/x", "/a/models/b")
+    ]
+    hub = {"kind": "transformers", "name": "m", "id": "ORG/NAME"}
+    assert _identity("m", "ORG/NAME", "ORG/NAME") == hub
+    (tmp_path / "model.safetensors").write_bytes(b"123")
+    (tmp_path / "notes.txt").touch()
+    assert _identity("m", "models/m", str(tmp_path)) == {**hub, "id": "models/m"}
+    files = _identity("m", str(tmp_path), str(tmp_path))["files"]
+    assert files == {"model.safetensors": [3, (tmp_path / "model.safetensors").stat().st_mtime_ns]}
