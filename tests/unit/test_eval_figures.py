@@ -114,6 +114,36 @@ def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
     assert seen == [void, void.outcome]
 
 
+@pytest.mark.parametrize(
+    ("size", "scores", "settled"),
+    # Episodes of two tasks end in this order; a2 is on record already.
+    [
+        (1, True, [["b1"], ["a2"], ["b2"], ["a1"]]),
+        (2, False, [["b1"], [], ["b2"], ["a1"]]),
+        (2, True, [[], [], ["b1", "b2"], ["a1"]]),
+        (3, True, [[], [], [], []]),
+    ],
+)
+def test_a_group_is_settled_when_all_of_it_has_ended(size: int, scores: bool, settled: list[list[str]]) -> None:
+    scored: list[list[str]] = []
+
+    def score_group(episodes: Any) -> Any:
+        scored.append([one.name for one in episodes])
+        return SimpleNamespace(result=lambda: None)
+
+    mix: Any = SimpleNamespace(scores_groups=lambda env: scores and env == "e", score_group=score_group)
+    parts: Any = {"rules": None, "writer": None, "board": None, "health": None, "done": frozenset()}
+    recorded = frozenset() if size == 1 else frozenset({("e/t/a", 2)})
+    stage = EvaluationStage("r", mix=mix, recorded=recorded, group_size=size, **parts)
+
+    def ended(name: str) -> Any:
+        task = SimpleNamespace(env="e", id=f"e/t/{name[0]}")
+        return SimpleNamespace(episode=SimpleNamespace(name=name, task=task), sample=int(name[1]), record=lambda: name)
+
+    assert [stage.settled(ended(name)) for name in ("b1", "a2", "b2", "a1")] == settled
+    assert scored == ([["b1", "b2"], ["a1", "a2"]] if (size, scores) == (2, True) else [])
+
+
 def test_a_partly_recorded_batch_is_played_whole_and_completed() -> None:
     batches, taken, reasons = [], [], iter([None, None, "spent", None])
     todo: list[Any] = [(SimpleNamespace(task_id=f"e/test/{index}"), sample) for sample in (0, 1) for index in range(3)]
