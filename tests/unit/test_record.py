@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ import pytest
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
-from xp.lib.atomic import write_atomically
-from xp.run_records import detached
+from xp.lib.atomic import TEMPORARY, write_atomically
+from xp.run_records import detached, run_directory
 from xp.run_records.record import (
-    LENGTH_FILE,
     AttemptRecord,
     Provenance,
     RunRecord,
@@ -35,6 +35,9 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
+from xp.run_records.run_directory import RESERVE, is_unborn, resource_errors, save_record
+from xp.tasks.store import writing_below
+from xp.tasks.training_length import FILE as LENGTH_FILE
 
 HERE = Provenance("0.1.0", "3.11.7", "0" * 40, True, {"trl": "1.16.0", "gone": None})
 EMPTY = RunRecord("run", RunStatus.PENDING, ("MY_KEY",))
@@ -244,3 +247,59 @@ def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, mon
     with pytest.raises(XpError, match="No space left on device") as caught:
         detached.current(directory)
     assert caught.value.code == ExitCode.RESOURCE
+
+
+def test_a_record_on_a_full_disk_takes_the_space_that_is_reserved(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [errno.ENOSPC, 0, errno.EDQUOT, 0, errno.EACCES, errno.ENOSPC, errno.ENOSPC]
+
+    def write(*_: object) -> None:
+        if code := codes.pop(0):
+            raise OSError(code, os.strerror(code), "run.json")
+
+    monkeypatch.setattr(run_directory, "write_record", write)
+    for _ in range(2):
+        (directory / RESERVE).touch()
+        save_record(directory, EMPTY)
+        assert not (directory / RESERVE).exists()
+    (directory / RESERVE).touch()
+    with pytest.raises(XpError, match=r"run\.json: Permission denied") as caught:
+        save_record(directory, EMPTY)
+    assert ((directory / RESERVE).exists(), caught.value.code) == (True, ExitCode.RESOURCE)
+    with pytest.raises(XpError, match=r"run\.json: No space left on device"):
+        save_record(directory, EMPTY)
+    assert codes == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/x/file"), "/x/file: Permission denied"),
+        (OSError(errno.EACCES, "Permission denied"), "here: Permission denied"),
+        (OSError("odd"), "here: odd"),
+        (
+            shutil.Error([("a", "b", "no space"), ("c", "d", "other")]),
+            "here: 2 files could not be copied: no space; make room there, or set outputs=DIR",
+        ),
+    ],
+)
+def test_an_error_of_the_disk_names_its_place(error: OSError, text: str) -> None:
+    with pytest.raises(XpError) as caught, resource_errors(Path("here")):
+        raise error
+    assert (str(caught.value), caught.value.code) == (text, ExitCode.RESOURCE)
+    with pytest.raises(XpError) as caught, writing_below(Path("here")):
+        raise error
+    assert f"cannot write the task set: {error.strerror or error}: {error.filename or 'here'}\n" in str(caught.value)
+
+
+def test_a_directory_of_a_supervisor_that_wrote_nothing_is_unborn(directory: Path) -> None:
+    assert is_unborn(directory)
+    for name in (".lock", "spec.yaml", RESERVE, f"run.json{TEMPORARY}"):
+        (directory / name).touch()
+    assert is_unborn(directory)
+    (directory.parent / "link").symlink_to(directory)
+    assert not is_unborn(directory.parent / "link")
+    assert not is_unborn(directory / "spec.yaml")
+    (directory / "run.json").touch()
+    assert not is_unborn(directory)
