@@ -227,6 +227,25 @@ def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], e
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("base", "schedule", "warmup", "note", "is_refused"),
+    [
+        (SKYRL, "cosine", 2, "", False),
+        (SKYRL, "constant", 2, "", False),
+        (MEGATRON, "cosine", 2, "Update k of a warm-up of N has (k-1)/N; elsewhere k/N.", True),
+        (MEGATRON, "constant", 2, "Update k of a warm-up of N has (k-1)/N; elsewhere k/N.", False),
+        (MEGATRON, "constant", 0, "", False),
+    ],
+)
+def test_megatrons_warm_up_and_schedule(
+    base: list[str], schedule: str, warmup: int, note: str, is_refused: bool
+) -> None:
+    spec = compose([*base, f"training.lr_schedule={schedule}", f"training.warmup_updates={warmup}"])
+    assert meanings(spec)["training.warmup_updates"].note == note
+    reasons = [one.reason for one in refusals(spec) if one.field == "training.lr_schedule"]
+    assert [one.split(", not")[0] for one in reasons] == ["SkyRL's Megatron supports only constant"] * is_refused
+
+
 def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
     spec = compose([*SEPARATE, *CORRECTED])
     assert refusals(spec) == []
