@@ -17,6 +17,8 @@ from xp.job import Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan
 from xp.planning.sft import sft_fields
+from xp.planning.stages import policy_start, reference_place, start_place, starts_private_ray
+from xp.spec import Reference, RunSpec
 
 
 def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
@@ -52,6 +54,27 @@ def test_a_fine_tuning_is_launched_as_the_training_is() -> None:
     assert f"{here}/accelerate.yaml" not in alone.files
     assert several.argv == (*program, f"{here}/accelerate.yaml")
     assert yaml.safe_load(several.files[f"{here}/accelerate.yaml"])["num_processes"] == 4
+
+
+def test_a_ray_of_its_own_is_started_on_one_machine_unless_the_user_has_a_cluster() -> None:
+    def starts(*words: str) -> bool:
+        return starts_private_ray(compose([*GPUS, *words]))
+
+    assert [starts(), starts("launcher=slurm"), starts("launcher=ray", "launcher.start_head=true")] == [True] * 3
+    assert [starts("launcher=ray"), starts("launcher=slurm", "hardware.num_nodes=2")] == [False] * 2
+
+
+def test_a_training_starts_from_its_checkpoint_or_its_fine_tuning() -> None:
+    def with_training(spec: RunSpec, **changes: object) -> RunSpec:
+        return spec.model_copy(update={"training": spec.training.model_copy(update=changes)})
+
+    plain, tuned = (compose(["model=hf", "model.path=Org/Name", GPUS[0], *more]) for more in ((), ("sft.data=solve",)))
+    specs = [plain, tuned, with_training(plain, initial_checkpoint="/x/checkpoint")]
+    assert [policy_start(one, PLACES) for one in specs] == ["Org/Name", PLACES.sft, "/x/checkpoint"]
+    assert [start_place(one) for one in specs] == ["Org/Name", "Org/Name", "/x/checkpoint"]
+    # The penalty is relative to the model itself, unless the spec says otherwise.
+    specs = [plain, tuned, with_training(tuned, reference=Reference.SFT)]
+    assert [reference_place(one, PLACES) for one in specs] == ["Org/Name", "Org/Name", PLACES.sft]
 
 
 def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
