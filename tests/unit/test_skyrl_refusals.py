@@ -262,3 +262,9 @@ def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
         "clear_kv_cache_on_weight_sync": False,
     }
     assert keys["trainer.algorithm.off_policy_correction.tis_ratio_type"] == "token"
+    once = native(compose([*SEPARATE, *CORRECTED, "training.max_staleness=1"]))
+    assert once["trainer.fully_async.enabled"] is True
+    assert once["trainer.fully_async.num_parallel_generation_workers"] == 32
+    ahead, plain = (meanings(one)["training.max_staleness"] for one in (spec, compose(SKYRL)))
+    assert ("async_rollouts" in ahead.receives, bool(ahead.note)) == (True, True)
+    assert ("async_rollouts" in plain.receives, bool(plain.note)) == (False, False)
