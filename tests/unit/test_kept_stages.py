@@ -13,7 +13,7 @@ from xp.composition import compose, from_container, to_yaml
 from xp.composition.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.planning.plan import Plan, build_again, build_plan
+from xp.planning.plan import Plan, build_again, build_evaluation, build_model_evaluation, build_plan, build_sft
 from xp.run_records.kept import finished, reusable_stages
 from xp.run_records.record import (
     Provenance,
@@ -85,3 +85,42 @@ def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Pa
     write_record(tmp_path / "runs/R", read_record(tmp_path / "runs/R"))
     MetricsFile(tmp_path / "runs/R/metrics.jsonl", "train", 1).write(12, {})
     assert str(finished(resumed(spec), tmp_path)).startswith("R is finished (12 of 12 steps)")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "words", "names"),
+    [
+        ("", (), "prepare model train evaluate"),
+        ("prepare", (), "prepare"),
+        ("prepare model", (), "prepare"),
+        ("prepare model evaluate", (), "prepare model evaluate"),
+        ("prepare model train", (), "prepare model train evaluate"),
+        ("prepare model train evaluate", ("env.held_out=null",), "prepare model train"),
+        ("prepare model sft", ("sft.data=solve",), "prepare model sft evaluate"),
+        ("prepare model sft", ("sft.data=solve", "env.held_out=null"), "prepare model sft"),
+        ("prepare model sft train", ("sft.data=solve",), "prepare model sft train evaluate"),
+    ],
+)
+def test_another_attempt_is_what_the_run_was(earlier: str, words: tuple[str, ...], names: str) -> None:
+    plan = build_again(compose(words), "r", 3, earlier.split())
+    assert " ".join(stage.name for stage in plan.stages) == names
+    assert plan.attempt == 3
+
+
+def test_an_evaluation_alone_plays_one_model() -> None:
+    spec = compose(["training.num_steps=30"])
+    for step, place in ((None, "runs/r/model"), (20, "runs/r/checkpoints/checkpoint-20")):
+        prepare, evaluate = build_evaluation(spec, "r", 2, step).stages
+        config = json.loads(evaluate.job.files["runs/r/attempt_2/evaluate/config.json"])
+        assert (prepare.name, evaluate.needs, config["models"]) == ("prepare", ("prepare",), {"after": place})
+    *_, evaluate = build_model_evaluation(spec, "r").stages
+    assert evaluate.needs == ("prepare", "model")
+    models = json.loads(evaluate.job.files["runs/r/attempt_1/evaluate/config.json"])["models"]
+    assert [*models] == ["before"]
+    nothing = compose(["env.held_out=null"])
+    for build in (lambda: build_evaluation(nothing, "r", 1, None), lambda: build_model_evaluation(nothing, "r")):
+        with pytest.raises(XpError, match="there are no held-out tasks") as caught:
+            build()
+        assert caught.value.code is ExitCode.PLAN
+    with pytest.raises(XpError, match="there is nothing to learn from"):
+        build_sft(spec, "r")
