@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from tests.recipes import recipes_of
-from xp.backends.skyrl.control.keys import ENGINE
+from xp.backends.skyrl.control.keys import ENGINE, MICRO_BATCHES
 from xp.backends.skyrl.control.overrides import catalog, is_of_kind
-from xp.backends.skyrl.control.render import checkpoint, memory, native, refusals, stages
+from xp.backends.skyrl.control.render import checkpoint, meanings, memory, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.composition import compose
@@ -231,3 +231,13 @@ def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:
     key = "trainer.policy.model.lora.lora_sync_path"
     assert train_config(lora).common.paths[key] == "runs/r/attempt_1/train/adapters"
     assert key not in train_config().common.paths
+
+
+def test_a_packed_batch_has_tokens_in_the_place_of_episodes() -> None:
+    plain = compose([*SKYRL, "training.micro_batch_size=8"])
+    packed = compose([*SKYRL, "training.micro_batch_size=8", "training.max_tokens_per_micro_batch=12000"])
+    for spec, tokens, micro, note in ((plain, -1, 8, ""), (packed, 12000, 1, "Unused: episodes are packed by tokens.")):
+        keys = native(spec)
+        assert keys["trainer.max_tokens_per_microbatch"] == tokens
+        assert [keys[name] for name in MICRO_BATCHES] == [micro] * len(MICRO_BATCHES)
+        assert meanings(spec)["training.micro_batch_size"].note == note
