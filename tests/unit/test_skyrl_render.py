@@ -241,3 +241,69 @@ def test_a_packed_batch_has_tokens_in_the_place_of_episodes() -> None:
         assert keys["trainer.max_tokens_per_microbatch"] == tokens
         assert [keys[name] for name in MICRO_BATCHES] == [micro] * len(MICRO_BATCHES)
         assert meanings(spec)["training.micro_batch_size"].note == note
+
+
+LOSS, OFF = "trainer.algorithm.", "off_policy_correction."
+TOKEN, LOW = "algorithm.importance_correction=token_truncate", "algorithm.importance_lower=0.5"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        (["algorithm=grpo"], {"policy_loss_type": "regular", "eps_clip_low": 0.2, "grpo_norm_by_std": True}),
+        (["algorithm=gspo"], {"policy_loss_type": "gspo"}),
+        (["algorithm=cispo"], {"policy_loss_type": "cispo"}),
+        (["algorithm.dual_clip=3"], {"policy_loss_type": "dual_clip", "clip_ratio_c": 3.0}),
+        (["algorithm.advantage_scale=none"], {"grpo_norm_by_std": False}),
+        (
+            ["algorithm.loss_aggregation=constant", "training.max_response_tokens=777"],
+            {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 777},
+        ),
+        (["algorithm.loss_aggregation=token_mean"], {"loss_reduction": "token_mean", "max_seq_len": None}),
+        (["algorithm.use_kl_in_reward=true", "training.kl_coef=0"], {"use_kl_in_reward": False}),
+        (["algorithm.dynamic_sampling=true"], {"dynamic_sampling.type": "filter"}),
+        (["algorithm.dynamic_sampling=false"], {"dynamic_sampling.type": None}),
+        (
+            ["algorithm.importance_correction=sequence_truncate", "algorithm.importance_upper=3"],
+            {f"{OFF}tis_ratio_type": "sequence", f"{OFF}sequence_tis_ratio_clip_high": 3.0},
+        ),
+        (["algorithm.importance_correction=none"], {f"{OFF}tis_ratio_type": None}),
+        (
+            [TOKEN, LOW],
+            {f"{OFF}tis_ratio_type": None},
+        ),
+    ],
+)
+def test_a_choice_of_the_algorithm_is_skyrls_key(overrides: list[str], keys: dict[str, object]) -> None:
+    written = native(compose([*SKYRL, *overrides]))
+    assert {name: written[f"{LOSS}{name}"] for name in keys} == keys
+    assert written["trainer.epochs"] == (30 if overrides == ["algorithm.dynamic_sampling=true"] else 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "has_note"),
+    [
+        (["training.kl_coef=0.1"], "kl_estimator", True),
+        (["training.kl_coef=0"], "kl_estimator", False),
+        (["algorithm.dynamic_sampling=true"], "dynamic_sampling", True),
+        ([], "dynamic_sampling", False),
+        (["algorithm.ratio_from=engine"], "ratio_from", True),
+        ([], "ratio_from", False),
+        ([TOKEN, LOW], "importance_correction", True),
+        ([TOKEN], "importance_correction", False),
+        (["algorithm.importance_correction=token_mask", LOW], "importance_correction", False),
+    ],
+)
+def test_skyrls_difference_is_noted_where_there_is_one(overrides: list[str], field: str, has_note: bool) -> None:
+    assert bool(meanings(compose([*SKYRL, *overrides]))[f"algorithm.{field}"].note) is has_note
+
+
+def test_a_bound_without_a_correction_bounds_nothing() -> None:
+    def receives(*overrides: str) -> list[str]:
+        found = meanings(compose([*SKYRL, *overrides]))
+        return [found[f"algorithm.importance_{end}"].receives for end in ("lower", "upper")]
+
+    assert receives() == ["nothing: there is no correction to bound"] * 2
+    corrected = (TOKEN, "algorithm.importance_upper=3")
+    assert receives(*corrected) == ["xp.backends.skyrl.worker.trainer", f"{LOSS}{OFF}token_tis_ratio_clip_high=3.0"]
+    assert receives(*corrected, LOW) == ["xp.backends.skyrl.worker.trainer"] * 2
