@@ -54,6 +54,7 @@ def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
 TOKENS = "training.max_tokens_per_micro_batch"
 DETERMINISTIC = ("--deterministic-mode", "--sglang-enable-deterministic-inference")
 AHEAD = "training.max_staleness"
+OPD = ("algorithm=opd", "algorithm.distill.teacher=a/b")
 MEAN = "algorithm.loss_aggregation=sequence_mean"
 
 
@@ -69,6 +70,35 @@ MEAN = "algorithm.loss_aggregation=sequence_mean"
         (["training.deterministic=true"], dict.fromkeys(DETERMINISTIC, ())),
         (["training.deterministic=false"], {"--deterministic-mode": None}),
         (["training.warmup_updates=5"], {"--lr-warmup-iters": ("4",)}),
+        (["algorithm=grpo"], {"--advantage-estimator": ("grpo",), "--num-critic-only-steps": None, "--gamma": None}),
+        (["algorithm=gspo"], {"--advantage-estimator": ("gspo",)}),
+        (["algorithm=cispo"], {"--advantage-estimator": ("cispo",)}),
+        (
+            ["algorithm=ppo", "algorithm.critic.discount=0.9"],
+            {
+                "--advantage-estimator": ("ppo",),
+                "--num-critic-only-steps": ("0",),
+                "--gamma": ("0.9",),
+                "--normalize-advantages": (),
+                "--value-clip": ("0.2",),
+                "--lambd": ("0.95",),
+            },
+        ),
+        (["algorithm.advantage_scale=none"], {"--disable-grpo-std-normalization": (), "--normalize-advantages": None}),
+        (["algorithm.advantage_scale=group_std"], {"--disable-grpo-std-normalization": None}),
+        (["algorithm.loss_aggregation=token_mean"], {"--calculate-per-token-loss": ()}),
+        ([MEAN], {"--calculate-per-token-loss": None}),
+        (
+            ["algorithm.importance_correction=token_mask"],
+            {"--use-tis": (), "--custom-tis-function-path": ("xp.backends.slime.worker.importance.token_mask",)},
+        ),
+        (["algorithm.importance_correction=none"], {"--use-tis": None, "--custom-tis-function-path": None}),
+        (["algorithm.ratio_from=engine"], {"--use-rollout-logprobs": ()}),
+        ([], {"--use-rollout-logprobs": None, "--dynamic-sampling-filter-path": None, "--use-opd": None}),
+        (
+            [*OPD, "backend.convert_model=true", "algorithm.distill.coef=0.5"],
+            {"--use-opd": (), "--opd-type": ("megatron",), "--opd-kl-coef": ("0.5",)},
+        ),
         (["training.warmup_updates=1"], {"--lr-warmup-iters": ("0",)}),
         (["training.warmup_updates=0"], {"--lr-warmup-iters": ("0",)}),
         (
