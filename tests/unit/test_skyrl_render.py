@@ -307,3 +307,59 @@ def test_a_bound_without_a_correction_bounds_nothing() -> None:
     corrected = (TOKEN, "algorithm.importance_upper=3")
     assert receives(*corrected) == ["xp.backends.skyrl.worker.trainer", f"{LOSS}{OFF}token_tis_ratio_clip_high=3.0"]
     assert receives(*corrected, LOW) == ["xp.backends.skyrl.worker.trainer"] * 2
+
+
+MIX = ["env=whodunit_mini_multiply", "env.members.whodunit_mini.max_turns=3", "env.members.multiply.max_turns=9"]
+BATCHED = "backend.engine.max_batched_tokens=null"
+SIZES = ["training.prompts_per_step=8", "training.group_size=4", "evaluation.batch_size=16"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        (["backend.attention=flash"], {"trainer.flash_attn": True, "trainer.remove_microbatch_padding": True}),
+        (["backend.attention=sdpa"], {"trainer.flash_attn": False, "trainer.remove_microbatch_padding": False}),
+        ([], {"trainer.strategy": "fsdp", "trainer.placement.colocate_all": True, "trainer.mtp.enabled": False}),
+        (["backend.parallel.strategy=megatron"], {"trainer.strategy": "megatron"}),
+        (
+            ["backend.engine.placement=separate", "backend.engine.accelerators=2", "training.kl_coef=0"],
+            {"trainer.placement.colocate_all": False, "trainer.placement.policy_num_gpus_per_node": 2},
+        ),
+        (["backend.parallel.context=2"], {"trainer.policy.sequence_parallel_size": 2}),
+        (["env.max_turns=7"], {"generator.max_turns": 7}),
+        (MIX, {"generator.max_turns": 9}),
+        (SIZES, {"environment.skyrl_gym.max_env_workers": 32}),
+        ([*SIZES, "evaluation.batch_size=64"], {"environment.skyrl_gym.max_env_workers": 64}),
+        ([*SIZES, "env.limits.max_sessions=5"], {"environment.skyrl_gym.max_env_workers": 5}),
+        (["hardware.num_nodes=2"], {"trainer.placement.policy_num_nodes": 2, "trainer.use_expandable_segments": True}),
+        (["backend.engine.max_batched_tokens=9999"], {"generator.inference_engine.max_num_batched_tokens": 9999}),
+        (["backend.parallel.offload_reference=true"], {"trainer.ref.fsdp_config.cpu_offload": True}),
+    ],
+)
+def test_a_layout_is_skyrls_keys(overrides: list[str], keys: dict[str, object]) -> None:
+    written = native(compose([*SKYRL, *overrides]))
+    assert {name: written[name] for name in keys} == keys
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "text"),
+    [
+        (["backend.parallel.strategy=ddp"], "parallel.strategy", "SkyRL has no ddp"),
+        (["backend.attention=sdpa"], "attention", None),
+        (["backend.attention=sdpa", "backend.parallel.context=2"], "attention", "SkyRL's Ulysses works on sequences"),
+        (["backend.attention=sdpa", "backend.parallel.strategy=megatron"], "attention", "SkyRL's Megatron has flash"),
+        ([BATCHED, "backend.engine.max_sequences=8192"], "engine.max_batched_tokens", None),
+        ([BATCHED, "backend.engine.max_sequences=8193"], "engine.max_batched_tokens", "SkyRL's default is 8192"),
+        (["backend.engine.eager=true"], "engine.eager", None),
+        (
+            ["backend.engine.eager=true", "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"],
+            "engine.eager",
+            "SkyRL silently enables CUDA graphs",
+        ),
+        (["backend.convert_model=true"], "convert_model", "SkyRL loads the Hugging Face model itself"),
+    ],
+)
+def test_a_layout_that_skyrl_lacks_is_refused(overrides: list[str], field: str, text: str | None) -> None:
+    reasons = [one.reason for one in refusals(compose([*SKYRL, *overrides])) if one.field == f"backend.{field}"]
+    assert len(reasons) == (text is not None)
+    assert all(one.startswith(text or "") for one in reasons)
