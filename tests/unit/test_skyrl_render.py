@@ -309,6 +309,9 @@ def test_a_bound_without_a_correction_bounds_nothing() -> None:
     assert receives(*corrected, LOW) == ["xp.backends.skyrl.worker.trainer"] * 2
 
 
+ADAPTERS = "model.lora={{rank: {}, alpha: 16.0, dropout: 0.0, target_modules: null}}"
+MEGATRON = "backend.parallel.strategy=megatron"
+REFERENCE = "backend.parallel.offload_reference"
 MIX = ["env=whodunit_mini_multiply", "env.members.whodunit_mini.max_turns=3", "env.members.multiply.max_turns=9"]
 BATCHED = "backend.engine.max_batched_tokens=null"
 SIZES = ["training.prompts_per_step=8", "training.group_size=4", "evaluation.batch_size=16"]
@@ -317,6 +320,16 @@ SIZES = ["training.prompts_per_step=8", "training.group_size=4", "evaluation.bat
 @pytest.mark.parametrize(
     ("overrides", "keys"),
     [
+        (["training.kl_coef=0.1"], {f"{LOSS}use_kl_loss": True, f"{LOSS}kl_loss_coef": 0.1}),
+        (["training.kl_coef=0"], {f"{LOSS}use_kl_loss": False}),
+        (["training.entropy_coef=0.1"], {f"{LOSS}use_entropy_loss": True, f"{LOSS}entropy_loss_coef": 0.1}),
+        (["training.entropy_coef=0"], {f"{LOSS}use_entropy_loss": False}),
+        (["algorithm=ppo", "training.critic_learning_rate=0.5"], {"trainer.critic.optimizer_config.lr": 0.5}),
+        (
+            ["algorithm=ppo", "training.critic_learning_rate=null", "training.learning_rate=0.25"],
+            {"trainer.critic.optimizer_config.lr": 0.25, "trainer.policy.optimizer_config.lr": 0.25},
+        ),
+        ([ADAPTERS.format(16)], {"trainer.policy.model.lora.rank": 16, "trainer.policy.model.lora.alpha": 16.0}),
         (["backend.attention=flash"], {"trainer.flash_attn": True, "trainer.remove_microbatch_padding": True}),
         (["backend.attention=sdpa"], {"trainer.flash_attn": False, "trainer.remove_microbatch_padding": False}),
         ([], {"trainer.strategy": "fsdp", "trainer.placement.colocate_all": True, "trainer.mtp.enabled": False}),
@@ -345,6 +358,13 @@ def test_a_layout_is_skyrls_keys(overrides: list[str], keys: dict[str, object]) 
     ("overrides", "field", "text"),
     [
         (["backend.parallel.strategy=ddp"], "parallel.strategy", "SkyRL has no ddp"),
+        ([ADAPTERS.format(16)], "model.lora.rank", None),
+        ([ADAPTERS.format(11)], "model.lora.rank", "SkyRL gives the adapters to vLLM, which supports"),
+        ([ADAPTERS.format(11), MEGATRON], "model.lora.rank", None),
+        ([ADAPTERS.format(8), "algorithm=ppo"], "model.lora", "SkyRL would train the critic's adapters"),
+        (["training.adam_eps=1e-6"], "training.adam_eps", "SkyRL's FSDP uses PyTorch's 1e-08"),
+        (["training.adam_eps=1e-6", MEGATRON], "training.adam_eps", None),
+        (["model.dtype=float32"], "model.dtype", "SkyRL always computes in bfloat16"),
         (["backend.attention=sdpa"], "attention", None),
         (["backend.attention=sdpa", "backend.parallel.context=2"], "attention", "SkyRL's Ulysses works on sequences"),
         (["backend.attention=sdpa", "backend.parallel.strategy=megatron"], "attention", "SkyRL's Megatron has flash"),
@@ -360,6 +380,27 @@ def test_a_layout_is_skyrls_keys(overrides: list[str], keys: dict[str, object]) 
     ],
 )
 def test_a_layout_that_skyrl_lacks_is_refused(overrides: list[str], field: str, text: str | None) -> None:
-    reasons = [one.reason for one in refusals(compose([*SKYRL, *overrides])) if one.field == f"backend.{field}"]
+    reasons = [one.reason for one in refusals(compose([*SKYRL, *overrides])) if one.field.endswith(field)]
     assert len(reasons) == (text is not None)
     assert all(one.startswith(text or "") for one in reasons)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "has_note"),
+    [
+        (["training.weight_decay=0.1"], "training.weight_decay", True),
+        (["training.weight_decay=0"], "training.weight_decay", False),
+        (["training.weight_decay=0.1", MEGATRON], "training.weight_decay", False),
+        (["training.kl_coef=0.1"], "training.kl_coef", False),
+        (["training.kl_coef=0.1", MEGATRON], "training.kl_coef", True),
+        (["training.kl_coef=0", MEGATRON], "training.kl_coef", False),
+        (["training.entropy_coef=0.1"], "training.entropy_coef", False),
+        (["training.entropy_coef=0.1", MEGATRON], "training.entropy_coef", True),
+        (["training.entropy_coef=0", MEGATRON], "training.entropy_coef", False),
+        (["training.kl_coef=0.1", f"{REFERENCE}=false"], REFERENCE, True),
+        (["training.kl_coef=0.1", f"{REFERENCE}=true"], REFERENCE, False),
+        (["training.kl_coef=0", f"{REFERENCE}=false"], REFERENCE, False),
+    ],
+)
+def test_a_difference_of_training_is_noted(overrides: list[str], field: str, has_note: bool) -> None:
+    assert bool(meanings(compose([*SKYRL, *overrides]))[field].note) is has_note
