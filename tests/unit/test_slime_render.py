@@ -53,6 +53,7 @@ def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
 
 TOKENS = "training.max_tokens_per_micro_batch"
 DETERMINISTIC = ("--deterministic-mode", "--sglang-enable-deterministic-inference")
+TENSOR = ("--tensor-model-parallel-size", "--expert-tensor-parallel-size")
 AHEAD = "training.max_staleness"
 OPD = ("algorithm=opd", "algorithm.distill.teacher=a/b")
 MEAN = "algorithm.loss_aggregation=sequence_mean"
@@ -69,6 +70,25 @@ MEAN = "algorithm.loss_aggregation=sequence_mean"
         (["training.stop=[]"], {"--rollout-stop": None}),
         (["training.deterministic=true"], dict.fromkeys(DETERMINISTIC, ())),
         (["training.deterministic=false"], {"--deterministic-mode": None}),
+        (
+            ["backend.parallel.tensor=2"],
+            {"--sequence-parallel": (), **dict.fromkeys(TENSOR, ("2",))},
+        ),
+        (["backend.parallel.tensor=1"], {"--sequence-parallel": None, "--expert-tensor-parallel-size": ("1",)}),
+        (["backend.engine.prefix_caching=false"], {"--sglang-disable-radix-cache": ()}),
+        (["backend.engine.prefix_caching=true"], {"--sglang-disable-radix-cache": None}),
+        (["backend.engine.kv_cache_dtype=fp8"], {"--sglang-kv-cache-dtype": ("fp8_e4m3",)}),
+        (["backend.engine.kv_cache_dtype=null"], {"--sglang-kv-cache-dtype": None}),
+        (
+            ["backend.engine.placement=separate", "backend.engine.accelerators=4"],
+            {
+                "--colocate": None,
+                "--rollout-num-gpus": ("4",),
+                "--num-gpus-per-node": ("8",),
+                "--actor-num-gpus-per-node": ("4",),
+            },
+        ),
+        ([], {"--colocate": (), "--actor-num-gpus-per-node": ("8",), "--num-gpus-per-node": ("8",)}),
         (["training.warmup_updates=5"], {"--lr-warmup-iters": ("4",)}),
         (["algorithm=grpo"], {"--advantage-estimator": ("grpo",), "--num-critic-only-steps": None, "--gamma": None}),
         (["algorithm=gspo"], {"--advantage-estimator": ("gspo",)}),
