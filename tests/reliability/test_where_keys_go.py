@@ -7,7 +7,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,25 +102,6 @@ def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
         targets.openenv_target(replace(config, secrets=("HF_TOKEN", "OTHER")), {**TOKEN, "OTHER": "x"})
     with pytest.raises(XpError, match="needs the secret HF_TOKEN, and HF_TOKEN is not set"):
         targets.openenv_target(config, {})
-
-
-@pytest.mark.parametrize(
-    ("url", "allowed", "fault"),
-    [
-        ("https://api.example", (), ""),
-        ("http://127.0.0.1:9", ("http://127.0.0.1:9",), ""),
-        ("http://127.0.0.1:9", ("http://127.0.0.1:10",), "which is not allowed"),
-        ("http://api.example", ("http://api.example",), "in the clear; use https"),
-    ],
-)
-def test_the_catalogs_key_goes_to_its_api_in_secret(url: str, allowed: tuple[str, ...], fault: str) -> None:
-    environ = {**KEY, "OPENREWARD_API_URL": f"{url}/"}
-    with nullcontext() if not fault else pytest.raises(XpError, match=fault):
-        to = targets.api_target(environ, allowed)
-        assert (to.url, to.headers) == (url, {"X-API-Key": KEY["OPENREWARD_API_KEY"]})
-    with pytest.raises(XpError, match="upload_rollouts needs OPENREWARD_API_KEY") as caught:
-        targets.api_target({"OPENREWARD_API_URL": url}, allowed)
-    assert caught.value.code is ExitCode.SECRET
 
 
 def test_the_catalog_gets_the_key_and_the_environments_name() -> None:

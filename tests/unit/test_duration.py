@@ -86,12 +86,8 @@ def test_a_sparse_model_counts_its_active_experts() -> None:
     assert reference / (2 * OPERATION_S / 8) == pytest.approx(3.3e9 / NETWORK_PARAMETERS, rel=0.02)
 
 
-def test_time_follows_the_machine_and_the_prompts() -> None:
-    once = high()
-    assert high("training.prompts_per_step=32") > 1.4 * once
-    assert high("training.max_response_tokens=2048", "training.max_tokens_per_turn=2048") > 1.8 * once
-    assert high("hardware=4xH200", "training.micro_batch_size=4") < 0.8 * once
-    assert high("hardware=1xA100") > 1.3 * once
+def test_a_time_needs_a_known_card_network_and_engine() -> None:
+    assert high("hardware=1xA100") > 1.3 * high()
     assert duration(compose(["hardware=a100x1", "env=sums", "model=hf", "model.path=a/b"])) is None
     assert duration(compose([*SIZE, "backend.engine.name=transformers"])) is None
     assert duration(compose([*SIZE, "hardware.accelerator=other"])) is None

@@ -104,22 +104,13 @@ def test_a_summary_has_every_figure_and_void_episodes_in_none() -> None:
     assert summarize({"a": [0.5, None]}, 1.0, (-1.0, 1.0)).void_bounds.low == pytest.approx(-0.25)  # type: ignore[union-attr]
 
 
-def test_a_share_of_all_tasks_has_an_exact_interval() -> None:
-    found = share([[1.0]] * 20)
-    assert found is not None
-    assert found.method == "exact"
-    assert (found.low, found.high) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
-    none = share([[0.0]] * 20)
-    assert none is not None
-    assert (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 20)))
-
-
 @pytest.mark.parametrize(
     ("tasks", "method", "stderr", "bounds"),
     [
         ([[1.0]], "t", None, (None, None)),
         ([[1.0], [1.0, 1.0]], "exact", 0.0, (0.025**0.5, 1.0)),
         ([[0.0], [], [0.0]], "exact", 0.0, (0.0, 1 - 0.025**0.5)),
+        ([[1.0]] * 20, "exact", 0.0, (0.025 ** (1 / 20), 1.0)),
         ([[0.0, 1.0], [1.0, 0.0]], "t", 0.0, (None, None)),
         ([[0.0], [1.0]], "t", 0.5, (0.0, 1.0)),
     ],
