@@ -311,6 +311,7 @@ def test_a_bound_without_a_correction_bounds_nothing() -> None:
 
 ADAPTERS = "model.lora={{rank: {}, alpha: 16.0, dropout: 0.0, target_modules: null}}"
 MEGATRON = "backend.parallel.strategy=megatron"
+CRITIC = "training.critic_learning_rate"
 REFERENCE = "backend.parallel.offload_reference"
 MIX = ["env=whodunit_mini_multiply", "env.members.whodunit_mini.max_turns=3", "env.members.multiply.max_turns=9"]
 BATCHED = "backend.engine.max_batched_tokens=null"
@@ -404,3 +405,22 @@ def test_a_layout_that_skyrl_lacks_is_refused(overrides: list[str], field: str, 
 )
 def test_a_difference_of_training_is_noted(overrides: list[str], field: str, has_note: bool) -> None:
     assert bool(meanings(compose([*SKYRL, *overrides]))[field].note) is has_note
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "receives"),
+    [
+        ([], CRITIC, "nothing: there is no critic"),
+        (["algorithm=ppo", f"{CRITIC}=0.5"], CRITIC, "optimizer_config.lr=0.5"),
+        ([], "training.adam_eps", "torch.optim.AdamW's own 1e-08"),
+        ([MEGATRON], "training.adam_eps", "optimizer_config_kwargs.adam_eps=1e-08"),
+        ([], "training.warmup_updates", "; xp's schedule in SkyRL's FSDP worker, which begins at 1/N"),
+        ([MEGATRON, "training.warmup_updates=3"], "training.warmup_updates", "num_warmup_steps=3"),
+        ([], "backend.parallel.tensor", "nothing: FSDP2 shards over all accelerators"),
+        ([MEGATRON], "backend.parallel.tensor", "tensor_model_parallel_size=1"),
+        ([], "backend.parallel.offload_parameters", "cpu_offload=false"),
+        ([MEGATRON], "backend.parallel.offload_parameters", "moves between the phases of colocated engines"),
+    ],
+)
+def test_what_receives_a_field_depends_on_the_strategy(overrides: list[str], field: str, receives: str) -> None:
+    assert meanings(compose([*SKYRL, *overrides]))[field].receives.endswith(receives)
