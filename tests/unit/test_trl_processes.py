@@ -16,7 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan
-from xp.planning.sft import sft_fields
+from xp.planning.sft import sft_fields, sft_refusals
 from xp.planning.stages import policy_start, reference_place, start_place, starts_private_ray
 from xp.spec import Reference, RunSpec
 
@@ -107,6 +107,23 @@ def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
     (tmp_path / "evaluations/e").mkdir(parents=True)
     with pytest.raises(XpError, match="e has no trajectories"):
         fields("eval:e")
+
+
+@pytest.mark.parametrize(
+    ("words", "num_refusals"),
+    [
+        (("env=openreward", "env.target=Org/Name"), 0),
+        (("env=openreward", "env.target=Org/Name", "sft.data=solve"), 1),
+        (("env=openreward", "env.target=Org/Name", "sft.data=solve:my_env:solve"), 0),
+        (("env=multiply", "sft.data=solve"), 0),
+        (("env=graded", "env.grader=my_env:grade", "env.rows=my_env:rows", "sft.data=solve"), 0),
+        (("env=graded", "env.grader=number", "env.rows=my_env:rows", "sft.data=solve"), 1),
+    ],
+)
+def test_solve_needs_a_class_that_is_here(words: tuple[str, ...], num_refusals: int) -> None:
+    refusals = [*sft_refusals(compose(words))]
+    assert [one.field for one in refusals] == ["sft.data"] * num_refusals
+    assert all("has no class here" in one.reason for one in refusals)
 
 
 def test_a_stage_without_accelerators_takes_a_part_of_the_machine() -> None:
