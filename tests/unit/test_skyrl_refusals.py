@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from xp.backends.skyrl.control.constraints import geometry
 from xp.backends.skyrl.control.render import meanings, native, refusals, stages
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -268,3 +269,28 @@ def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
     ahead, plain = (meanings(one)["training.max_staleness"] for one in (spec, compose(SKYRL)))
     assert ("async_rollouts" in ahead.receives, bool(ahead.note)) == (True, True)
     assert ("async_rollouts" in plain.receives, bool(plain.note)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "engines", "trains"),
+    # Machines of 4: whole ones for the engines if that is possible, else the same share of each.
+    [
+        (1, None, (1, 4)),
+        (1, 2, (1, 2)),
+        (3, None, (3, 4)),
+        (3, 4, (2, 4)),
+        (3, 8, (1, 4)),
+        (3, 3, (3, 3)),
+        (2, 6, (2, 1)),
+    ],
+)
+def test_separate_engines_take_whole_machines_if_they_can(
+    nodes: int, engines: int | None, trains: tuple[int, int]
+) -> None:
+    placement = "colocated" if engines is None else "separate"
+    taken = "null" if engines is None else engines
+    words = [f"backend.engine.placement={placement}", f"backend.engine.accelerators={taken}"]
+    sizes = ["training.prompts_per_step=12", "training.updates_per_step=3", "training.passes_per_step=2"]
+    shape = geometry(compose([*SKYRL, f"hardware.num_nodes={nodes}", *words, *sizes]))
+    assert (shape.num_nodes, shape.workers_per_node) == trains
+    assert (shape.num_workers, shape.mini_batch, shape.updates_per_rollout) == (trains[0] * trains[1], 4, 6)
