@@ -65,6 +65,7 @@ def test_a_dialogue_that_the_endpoint_filters_is_a_void_episode(reply: Reply, tm
 def test_too_many_void_episodes_stop_it_early_with_a_code(
     tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (outputs / "tasks").mkdir(exist_ok=True)
     (tmp_path / "tasks").symlink_to(outputs / "tasks")
     with serving(breaks_off_at(1)) as server:
         more = ("evaluation.num_tasks=100", "model.max_attempts=1", "eval.concurrency=2")

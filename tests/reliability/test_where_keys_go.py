@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.ors_server import rules
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from xp.__main__ import main
@@ -63,6 +67,79 @@ def test_a_loopback_port_that_is_listed_gets_it() -> None:
     settings = ["env=openreward", "env.target=http://127.0.0.1:9", "env.allowed_origins=['http://127.0.0.1:9']"]
     config = episode_config(compose(settings)).members["openreward"]
     assert targets.remote_target(config, KEY).headers["X-API-Key"] == KEY["OPENREWARD_API_KEY"]
+
+
+TOKEN = {"HF_TOKEN": "XPCANARY"}
+
+
+@pytest.mark.parametrize(
+    ("target", "allowed", "is_sent"),
+    [
+        ("https://a.hf.space/", ("https://a.hf.space",), True),
+        ("https://a.hf.space/v1", ("https://b.example", "https://a.hf.space:443/other"), True),
+        ("https://a.hf.space", (), False),
+        ("https://a.hf.space", ("https://b.hf.space",), False),
+        ("http://a.hf.space", ("http://a.hf.space",), False),
+        ("http://127.0.0.1:9", ("http://127.0.0.1:9",), True),
+        ("http://localhost:9", ("http://localhost:9",), True),
+        ("http://[::1]:9", ("http://[::1]:9",), True),
+        ("http://127.0.0.1:9", (), False),
+    ],
+)
+def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
+    target: str, allowed: tuple[str, ...], is_sent: bool
+) -> None:
+    config = rules(provider="openenv", target=target, allowed_origins=allowed, secrets=("HF_TOKEN",))
+    if is_sent:
+        to = targets.openenv_target(config, TOKEN)
+        assert (to.url, to.headers, to.secrets) == (target.rstrip("/"), {"Authorization": "Bearer XPCANARY"}, {})
+        assert "XPCANARY" not in repr(to)
+    else:
+        with pytest.raises(XpError, match=r"HF_TOKEN would go to .*, which is not allowed"):
+            targets.openenv_target(config, TOKEN)
+    assert targets.openenv_target(replace(config, secrets=()), TOKEN).headers == {}
+    with pytest.raises(XpError, match="accepts no secrets except HF_TOKEN, not"):
+        targets.openenv_target(replace(config, secrets=("HF_TOKEN", "OTHER")), {**TOKEN, "OTHER": "x"})
+    with pytest.raises(XpError, match="needs the secret HF_TOKEN, and HF_TOKEN is not set"):
+        targets.openenv_target(config, {})
+
+
+def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
+    config = rules(target="Org/Name", allowed_origins=(), secrets=())
+    to = targets.remote_target(config, KEY)
+    assert (to.url, to.deployment) == ("https://sessions.openreward.ai", "Org/Name")
+    assert to.headers == {"X-Deployment": "Org/Name", "X-API-Key": KEY["OPENREWARD_API_KEY"]}
+    with pytest.raises(XpError, match="in the OpenReward catalog and needs OPENREWARD_API_KEY") as caught:
+        targets.remote_target(config, {})
+    assert caught.value.code is ExitCode.SECRET
+    elsewhere = {**KEY, "OPENREWARD_SESSION_URL": "http://other.example"}
+    with pytest.raises(XpError, match=r"OPENREWARD_API_KEY would go to http://other.example:80, which is not allowed"):
+        targets.remote_target(config, elsewhere)
+    own = rules(target="https://own.example/", allowed_origins=(), secrets=("MY_SECRET",))
+    with pytest.raises(XpError, match=r"its secrets would go to https://own.example:443, which is not allowed"):
+        targets.remote_target(own, {**KEY, "MY_SECRET": "x"})
+    to = targets.remote_target(
+        replace(own, allowed_origins=("https://own.example",)), {"my_secret": "", "MY_SECRET": "x"}
+    )
+    assert (to.url, to.deployment, to.headers) == ("https://own.example", None, {})
+    assert to.secrets["X-Secrets"] not in repr(replace(to, overrides={"A": to.secrets["X-Secrets"]}))
+    payload = json.loads(base64.b64decode(to.secrets["X-Secrets"]))
+    assert payload == {"MY_SECRET": {"value": "x", "allowed_domains": []}}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected", "is_loopback"),
+    [
+        ("http://a", "http://a:80", False),
+        ("https://A.example/x", "https://a.example:443", False),
+        ("https://a:8443", "https://a:8443", False),
+        ("http://localhost:1", "http://localhost:1", True),
+        ("http://127.1.2.3:1", "http://127.1.2.3:1", True),
+        ("http://10.0.0.1:1", "http://10.0.0.1:1", False),
+    ],
+)
+def test_an_origin_has_scheme_host_and_port(url: str, expected: str, is_loopback: bool) -> None:
+    assert (targets.origin(url), targets.is_loopback(url)) == (expected, is_loopback)
 
 
 @pytest.mark.parametrize("listed", ["http://127.0.0.1:10", "http://localhost:9", "https://127.0.0.1:9"])
@@ -196,8 +273,6 @@ def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b", "a\x1b[2J"])
 def test_control_characters_in_an_id_or_a_key_never_reach_a_header(world: World, value: str) -> None:
-    import json
-
     world.proxy.inject("/create_session", faults.replied(json.dumps({"sid": value}).encode()), times=99)
     with pytest.raises(EnvFault):
         world.provider().open(TASK)

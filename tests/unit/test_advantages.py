@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.composition import compose
-from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp
+from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp, without_variance
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import user_modules
 from xp.planning.plan import build_plan
@@ -28,6 +28,24 @@ def whitened(episodes: Sequence[Valid]) -> np.ndarray:
     returns = np.repeat([one.reward for one in episodes], [one.num_tokens for one in episodes])
     rewards = np.array([one.reward for one in episodes])
     return (rewards - returns.mean()) / np.sqrt(returns.var(ddof=1) + EPSILON)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "groups", "flat"),
+    [
+        ([1.0, 1.0, 0.0, 1.0], "aabb", [True, True, False, False]),
+        ([1.0, 0.0, 1.0, 0.0], "abab", [True, True, True, True]),
+        ([0.5, 0.5 + 1e-7, 0.5, 0.5 + 1e-5], "aabb", [True, True, False, False]),
+        # Of one valid episode nothing is known; a void one is none.
+        ([1.0, None, None, None], "aabb", [False, False, False, False]),
+        ([1.0, None, 1.0], "aaa", [True, True, True]),
+        ([], "", []),
+    ],
+)
+def test_groups_whose_valid_rewards_are_all_the_same(
+    rewards: list[float | None], groups: str, flat: list[bool]
+) -> None:
+    assert without_variance(rewards, [*groups]) == flat
 
 
 EPISODES = st.lists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,10 @@ from xp.planning.batch import (
     MEGATRON,
     NOT_MEGATRON,
     BatchShape,
+    Constraint,
     Tier,
+    _best_micro,
+    _values,
     arithmetic,
     batch_refusals,
     batch_shape,
@@ -107,6 +111,91 @@ def test_the_numbers_of_a_layout() -> None:
     assert (small.ranks, small.engines) == (1, 1)
 
 
+def needs(holds: Callable[[BatchShape], bool], tier: Tier = Tier.BATCH) -> tuple[Constraint, ...]:
+    return (Constraint(tier, "field", "formula", holds, lambda _: "numbers", "source"),)
+
+
+MICRO, PROMPTS, GROUP, UPDATES = (FIELDS[name] for name in ("micro", "prompts", "group", "updates"))
+TENSOR, PIPELINE = FIELDS["tensor"], FIELDS["pipeline"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "constraints", "proposals"),
+    # Each number costs its weight x (1/4 + |log2(new / old)|); log2(5/4) = 0.3219, log2(8/7) = 0.1926.
+    [
+        (
+            {"micro": 7},
+            needs(lambda s: 24 % s.micro == 0),
+            {f"{MICRO}=8": 0.4426, f"{MICRO}=6": 0.4724, f"{MICRO}=12": 1.0276},
+        ),
+        (
+            {},
+            needs(lambda s: s.episodes % 5 == 0),
+            {f"{PROMPTS}=10": 2.2877, f"{GROUP}=5": 3.4316, f"{PROMPTS}=5": 3.7123},
+        ),
+        (
+            {"updates": 3},
+            needs(lambda s: s.prompts % s.updates == 0),
+            {f"{PROMPTS}=9": 1.6797, f"{UPDATES}=4": 1.9951, f"{UPDATES}=2": 2.5049},
+        ),
+        # The micro-batch follows another number of episodes: of 10 x 4 / 2 by one that divides 20.
+        (
+            {"micro": 8},
+            needs(lambda s: s.prompts == 10 and s.episodes // s.ranks % s.micro == 0),
+            {f"{PROMPTS}=10 {MICRO}=10": 2.8596},
+        ),
+        # A layout is changed by one or two numbers, or by one and the number of episodes.
+        (
+            {},
+            needs(lambda s: s.ranks == 1, Tier.PLACEMENT),
+            {f"{TENSOR}=4": 2.5, f"{PIPELINE}=4": 2.5, f"{FIELDS['context']}=2": 2.5},
+        ),
+        ({}, needs(lambda s: s.tensor == s.pipeline == 1, Tier.PLACEMENT), {f"{TENSOR}=1 {PIPELINE}=1": 5.0}),
+        ({}, needs(lambda s: s.tensor == 1 and s.prompts == 10, Tier.PLACEMENT), {f"{TENSOR}=1 {PROMPTS}=10": 4.7877}),
+        ({}, needs(lambda _: False), {}),
+    ],
+)
+def test_the_nearest_layouts_and_their_costs(
+    changes: dict[str, int], constraints: tuple[Constraint, ...], proposals: dict[str, float]
+) -> None:
+    nearest = nearest_legal(replace(SHAPE, **changes), constraints)  # type: ignore[arg-type]
+    assert {str(one): one.cost for one in nearest} == {
+        text: pytest.approx(cost, abs=1e-4) for text, cost in proposals.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "values"),
+    [
+        ({}, "micro", [1, 2, 3, *range(5, 17)]),
+        ({}, "group", [2, 3, *range(5, 17)]),
+        ({"prompts": 1000}, "prompts", [*range(488, 1000), *range(1001, 1513)]),
+        ({"prompts": 1, "updates": 4}, "prompts", [*range(2, 9)]),
+        ({}, "tensor", [1, 4, 8]),
+        ({"num_nodes": 3, "engine_accelerators": 4}, "engine_accelerators", [1, 2, 3, 5, 6, 7, 8, 16]),
+    ],
+)
+def test_which_values_are_tried(changes: dict[str, int], name: str, values: list[int]) -> None:
+    assert [*_values(replace(SHAPE, **changes), name)] == values  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "micro"),
+    # Two ranks share 32 episodes.
+    [
+        ({}, 4),
+        ({"micro": 3}, 4),
+        ({"micro": 5}, 4),
+        ({"micro": 6}, 8),
+        ({"micro": 99}, 16),
+        ({"updates": 4}, 4),
+        ({"updates": 40}, 1),
+    ],
+)
+def test_the_micro_batch_that_divides_a_ranks_share(changes: dict[str, int], micro: int) -> None:
+    assert _best_micro(replace(SHAPE, **changes)) == micro  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("overrides", "field", "expected"),
     [
@@ -170,3 +259,18 @@ def test_the_arithmetic_multiplies_out() -> None:
     lines = arithmetic(compose(["backend=skyrl", "hardware=a100x4", "env=whodunit"]))
     assert lines[0] == "an update: 64 / 1 = 64 episodes over 4 data-parallel ranks, 4 micro-batches of 4 each"
     assert lines[1] == "accelerators: 4 train (4 data-parallel ranks); 4 engines of 1 on the same 4"
+    (line,) = arithmetic(compose(["hardware=cpu"]))
+    assert line == "an update: 64 / 1 = 64 episodes over 1 data-parallel rank, 1 micro-batch of 64 each"
+    (line, where) = arithmetic(
+        compose(
+            [
+                *("backend=slime", "hardware=h200x8", "env=whodunit", "model=qwen3-4b", "backend.parallel.tensor=2"),
+                *("backend.engine.placement=separate", "backend.engine.accelerators=4", "training.updates_per_step=2"),
+                "training.max_tokens_per_micro_batch=9000",
+            ]
+        )
+    )
+    assert line == (
+        "an update: 64 / 2 = 32 episodes over 2 data-parallel ranks, packed up to 9,000 tokens a micro-batch each"
+    )
+    assert where == "accelerators: 4 train (2 data-parallel ranks x tensor 2); 4 engines of 1 on their own 4"

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
-from xp.errors import ExitCode
+from xp.errors import ExitCode, XpError
+from xp.evaluation.ranking import sentence, settings_of
 from xp.report.comparison import _pairs
-from xp.run_records.leaderboard import PLAIN
+from xp.run_records.held_out import HeldOutResult
+from xp.run_records.leaderboard import PLAIN, RunRow, _basis, _place, differing, head, leaderboard, readable, text
 from xp.run_records.named import named_runs
 from xp.run_records.record import RunStatus
 
@@ -169,6 +172,11 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert "e/test/1, e/test/2, e/test/3 and 1 more" in told
     assert "python -m xp eval run=one,other" in told
     assert _pairs([one, other])[0] == []
+    with_tasks(other, [0.0, 1.0] * 3, "aBCDef")
+    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    told = capsys.readouterr().err
+    assert "3 tasks have another content under the same name" in told
+    assert "e/test/3 and" not in told
     with_tasks(other, [0.0, 1.0] * 3, "abcdef")
     assert _pairs([one, other])[1] == []
     lines = shown(capsys, "one", "other", "--paired", f"outputs={tmp_path}")
@@ -219,3 +227,195 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
     assert table[0]["env"] == f"'{FORMULA}"
     plain = shown(capsys, f"outputs={tmp_path}")
     assert [line for line in plain if line.startswith("|")] == []
+
+
+def row(run: str, seed: int | None, before: float | None, after: float | None, **fields: Any) -> RunRow:
+    return RunRow(run, seed=seed, before=before, after=after, **fields)
+
+
+def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
+    rows = [
+        row("none", 1, 0.0, None),
+        row("other", 1, 0.0, 0.9, ranked_by="passes"),
+        row("low-1", 1, 0.2, 0.3, model="m2"),
+        row("high-1", 1, 0.0, 0.4, model="m1"),
+        row("again", 1, 0.4, 0.8, model="m1"),
+        row("high-2", None, 0.2, 0.0, model="m1"),
+    ]
+    high, low = settings_of(rows)
+    # The mean before training is 0.2: what a run had more is taken off, and what it had less is added.
+    assert (high.label, low.label) == ("model=m1", "model=m2")
+    assert high.rewards == {1: pytest.approx([0.6, 0.6]), 0: pytest.approx([0.0])}
+    assert [*high.seeds, high.mean, low.mean] == pytest.approx([0.6, 0.0, 0.3, 0.3])
+    best, worst = settings_of([row("a", 1, None, 0.2, differs={"k": 1}), row("b", 1, 0.1, 0.5, differs={"k": 2})])
+    assert [(one.label, one.rewards, one.stderr) for one in (best, worst)] == [
+        ("k=2", {1: [0.5]}, None),
+        ("k=1", {1: [0.2]}, None),
+    ]
+    assert [one.label for one in settings_of([row("a", 1, 0.0, 0.1), row("b", 2, 0.0, 0.1)])] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "limits", "interval"),
+    # Student's t with 2 degrees of freedom: 4.303 standard errors of 0.1 / sqrt(3).
+    [
+        ((0.4, 0.5, 0.6), (None, None), "95 % 0.252 to 0.748 over seeds"),
+        ((0.4, 0.5, 0.6), (0.3, 0.7), "95 % 0.300 to 0.700 over seeds"),
+        ((0.5, 0.5), (None, None), "the same for each"),
+    ],
+)
+def test_seeds_of_one_spec_have_an_interval(
+    tmp_path: Path, rewards: tuple[float, ...], limits: tuple[float | None, float | None], interval: str
+) -> None:
+    rows = [
+        row(f"r{seed}", seed, None, after, result=HeldOutResult(after, None, None, None, None, limits=limits))
+        for seed, after in enumerate(rewards)
+    ]
+    line = f"{len(rewards)} seeds of one spec: mean held-out reward 0.500, {interval}"
+    assert sentence(tmp_path, [*rows, row("void", 9, None, None)]) == line
+    assert sentence(tmp_path, [rows[0], row("void", 9, None, None)]) is None
+    without = sentence(tmp_path, [replace(one, result=None) for one in rows])
+    assert without == line.replace("0.300 to 0.700", "0.252 to 0.748")
+
+
+def test_one_seed_is_compared_task_by_task_without_an_adjustment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
+        with_tasks(leave(tmp_path, run, after, f"{RATE}={rate}"), [after - number / 100 for number in range(6)])
+    start = f"{RATE}=0.001 is highest with 0.900. {RATE}=0.001 is better than {RATE}=0.0001 by 0.400"
+    line = shown(capsys, f"outputs={tmp_path}")[-1]
+    assert line.startswith(start)
+    assert line.endswith(" on 6 tasks.")
+
+
+def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -> None:
+    def rows(*seeds: tuple[int, int], before: float | None = 0.1) -> list[RunRow]:
+        a, b = (
+            [row(f"{key}{seed}", seed, before, after, differs={"k": key}) for seed in of]
+            for key, after, of in zip("ab", (0.5, 0.3), zip(*seeds, strict=True), strict=True)
+        )
+        return [*a, *b]
+
+    start = "k=a is highest with 0.500"
+    assert (
+        sentence(tmp_path, rows((1, 2))) == f"{start}, without further statistics: no seed of k=a was run with k=b too"
+    )
+    few = "No difference between k=a and k=b was shown: all 2 seeds differ alike, and 6 such seeds would show it."
+    seeds = ((1, 1), (2, 2), (3, 4))
+    for some in (seeds, seeds[:2]):
+        assert sentence(tmp_path, rows(*some)) == f"{start}, adjusted by the values before training. {few}"
+    assert sentence(tmp_path, [*rows(*seeds, before=None), *rows(*seeds)]) == f"{start}. {few}"
+
+
+def result(
+    scoring: dict[str, Any] | None, passes: float | None = 0.5, tasks: str | None = "t", threshold: float = 1.0
+) -> HeldOutResult:
+    record = None if scoring is None else {"guess": SCORING | scoring}
+    return HeldOutResult(
+        0.5, None, None, None, None, pass_threshold=threshold, env_pass_share=passes, tasks=tasks, scoring=record
+    )
+
+
+REWARD_FN = 'env.reward_fn (null or {"rewards:twice": 1.0})'
+REDUCTION = 'env.reward.reduction ("sum" or "max")'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "basis", "reason"),
+    [
+        (result({}), result({}), "reward", ""),
+        (result(None), result(TWICE), "reward", ""),
+        (result({}), None, "reward", ""),
+        (result({}, tasks=None), result({}), "reward", ""),
+        (result({}), result(TWICE), "passes", f"{REWARD_FN} differs"),
+        (result({}), result(TWICE, passes=None), "nothing", f"{REWARD_FN} differs"),
+        (result({}), result(TWICE, threshold=0.5), "nothing", f"{REWARD_FN} differs"),
+        (result({}), result(TWICE, tasks="u"), "nothing", f"{REWARD_FN} and the held-out tasks differ"),
+        (result({}), result({}, tasks="u"), "nothing", "the held-out tasks differ"),
+        (result({}), result({"env.reward.reduction": "max"}), "nothing", f"{REDUCTION} differs"),
+        (result({}), result(TWICE | {"env.reward.reduction": "max"}), "nothing", f"{REWARD_FN} and {REDUCTION} differ"),
+    ],
+)
+def test_what_runs_are_ranked_by(first: HeldOutResult, second: HeldOutResult | None, basis: str, reason: str) -> None:
+    found = _basis([row("a", 1, None, 0.5, result=first), row("b", 2, None, 0.5, result=second)])
+    assert (found[0], set(found[1].split(" and "))) == (basis, set(reason.split(" and ")))
+
+
+def test_the_best_is_first_and_runs_without_a_result_are_last() -> None:
+    rows = [
+        row("none", 1, None, None),
+        row("b", 1, None, 0.5, passes=0.1),
+        row("a", 1, None, 0.5, passes=0.2),
+        row("zero", 1, None, 0.0),
+        row("low", 1, None, -0.5, passes=0.9),
+    ]
+    assert [one.run for one in sorted(rows, key=_place)] == ["a", "b", "zero", "low", "none"]
+    by_passes = [replace(one, ranked_by="passes") for one in rows]
+    assert [one.run for one in sorted(by_passes, key=_place)] == ["low", "a", "b", "zero", "none"]
+    unranked = [replace(one, ranked_by="nothing") for one in rows]
+    assert [one.run for one in sorted(unranked, key=_place)] == ["a", "b", "low", "zero", "none"]
+
+
+def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(tmp_path: Path) -> None:
+    for run in ("a", "b", "c"):
+        leave(tmp_path, run, 0.5)
+    for run, content in (("a", "{}"), ("b", "")):
+        (tmp_path / f"runs/{run}/run.json").write_text(content)
+    rows = leaderboard(tmp_path, [])
+    assert [(one.run, one.status, bool(one.note)) for one in rows] == [
+        ("c", "succeeded", False),
+        ("a", "unreadable", True),
+        ("b", "unreadable", True),
+    ]
+    with pytest.raises(XpError, match=r"runs/a/run\.json"):
+        leaderboard(tmp_path, ["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (1e-5, "1e-05"),
+        (0.1 + 0.2, "0.3"),
+        (3, "3"),
+        ([1, [None, "a"]], "[1,[null,a]]"),
+        ("a b", "a b"),
+    ],
+)
+def test_a_value_is_written_as_an_override(value: object, expected: str) -> None:
+    assert text(value) == expected
+
+
+def test_a_table_has_rounded_and_short_values() -> None:
+    values = {"long": "x" * 200, "longer": "x" * 201, "list": [1.0]}
+    rows = [row("a", 1, None, 2 / 3, differs=values), row("b", 2, 0.5, None)]
+    names = ["run", "before", "after", *values]
+    assert head(rows) == [*PLAIN, *values]
+    assert readable(rows[0], names) == ["a", "-", "0.667", "x" * 200, "x" * 197 + "...", "[1]"]
+    assert readable(rows[1], names) == ["b", "0.500", "-", "-", "-", "-"]
+
+
+SPEC = {"seed": 1, "outputs": "x", "training": {"rate": 1.0}, "model": {"name": "m", "lora": None}, "env": {"a": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "values"),
+    [
+        ({}, [{}, {}]),
+        ({"seed": 2, "outputs": "y", "launcher": {"name": "z"}}, [{}, {}]),
+        ({"training": {"rate": 2.0}}, [{"training.rate": 1.0}, {"training.rate": 2.0}]),
+        ({"training": {"rate": 1.0, "new": 3}}, [{"training.new": None}, {"training.new": 3}]),
+        ({"model": {"name": "m", "lora": {"rank": 8}}}, [{"model.lora.rank": None}, {"model.lora.rank": 8}]),
+        # With another model, its other keys follow.
+        ({"model": {"name": "n", "lora": {"rank": 8}}}, [{}, {}]),
+        ({"env": {"a": [2]}}, [{"env.a": [1]}, {"env.a": [2]}]),
+        ({"env": {"a": {"b": 1}}}, [{"env.a": [1], "env.a.b": None}, {"env.a": {"b": 1}, "env.a.b": 1}]),
+    ],
+)
+def test_keys_that_decide_nothing_do_not_differ(changes: dict[str, Any], values: list[dict[str, Any]]) -> None:
+    assert differing([SPEC, SPEC | changes]) == values
+    assert differing([SPEC]) == [{}]
+    assert differing([]) == []

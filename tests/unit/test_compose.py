@@ -100,6 +100,65 @@ def test_a_fault_is_named_with_the_way_out(overrides: list[str], expected: list[
         assert part in text
 
 
+LORA = "alpha, dropout, rank, target_modules"
+MIX = ("env=whodunit_mini_multiply", "env.members.multiply.train.num_tasks=x")
+UNTRAINED = "`python -m xp evaluate` plays the model untrained, `python -m xp eval run=RUN@0` that of a run"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "texts"),
+    [
+        (["env.rows=3"], ["env.rows=3: should be one of: string or dict"]),
+        (["env.rows={a: 3}"], ["env.rows.a=3: should be a valid string"]),
+        (["env.columns=3"], ["env.columns=3: should be an object"]),
+        (
+            ["env.columns={promt: x}"],
+            ["env.columns.promt: unknown key (did you mean prompt?); legal here: prompt, answer, split"],
+        ),
+        (["env.overrides={A: 3}"], ["env.overrides.A=3: should be one of: string or model"]),
+        (
+            ["model.chat_template={str: [1]}"],
+            ["model.chat_template.str=<list of 1>: should be one of: bool or int or float or string"],
+        ),
+        (["env.reward.reduction=3"], ["env.reward.reduction=3: should be 'sum', 'mean', 'max', 'min' or 'last'"]),
+        (["env.secrets={a: {}}"], ["env.secrets.a.from_env: has no value; set it"]),
+        (["tracking=[nosuch]"], ["tracking.0=nosuch: should be 'wandb' or 'tensorboard'"]),
+        (["env.train.pass_rate=[0.1,a]"], ["env.train.pass_rate.1=a: should be a valid number"]),
+        (
+            ["env.reward_fn=3"],
+            ["env.reward_fn=3: should be package.module:function, or a list of those and of {fn: ..., weight: ...}"],
+        ),
+        (
+            ["model.lora={rank: 8, alpha: 2.0, dropout: 0.0, ran: 1}"],
+            [
+                "model.lora.target_modules: has no value; set it",
+                f"model.lora.ran: unknown key (did you mean rank?); legal here: {LORA}",
+            ],
+        ),
+        (["training.num_steps=0"], [f"training.num_steps=0: should be greater than or equal to 1; {UNTRAINED}"]),
+        (["training.group_size=0"], ["training.group_size=0: should be greater than or equal to 2"]),
+        (["training.num_steps=1.0"], ["training.num_steps=1.0: should be a valid integer; write 1"]),
+        (["training.num_steps=1.5"], ["training.num_steps=1.5: should be a valid integer"]),
+        (
+            ["training.kl_coef='0.1'"],
+            ["training.kl_coef='0.1': should be a valid number; it is text here: write 0.1 without quotes"],
+        ),
+        (["name=3"], ["name=3: should be a valid string"]),
+        (
+            ["env.train.indices=[a]", "env.limits=3"],
+            ["env.train.indices.0=a: should be a valid integer", "env.limits=3: should be an object"],
+        ),
+        (MIX, ["env.members.multiply.train.num_tasks=x: should be a valid integer"]),
+        (
+            ["backend.engine.name=vlm"],
+            ["backend.engine.name=vlm: should be 'transformers', 'vllm' or 'sglang' (did you mean vllm?)"],
+        ),
+    ],
+)
+def test_each_fault_is_one_line_about_its_key(overrides: list[str], texts: list[str]) -> None:
+    assert sorted(message(*overrides).splitlines()) == sorted(texts)
+
+
 def test_all_faults_are_told_at_once() -> None:
     text = message("training.lerning_rate=1", "seed=x", "training.num_steps=0")
     assert len(text.splitlines()) == 3

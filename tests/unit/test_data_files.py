@@ -226,6 +226,15 @@ def test_the_plan_says_how_many_rows_and_which_columns() -> None:
     assert row_lines(compose(words("sums.jsonl"))) == [line]
 
 
+def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
+    for rows, text in (("sums.jsonl", "{} train"), ("{train: sums.jsonl, test: sums.jsonl}", "{0} train, {0} test")):
+        for number in (20, 21):
+            here.write_text("\n".join(map(json.dumps, [*SUMS, *SUMS[: number - 20]])))
+            (line,) = row_lines(compose(words(rows)))
+            assert line.startswith(f"rows of sums: {text.format(number)}; ")
+    assert row_lines(compose(["env=multiply"])) == []
+
+
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [

@@ -223,6 +223,30 @@ def test_gpt_oss_thinks_calls_and_answers_on_channels() -> None:
     answer = f"{thought}<|start|>assistant<|channel|>final<|message|>Ada.<|return|>"
     assert read(Dialect.HARMONY, answer) == ()
     assert SYNTAX[Dialect.HARMONY].plain(answer) == "Ada."
+    assert SYNTAX[Dialect.HARMONY].plain(f"{answer}<|start|>assistant<|channel|>final<|message|>No.") == "Ada.\nNo."
+    assert SYNTAX[Dialect.HARMONY].plain("Ada.") == "Ada."
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "is_before_call", "written"),
+    [
+        (Dialect.HERMES, "Ada.", False, "Ada."),
+        (Dialect.HERMES, "I look.", True, "I look.\n"),
+        (Dialect.HARMONY, "Ada.", False, "<|channel|>final<|message|>Ada."),
+        (Dialect.HARMONY, "I look.", True, "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"),
+        (Dialect.HARMONY, "<|channel|>final<|message|>A", False, "<|channel|>final<|message|>A"),
+        (
+            Dialect.HARMONY,
+            "<|channel|>analysis<|message|>A",
+            True,
+            "<|channel|>analysis<|message|>A<|end|><|start|>assistant",
+        ),
+    ],
+)
+def test_a_text_is_written_in_the_dialects_words(
+    dialect: Dialect, text: str, is_before_call: bool, written: str
+) -> None:
+    assert SYNTAX[dialect].prose(text, is_before_call) == written
 
 
 @pytest.mark.parametrize(

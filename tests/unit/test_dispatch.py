@@ -18,7 +18,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import write_launches
 from xp.launchers.node.exits import exit_code, is_restartable
-from xp.run_records.detached import current, live, stop
+from xp.run_records.detached import current, fetch_results, live, stop
 from xp.run_records.record import RunRecord, RunStatus, read_record
 from xp.run_records.supervise import dispatch
 
@@ -385,6 +385,29 @@ def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
         assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [attempt]
 
 
+def test_results_of_a_run_elsewhere_are_fetched_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cloud(FakeCluster):
+        is_here = False
+
+        def fetch_directories(self, names: Sequence[str]) -> list[str]:
+            return [*names]
+
+    run, fetched = tmp_path / "runs/run", list[str]()
+    cluster, cloud = FakeCluster(), Cloud()
+    go(detached(stage("a", ""), stage("b", "")), tmp_path, cluster)
+    monkeypatch.setattr(cloud, "fetch", lambda launch: fetched.append(launch.key))
+    monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: cloud)
+    names = [f"runs/run/{name}" for name in ("model", "attempt_1/a/trajectories", "attempt_1/b/trajectories")]
+    assert fetch_results(run, read_record(run), with_checkpoints=False) == names
+    names.insert(1, "runs/run/checkpoints")
+    assert fetch_results(run, read_record(run), with_checkpoints=True) == names
+    assert fetched == ["run/1/a", "run/1/b"] * 2
+    for launcher in (cluster, None):
+        monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_, one=launcher: one)
+        assert fetch_results(run, read_record(run), with_checkpoints=True) is None
+    assert len(fetched) == 4
+
+
 @pytest.mark.parametrize(
     ("codes", "expected", "status"),
     [
@@ -405,7 +428,13 @@ def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
 ) -> None:
     launcher = FakeCluster()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, launcher)
-    monkeypatch.setattr(launcher, "poll", lambda launch: codes.get(launch.key.rpartition("/")[2]))
+    polled: list[str] = []
+
+    def poll(launch: Launch) -> int | None:
+        polled.append(launch.key.rpartition("/")[2])
+        return codes.get(polled[-1])
+
+    monkeypatch.setattr(launcher, "poll", poll)
     monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: launcher)
     run = tmp_path / "runs/run"
     record = current(run)
@@ -414,6 +443,9 @@ def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
     assert read_record(run).status is status
     assert launcher.closed == ([] if status is RunStatus.RUNNING else ["run/1/"])
     waiting = [name for name in "ab" if name not in codes] if status is RunStatus.RUNNING else []
+    polled.clear()
+    assert current(run) == record
+    assert polled == waiting[:1]
     assert [launch.key for launch in live(run, record)] == [f"run/1/{name}" for name in waiting]
     assert stop(run, record) == [{"a": "7", "b": "8"}[name] for name in waiting]
     assert launcher.cancelled == [(f"run/1/{name}", False) for name in reversed(waiting)]

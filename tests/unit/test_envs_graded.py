@@ -15,9 +15,11 @@ from tests.launching import is_alive
 from tests.ors_server import rules
 from tests.reliability.test_sessions import wait_for
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
-from xp.envs.config import EnvConfig, GraderForm
+from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
 from xp.envs.graded import GradedProvider
+from xp.envs.graders import GraderHandler
 from xp.episode.episode import Episode
+from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.tasks.config import MemberConfig, Selection
@@ -64,6 +66,71 @@ def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer(
     with pytest.raises(ResponseLost):
         session.answer("5")
     provider.close()
+
+
+def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None:
+    handler, row = GraderHandler(graded("Counts")), {"prompt": "Count."}
+    assert [handler.open(number, row) for number in (1, 2)] == [[{"role": "user", "content": "Count."}]] * 2
+    assert [handler.take(number, "x").reward for number in (2, 1)] == [1.0, 2.0]
+    handler.close(1, None)
+    handler.close(1, None)
+    with pytest.raises(KeyError):
+        handler.take(1, "x")
+    assert handler.take(2, "x").reward == 3.0
+
+
+MESSAGE = {"role": "user", "content": "?"}
+VERL = {"prompt": "?", "data_source": "sums", "reward_model": {"ground_truth": "3"}, "extra_info": {}}
+
+
+@pytest.mark.parametrize(
+    ("grader", "form", "row", "answer", "reward", "metrics"),
+    [
+        ("equals", GraderForm.XP, {"answer": "3"}, "3", 1.0, {}),
+        ("with_metrics", GraderForm.XP, {"answer": "3"}, "4", 0.5, {"acc": 0.0}),
+        ("pair", GraderForm.XP, {}, "four", 0.5, {"length": 4.0}),
+        ("later", GraderForm.XP, {"answer": "3"}, "3", 1.0, {}),
+        ("compute_score", GraderForm.VERL, VERL, "3", 1.0, {"known": 1.0}),
+        ("compute_score", GraderForm.VERL, {"prompt": "?", "answer": "4"}, "4", 1.0, {"known": 0.0}),
+        ("short_score", GraderForm.VERL, VERL, "4", 0.0, {}),
+        ("trl_reward", GraderForm.TRL, {"prompt": "?", "answer": "3"}, "3", 1.0, {}),
+        ("trl_reward", GraderForm.TRL, {"prompt": [MESSAGE], "answer": "3"}, "4", 0.0, {}),
+    ],
+)
+def test_an_answer_is_graded_in_each_form(
+    grader: str, form: GraderForm, row: dict[str, object], answer: str, reward: float, metrics: dict[str, float]
+) -> None:
+    handler = GraderHandler(graded(grader, grader_form=form))
+    assert handler.open(1, {"prompt": [MESSAGE]} | row) == [MESSAGE]
+    result = handler.take(1, answer)
+    assert (result.text, result.reward, result.finished, result.metrics) == ("graded", reward, True, metrics)
+
+
+@pytest.mark.parametrize(
+    ("grader", "form", "fault"),
+    [
+        ("says_nothing_by_a_mapping", GraderForm.XP, "no score and no reward, only acc"),
+        ("forgets_to_return", GraderForm.XP, "None as the reward"),
+        ("says_a_text", GraderForm.XP, "the grader's reward is '1', not a number"),
+        ("trl_reward", GraderForm.TRL, "None as the reward"),
+        ("NeverScores", GraderForm.XP, "None as the reward"),
+    ],
+)
+def test_what_is_no_reward_is_a_fault(grader: str, form: GraderForm, fault: str) -> None:
+    handler = GraderHandler(graded(grader, grader_form=form))
+    handler.open(1, {"prompt": "?", "answer": "3"})
+    with pytest.raises(ProtocolError, match=fault):
+        handler.take(1, "")
+
+
+def test_each_step_of_a_conversation_has_its_reward() -> None:
+    handler = GraderHandler(graded("Higher"))
+    assert [one["content"] for one in handler.open(1, {"prompt": "Say 5.", "answer": "5"})] == ["Guess.", "Say 5."]
+    results = [handler.take(1, guess) for guess in ("3", "5")]
+    assert [(one.text, one.reward, one.finished, one.awaits_reply) for one in results] == [
+        ("higher", 0.0, False, True),
+        ("", 1.0, True, False),
+    ]
 
 
 def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
@@ -326,3 +393,11 @@ def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
     with pytest.raises(XpError, match=r"row 0 of split train: its answer is '0'; expected a letter") as error:
         GradedProvider(config, {}).splits()
     assert "env.columns.answer=COLUMN" in str(error.value)
+
+
+def test_a_mixture_has_the_dialect_of_each_member_and_the_smallest_limit() -> None:
+    one = replace(with_limits(graded("equals"), max_sessions=7), dialect=Dialect.QWEN_XML)
+    members = {"a": one, "b": replace(with_limits(one, max_sessions=5), dialect=Dialect.GLM)}
+    with EnvironmentMixture(EpisodeConfig(members), {}) as mix:
+        assert [mix.dialect(name) for name in ("a", "b", "other")] == [Dialect.QWEN_XML, Dialect.GLM, Dialect.QWEN_XML]
+        assert mix.max_sessions() == 5

@@ -268,6 +268,24 @@ class LeavingSession(FakeSession):
         return ToolResult("left", 0.5)
 
 
+def test_a_state_is_scored_once_where_a_turn_was_played_and_nothing_has_ended_it() -> None:
+    def fails(_: str) -> ToolResult:
+        raise ToolCrashed("no grader")
+
+    rules = replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
+    untouched, void, won, left = (LeavingSession(fails) for _ in range(4))
+    episodes = [episode_of(session, rules) for session in (untouched, void, won, left)]
+    episodes[0].start()
+    episodes[1].step("It was")
+    episodes[2].step(call("win"))
+    episodes[3].step(call("move"))
+    rewards = [episode.settle().reward for episode in episodes]
+    assert [session.num_left for session in (untouched, void, won, left)] == [0, 0, 0, 1]
+    assert rewards[1:3] == [None, 1.0]
+    assert episodes[3].settle().reward == rewards[3]
+    assert left.num_left == 1
+
+
 @pytest.mark.parametrize("rule", ToolCallsPerTurn)
 def test_a_complete_final_call_in_a_cut_turn_finishes_the_episode(rule: ToolCallsPerTurn) -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, tool_calls_per_turn=rule))

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, ResponseLost, SessionLost
-from xp.envs.retry import Refused, RetryRule, retry_after_s
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    EnvUnavailable,
+    NotOffered,
+    ProtocolError,
+    ResponseLost,
+    SessionLost,
+    ToolCrashed,
+    UnsafeOrigin,
+)
+from xp.envs.retry import Refused, RetryRule, Unreachable, retry_after_s
+from xp.envs.target import Target
+from xp.envs.transport import SAID_AFTER, Repeat, Transport
 
+Answer = tuple[int, dict[str, str]]
 ONCE, AGAIN = RetryRule(3), RetryRule(3, (Refused, ResponseLost))
 
 
@@ -80,3 +100,115 @@ def test_the_wait_grows_and_is_spread() -> None:
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(header: str | None, seconds: float | None) -> None:
     assert retry_after_s(header, now=1795240800.0) == seconds
+
+
+@asynccontextmanager
+async def transport_to(answers: list[Answer]) -> AsyncIterator[tuple[Transport, list[str]]]:
+    """A transport of two attempts to a server with these answers, the last of them forever, and the paths asked for."""
+    paths: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        status, headers = answers[min(len(paths), len(answers)) - 1]
+        return web.Response(status=status, headers={"Retry-After": "0", **headers})
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", answer)
+    async with TestServer(app) as server:
+        transport = Transport(Target(str(server.make_url("")).rstrip("/"), None, {}, {}), max_attempts=2)
+        try:
+            yield transport, paths
+        finally:
+            await transport.close()
+
+
+def deadline() -> float:
+    return asyncio.get_running_loop().time() + 50
+
+
+async def request(
+    answers: list[Answer], repeat: Repeat = Repeat.CALL, requests: int = 1, sid: str | None = None
+) -> int:
+    """The number of attempts of some requests together."""
+    async with transport_to(answers) as (transport, paths):
+        for _ in range(requests):
+            await transport.request("GET", "/a", deadline=deadline(), repeat=repeat, sid=sid)
+        return len(paths)
+
+
+STARTING = {"X-Backend-State": "starting"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "sid", "fault"),
+    [
+        (300, {}, None, ProtocolError),
+        (307, {"Location": "http://["}, None, UnsafeOrigin),
+        (302, {"Location": "/b"}, None, ProtocolError),
+        (302, {"Location": "http://other.example/b"}, None, UnsafeOrigin),
+        (400, {}, None, NotOffered),
+        (401, {}, "s", EnvUnavailable),
+        (403, {}, "s", EnvUnavailable),
+        (404, {}, "s", SessionLost),
+        (404, {}, None, NotOffered),
+        (410, {}, "s", SessionLost),
+        (429, {}, "s", Refused),
+        (499, {}, None, NotOffered),
+        (500, {}, None, ToolCrashed),
+        (500, STARTING, None, ToolCrashed),
+        (501, {}, None, ToolCrashed),
+        (502, {}, None, ResponseLost),
+        (503, {}, None, ResponseLost),
+        (504, {}, None, ResponseLost),
+        (505, {}, None, ToolCrashed),
+    ],
+)
+def test_a_status_is_its_fault(status: int, headers: dict[str, str], sid: str | None, fault: type[EnvFault]) -> None:
+    with pytest.raises(EnvFault) as caught:
+        asyncio.run(request([(status, headers)], sid=sid))
+    assert type(caught.value) is fault
+
+
+@pytest.mark.parametrize(
+    ("repeat", "status", "headers", "attempts"),
+    # How many such answers are followed by another attempt; 2 attempts are permitted, an outage has 9.
+    [
+        (Repeat.QUESTION, 503, {}, 9),
+        (Repeat.OPENING, 503, {}, 9),
+        (Repeat.CREATION, 503, {}, 1),
+        (Repeat.CREATION, 429, {}, 9),
+        (Repeat.CALL, 429, {}, 2),
+        (Repeat.CALL, 503, STARTING, 9),
+        (Repeat.NOTICE, 503, {}, 2),
+        (Repeat.RESUMPTION, 503, {}, 2),
+    ],
+)
+def test_each_kind_of_request_has_its_rule(repeat: Repeat, status: int, headers: dict[str, str], attempts: int) -> None:
+    def attempts_of(num_refused: int) -> int | None:
+        try:
+            return asyncio.run(request([(status, headers)] * num_refused + [(200, {})], repeat))
+        except EnvFault:
+            return None
+
+    assert [attempts_of(number) for number in (attempts - 1, attempts)] == [attempts, 10 if attempts == 9 else None]
+
+
+def test_each_outage_is_reported_once_and_from_the_fourth_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    down: list[Answer] = [(503, {})]
+    asyncio.run(request([*down * (SAID_AFTER - 1), (200, {})], Repeat.OPENING))
+    assert caplog.records == []
+    asyncio.run(request([*down * 6, (200, {}), *down * 6, (200, {})], Repeat.OPENING, requests=2))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+async def pause_before_the_last_attempt(is_known: bool) -> None:
+    async with transport_to([(200, {})]) as (transport, _):
+        if is_known:
+            await transport.request("GET", "/a", deadline=deadline(), repeat=Repeat.CALL)
+        await transport.pause(Repeat.QUESTION, Unreachable("x", 0.0), 2, deadline())
+
+
+def test_a_question_to_an_address_that_never_answered_is_tried_a_few_times_only() -> None:
+    asyncio.run(pause_before_the_last_attempt(is_known=True))
+    with pytest.raises(Unreachable):
+        asyncio.run(pause_before_the_last_attempt(is_known=False))

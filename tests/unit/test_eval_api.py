@@ -278,6 +278,10 @@ def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> N
     text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
     assert isinstance(call, Malformed)
+    # Only JSON has a form for arguments that are no object.
+    tagged = Dialogue(row([ECHO]), replace(RULES, dialect=Dialect.QWEN_XML), ToolCalls.NATIVE)
+    listed = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "[1]"}}]}
+    assert tagged.written(listed) == '<tool_call>\n{"name": "echo", "arguments": "[1]"}\n</tool_call>'
 
 
 def test_tools_in_text_are_written_by_xp_and_answered_as_user() -> None:

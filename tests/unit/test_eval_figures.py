@@ -24,8 +24,9 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.files import inspect_log
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.play import Dialogue, Usage, play
+from xp.evaluation.records import Requested
 from xp.evaluation.settings import ToolCalls, settings
-from xp.evaluation.summary import _episodes, _figures, _mix, usage
+from xp.evaluation.summary import _episodes, _figures, _mix, summary_of, usage
 from xp.evaluation.tables import latex, markdown, notes, rows
 from xp.evaluation.tracked import metrics_of
 
@@ -112,6 +113,36 @@ def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
     assert stage.take(void) == "1 episodes are void, more than training.max_void_fraction=0.5 of all"
     assert seen == [void, void.outcome]
+
+
+@pytest.mark.parametrize(
+    ("size", "scores", "settled"),
+    # Episodes of two tasks end in this order; a2 is on record already.
+    [
+        (1, True, [["b1"], ["a2"], ["b2"], ["a1"]]),
+        (2, False, [["b1"], [], ["b2"], ["a1"]]),
+        (2, True, [[], [], ["b1", "b2"], ["a1"]]),
+        (3, True, [[], [], [], []]),
+    ],
+)
+def test_a_group_is_settled_when_all_of_it_has_ended(size: int, scores: bool, settled: list[list[str]]) -> None:
+    scored: list[list[str]] = []
+
+    def score_group(episodes: Any) -> Any:
+        scored.append([one.name for one in episodes])
+        return SimpleNamespace(result=lambda: None)
+
+    mix: Any = SimpleNamespace(scores_groups=lambda env: scores and env == "e", score_group=score_group)
+    parts: Any = {"rules": None, "writer": None, "board": None, "health": None, "done": frozenset()}
+    recorded = frozenset() if size == 1 else frozenset({("e/t/a", 2)})
+    stage = EvaluationStage("r", mix=mix, recorded=recorded, group_size=size, **parts)
+
+    def ended(name: str) -> Any:
+        task = SimpleNamespace(env="e", id=f"e/t/{name[0]}")
+        return SimpleNamespace(episode=SimpleNamespace(name=name, task=task), sample=int(name[1]), record=lambda: name)
+
+    assert [stage.settled(ended(name)) for name in ("b1", "a2", "b2", "a1")] == settled
+    assert scored == ([["b1", "b2"], ["a1", "a2"]] if (size, scores) == (2, True) else [])
 
 
 def test_a_partly_recorded_batch_is_played_whole_and_completed() -> None:
@@ -211,6 +242,35 @@ def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
     assert (means["turns_mean"], means["tool_calls_mean"], means["malformed_mean"]) == (2.0, 1.0, 0.0)
     assert (means["tokens_mean"], means["seconds_mean"]) == (60.0, 3.0)
     assert _episodes([record(5, {}), record(None, {})])["tokens_mean"] is None
+
+
+def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_of_the_mix() -> None:
+    def summary(names: list[str], num_played: int) -> dict[str, Any]:
+        rows_ = [replace(row([]), task_id=f"{name}/t/{index}", env=name) for index in (0, 1) for name in names]
+        episodes = [(one, 0) for one in rows_]
+        records = {
+            (one.task_id, 0): record(1, {}, one.env) | {"started_at": 10.0 + number, "outcome": played_with(number % 2)}
+            for number, one in enumerate(rows_[:num_played])
+        }
+        word = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+        requested = Requested("e", {"name": "m"}, None, "tasks", "rules", {"seed": 1})
+        return summary_of(requested, compose([f"env={word}"]), episodes, records, "spent", (1.0, 2.0))
+
+    def played_with(reward: float) -> dict[str, Any]:
+        return record(1, {})["outcome"] | {"reward": float(reward)}
+
+    alone, several, cut = summary(["multiply"], 2), summary(["multiply", "sums"], 4), summary(["multiply"], 1)
+    assert alone["summary"] == alone["environments"]["multiply"]
+    assert (alone["summary"]["bootstrap"] is None, several["summary"]["bootstrap"]) == (False, None)
+    assert [*several["environments"]] == ["multiply", "sums"]
+    assert [one["num_episodes"] for one in several["environments"].values()] == [2, 2]
+    assert [(one["status"], one["stopped"], one["num_asked"], one["num_played"]) for one in (alone, cut)] == [
+        ("finished", None, 2, 2),
+        ("stopped", "spent", 2, 1),
+    ]
+    assert (alone["started"], alone["ended"]) == (10.0, 14.0)
+    assert alone["tasks"]["multiply/t/1"] == {"hash": "hash", "rewards": [1.0]}
+    assert cut["tasks"]["multiply/t/0"]["rewards"] == [0.0]
 
 
 def test_a_sample_of_inspects_log_has_the_episodes_messages_and_its_last_answer() -> None:

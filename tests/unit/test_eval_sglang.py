@@ -59,6 +59,26 @@ def test_the_server_has_the_sizes_of_the_spec() -> None:
     assert "--device" not in words
 
 
+def test_a_server_on_a_cpu_is_one_with_a_cache_of_its_own_size() -> None:
+    def words(*more: str) -> tuple[str, ...]:
+        sizes = (
+            "training.max_prompt_tokens=100",
+            "training.max_response_tokens=200",
+            "training.max_tokens_per_turn=50",
+        )
+        return sglang_arguments(compose(["model=tiny", *sizes, *more]))
+
+    cpu = words("hardware=cpu", "hardware.accelerators_per_node=2", "backend.engine.eager=true")
+    found = dict(pairwise(cpu))
+    assert (found["--dp-size"], found["--device"], found["--max-total-tokens"]) == ("1", "cpu", str(32 * 300))
+    assert cpu.count("--disable-cuda-graph") == 1
+    card = words("hardware=a100x1", "backend.engine.eager=true", "backend.engine.prefix_caching=false")
+    assert {"--disable-cuda-graph", "--disable-radix-cache"} <= set(card)
+    assert not {"--device", "--max-total-tokens", "--chunked-prefill-size", "--ep-size"} & set(card)
+    more = dict(pairwise(words("hardware=a100x1", "backend.engine.max_batched_tokens=999")))
+    assert more["--chunked-prefill-size"] == "999"
+
+
 @pytest.mark.parametrize("hardware", [("hardware=cpu",), ("hardware=a100x1", "backend.engine.eager=true")])
 def test_every_argument_is_one_of_the_pinned_sglangs(hardware: tuple[str, ...]) -> None:
     words = sglang_arguments(compose([*hardware, "model=tiny"]))

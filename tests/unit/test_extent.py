@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,17 @@ from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.errors import ExitCode, XpError
-from xp.planning.extent import evaluation_line, ineffective_lines, num_tasks, profile_lines, profile_refusals
+from xp.planning.extent import (
+    NumTasks,
+    evaluation_line,
+    extent_refusals,
+    held_out_lines,
+    ineffective_lines,
+    num_tasks,
+    profile_lines,
+    profile_refusals,
+    training_line,
+)
 from xp.planning.plan import Plan, build_plan
 from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import BackendName, RunSpec
@@ -89,6 +99,178 @@ def test_an_environments_number_of_held_out_tasks_comes_from_cache(tmp_path: Pat
     grouped = ["env=multiply", f"outputs={tmp_path}", "env.group_reward_fn=my_pkg:compared"]
     assert "after training, without rewards of groups" in evaluation_line(compose(grouped))
     assert "of groups" not in evaluation_line(compose([*grouped, "evaluation.samples_per_task=2"]))
+
+
+SPLIT = "env.held_out.split=train"
+OWN = "the environment's own test, validation, eval or dev, else 0.2 of its training tasks by hash"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "train", "held_out", "rule"),
+    [
+        ((), None, None, "of split test"),
+        (("env.train.num_tasks=7", "env.held_out=null"), 7, 0, "nothing (held_out=null)"),
+        (("env.train.indices=[3,3,5]", "env.held_out.num_tasks=5"), 2, 5, "of split test"),
+        (("env.held_out.indices=[1,2,2]",), None, 2, "of split test"),
+        # Of a split that is trained on, a number is a bound, and a list of tasks is not.
+        ((SPLIT, "env.held_out.num_tasks=5"), None, None, "of split train"),
+        ((SPLIT, "env.held_out.indices=[1,2,2]"), None, 2, "of split train"),
+        (
+            (SPLIT, "env.held_out.num_tasks=5", "env.held_out.overlap=allowed"),
+            None,
+            5,
+            "of split train, which training leaves in (overlap=allowed)",
+        ),
+        (("env.held_out.split=null", "env.held_out.num_tasks=5"), None, None, OWN),
+    ],
+)
+def test_the_numbers_of_tasks_that_a_spec_names(
+    overrides: tuple[str, ...], train: int | None, held_out: int | None, rule: str, tmp_path: Path
+) -> None:
+    spec = compose(["env=multiply", f"outputs={tmp_path}", *overrides])
+    assert num_tasks(spec) == NumTasks(train, held_out)
+    later = "; known after prepare" * ("null)" not in rule)
+    assert held_out_lines(spec, tmp_path) == [f"held out: {rule}{later}"]
+
+
+def test_the_numbers_of_a_mixture_are_sums(tmp_path: Path) -> None:
+    def mix(*numbers: int) -> RunSpec:
+        names = ("whodunit_mini", "multiply")
+        own = [
+            f"env.members.{name}.{selection}.num_tasks={number}"
+            for name, number in zip(names, numbers, strict=False)
+            for selection in ("train", "held_out")
+        ]
+        return compose(["env=whodunit_mini_multiply", f"outputs={tmp_path}", *own])
+
+    assert [num_tasks(mix(*one)) for one in ((3, 4), (3,))] == [NumTasks(7, 7), NumTasks(None, None)]
+    assert [line.partition(":")[0] for line in held_out_lines(mix(3), tmp_path)] == [
+        "held out of whodunit_mini",
+        "held out of multiply",
+    ]
+    spec = mix()
+    cache(spec, train=20, held_out=5)
+    file = next(tmp_path.rglob(MANIFEST))
+    manifest = Manifest.from_json(file.read_text())
+    counts = {"multiply": {"train": Count(tasks=30)}, "whodunit_mini": manifest.counts["whodunit_mini"]}
+    file.write_text(replace(manifest, counts=counts).to_json())
+    assert num_tasks(spec) == NumTasks(50, 5)
+
+
+RATE = "at learning rate 0.0007"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    # A step is 8 prompts with 8 episodes.
+    [
+        ((), f"24 steps = 1,536 episodes, 24 updates {RATE}"),
+        (
+            ("training.updates_per_step=2", "training.passes_per_step=3"),
+            f"24 steps = 1,536 episodes, 144 updates {RATE}",
+        ),
+        (("training.num_steps=5",), f"5 steps = 320 episodes, 5 updates {RATE}"),
+        (
+            ("training.num_steps=4",),
+            f"4 steps = 256 episodes, 4 updates {RATE}, which the warm-up of 5 updates does not reach",
+        ),
+        (
+            ("training.epochs=1", "training.num_steps=null"),
+            "steps: 1 epoch of the task set, known after prepare; learning rate 0.0007",
+        ),
+        (
+            ("training.epochs=3", "training.num_steps=null", "env.train.num_tasks=23"),
+            f"6 steps (3 epochs of 23 tasks) = 384 episodes, 6 updates {RATE}",
+        ),
+    ],
+)
+def test_the_line_of_a_training(overrides: tuple[str, ...], line: str) -> None:
+    assert training_line(compose(["env=multiply", *overrides])) == f"the run: {line}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (
+            ("env.held_out=null",),
+            "none before or after training, since there are no held-out tasks (env.held_out=null)",
+        ),
+        (
+            ("evaluation.samples_per_task=2",),
+            "2 episodes of each held-out task; how many there are is known after prepare",
+        ),
+        (
+            ("evaluation.num_tasks=1",),
+            "1 episode of 1 held-out task at most; how many there are is known after prepare",
+        ),
+        (
+            ("env.held_out.num_tasks=6", "evaluation.before_training=false"),
+            "6 held-out tasks x 1 episode = 6 episodes, after training: 6 episodes, under 1% of the run's",
+        ),
+        # 12 of 1,548, with rounding 1 %.
+        (
+            ("env.held_out.num_tasks=6", "evaluation.num_tasks=9"),
+            "6 held-out tasks x 1 episode = 6 episodes, before and after training: 12 episodes, 1% of the run's",
+        ),
+        (
+            (
+                "env.held_out.num_tasks=64",
+                "evaluation.num_tasks=32",
+                "evaluation.samples_per_task=2",
+                "evaluation.every=8",
+            ),
+            "32 held-out tasks x 2 episodes = 64 episodes, before, 2 times during and after training: 256 episodes,"
+            " 14% of the run's",
+        ),
+        (
+            ("env.held_out.num_tasks=6", "training.epochs=1", "training.num_steps=null", "evaluation.every=2"),
+            "6 held-out tasks x 1 episode = 6 episodes, before, every 2 steps and after training",
+        ),
+        (
+            ("env.held_out.num_tasks=6", "training.epochs=1", "training.num_steps=null"),
+            "6 held-out tasks x 1 episode = 6 episodes, before and after training",
+        ),
+    ],
+)
+def test_the_line_of_the_evaluations(overrides: tuple[str, ...], line: str) -> None:
+    assert evaluation_line(compose(["env=multiply", *overrides])) == f"evaluation: {line}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "trains", "field", "reason"),
+    [
+        (("evaluation.num_tasks=5", "env.held_out.num_tasks=5"), True, None, ""),
+        (
+            ("evaluation.num_tasks=6", "env.held_out.num_tasks=5"),
+            True,
+            "evaluation.num_tasks",
+            "6 of 5 held-out tasks; set 5, or null for all",
+        ),
+        (
+            ("evaluation.num_tasks=6", "env.held_out=null"),
+            True,
+            "evaluation.num_tasks",
+            "6 of 0 held-out tasks; set it to null",
+        ),
+        (("evaluation.every=2", "env.held_out=null"), True, "evaluation.every", "env.held_out=null leaves no tasks"),
+        (("training.epochs=1", "training.num_steps=null", "env.train.num_tasks=8"), True, None, ""),
+        (
+            ("training.epochs=1", "training.num_steps=null", "env.train.num_tasks=7"),
+            True,
+            "training.epochs",
+            "a step takes 8 tasks and there are 7",
+        ),
+        (("training.epochs=1", "training.num_steps=null", "env.train.num_tasks=7"), False, None, ""),
+        (("env.train.split=[]",), True, "env.train.split", ""),
+        (("env.train.split=[]",), False, None, ""),
+    ],
+)
+def test_an_extent_that_is_too_large_or_too_small_is_refused(
+    overrides: tuple[str, ...], trains: bool, field: str | None, reason: str
+) -> None:
+    refusals = [*extent_refusals(compose(["env=multiply", *overrides]), trains=trains)]
+    assert [one.field for one in refusals] == ([] if field is None else [field])
+    assert all(one.reason.startswith(reason) for one in refusals)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,22 @@ def test_a_turing_card_falls_back_and_refuses_what_it_lacks() -> None:
     assert machine_line(spec).endswith("the card has no bfloat16 and no FlashAttention 2")
     spec = compose(["backend=skyrl", "hardware=4xT4", "model.dtype=bfloat16", "backend.attention=flash"])
     assert [one.field for one in card_refusals(spec)] == ["model.dtype", "backend.attention"]
+    for card, fields in (("T4", ["backend.engine.kv_cache_dtype"]), ("A100", []), ("H100", [])):
+        words = [f"hardware=4x{card}", "backend.engine.kv_cache_dtype=fp8"]
+        assert [one.field for one in card_refusals(compose(["backend=skyrl", *words]))] == fields
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["hardware=cpu", "hardware.num_cpus=3", "hardware.memory_gb=7.5"], "3 cores, 7.5 GB, no GPU"),
+        (["hardware=4xA100"], "4 x a100-80gb (80 GB each), 48 cores, 480 GB"),
+        (["hardware=2x8xH100"], "2 x 8 x h100 (80 GB each), 96 cores, 1000 GB"),
+        (["hardware=4xA100", "hardware.accelerator=own"], "4 x own (80 GB each), 48 cores, 480 GB"),
+    ],
+)
+def test_the_line_of_a_machine(overrides: list[str], line: str) -> None:
+    assert machine_line(compose(["model=qwen3-4b", *overrides])) == f"the machine: {line}"
 
 
 @pytest.mark.parametrize(("shown", "expected"), SHOWN.items(), ids=str)

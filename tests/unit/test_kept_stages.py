@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from xp.composition import compose, from_container, to_yaml
 from xp.composition.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
-from xp.planning.plan import Plan, build_again, build_plan
-from xp.run_records.kept import finished, reusable_stages
+from xp.lib.verified import DIGESTS
+from xp.planning.plan import Plan, build_again, build_evaluation, build_model_evaluation, build_plan, build_sft
+from xp.run_records.kept import attempt_of, finished, has_every_stage, reusable_stages
 from xp.run_records.record import (
     Provenance,
     RunRecord,
@@ -77,6 +79,82 @@ def test_the_stages_of_a_finished_run_stand_until_their_jobs_change(tmp_path: Pa
     assert reusable_stages(resumed(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
 
 
+def another_attempt(outputs: Path, plan: Plan, **statuses: RunStatus) -> RunRecord:
+    """Records an attempt of the plan in which only these stages ran."""
+    run = outputs / "runs/R"
+    record = begin_attempt(read_record(run), [*statuses], Provenance("0.1.0", "3.11", None, None, {}))
+    for name, status in statuses.items():
+        record = update_stage(record, name, status=status)
+    place = run / f"attempt_{len(record.attempts)}"
+    place.mkdir(exist_ok=True)
+    (place / "plan.json").write_text(plan.to_json())
+    for stage in plan.stages:
+        for name in stage.job.outputs if statuses.get(stage.name) is RunStatus.SUCCEEDED else ():
+            (outputs / name).parent.mkdir(parents=True, exist_ok=True)
+            (outputs / name).touch()
+    write_record(run, close_attempt(record, RunStatus.SUCCEEDED))
+    return read_record(run)
+
+
+def third(spec: dict[str, Any], **changes: Any) -> Plan:
+    return replace(resumed(spec, **changes), attempt=3)
+
+
+def test_a_result_that_is_gone_failed_or_older_than_its_input_is_made_again(tmp_path: Path) -> None:
+    whole = {"prepare": 1, "train": 1, "evaluate": 1}
+    spec = finished_run(tmp_path)
+    same, record = resumed(spec), read_record(tmp_path / "runs/R")
+    train = next(stage for stage in same.stages if stage.name == "train")
+    (tmp_path / train.job.outputs[0]).unlink()
+    assert reusable_stages(same, record, tmp_path) == {"prepare": 1}
+    assert finished(same, tmp_path) is None
+    # The outputs of a cloud's run are not here.
+    assert reusable_stages(same, record, tmp_path, is_here=False) == whole
+    assert str(finished(same, tmp_path, is_here=False)).startswith("R is finished")
+    (tmp_path / train.job.outputs[0]).touch()
+    (tmp_path / train.job.outputs[0]).with_name(DIGESTS).write_text("{")
+    assert reusable_stages(same, record, tmp_path) == {"prepare": 1}
+    (tmp_path / train.job.outputs[0]).with_name(DIGESTS).unlink()
+    assert reusable_stages(same, record, tmp_path) == whole
+    assert reusable_stages(same, update_first(record, "train", RunStatus.FAILED), tmp_path) == {"prepare": 1}
+    assert reusable_stages(same, update_first(record, "prepare", RunStatus.FAILED), tmp_path) == {}
+    assert finished(replace(same, attempt=1), tmp_path) is None
+    (tmp_path / "runs/R/attempt_1/plan.json").write_text("{}")
+    assert reusable_stages(same, record, tmp_path) == {}
+
+
+def update_first(record: RunRecord, name: str, status: RunStatus) -> RunRecord:
+    return update_stage(replace(record, attempts=record.attempts[:1]), name, status=status)
+
+
+def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_path: Path) -> None:
+    succeeded, failed = RunStatus.SUCCEEDED, RunStatus.FAILED
+    spec = finished_run(tmp_path)
+    # Another evaluation in its own directory leaves the first one's result as it was.
+    record = another_attempt(tmp_path, resumed(spec, num_tasks=3), evaluate=failed)
+    assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
+    assert reusable_stages(third(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
+    # A new training makes the earlier evaluation obsolete.
+    (tmp_path / "runs/R/run.json").unlink()
+    spec = finished_run(tmp_path)
+    record = another_attempt(tmp_path, resumed(spec), train=succeeded)
+    assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1, "train": 2}
+    assert [attempt_of(record, name) for name in ("train", "evaluate", "sft")] == [2, 1, None]
+    # Another training wrote the model of this one.
+    (tmp_path / "runs/R/run.json").unlink()
+    spec = finished_run(tmp_path)
+    record = another_attempt(tmp_path, resumed(spec, every=1, patience=1), train=failed)
+    assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1}
+
+
+def test_a_finished_evaluation_is_no_training(tmp_path: Path) -> None:
+    spec = finished_run(tmp_path)
+    plan = build_again(from_container(spec), "R", 2, ["prepare", "model", "evaluate"])
+    record = read_record(tmp_path / "runs/R")
+    assert [has_every_stage(one, record) for one in (resumed(spec), plan)] == [True, False]
+    assert has_every_stage(plan, replace(record, attempts=()))
+
+
 def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:
     spec = finished_run(tmp_path, "training.num_steps=null", "training.epochs=2")
     length = {"epochs": 2, "num_steps": 12, "num_tasks": 48}
@@ -85,3 +163,42 @@ def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Pa
     write_record(tmp_path / "runs/R", read_record(tmp_path / "runs/R"))
     MetricsFile(tmp_path / "runs/R/metrics.jsonl", "train", 1).write(12, {})
     assert str(finished(resumed(spec), tmp_path)).startswith("R is finished (12 of 12 steps)")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "words", "names"),
+    [
+        ("", (), "prepare model train evaluate"),
+        ("prepare", (), "prepare"),
+        ("prepare model", (), "prepare"),
+        ("prepare model evaluate", (), "prepare model evaluate"),
+        ("prepare model train", (), "prepare model train evaluate"),
+        ("prepare model train evaluate", ("env.held_out=null",), "prepare model train"),
+        ("prepare model sft", ("sft.data=solve",), "prepare model sft evaluate"),
+        ("prepare model sft", ("sft.data=solve", "env.held_out=null"), "prepare model sft"),
+        ("prepare model sft train", ("sft.data=solve",), "prepare model sft train evaluate"),
+    ],
+)
+def test_another_attempt_is_what_the_run_was(earlier: str, words: tuple[str, ...], names: str) -> None:
+    plan = build_again(compose(words), "r", 3, earlier.split())
+    assert " ".join(stage.name for stage in plan.stages) == names
+    assert plan.attempt == 3
+
+
+def test_an_evaluation_alone_plays_one_model() -> None:
+    spec = compose(["training.num_steps=30"])
+    for step, place in ((None, "runs/r/model"), (20, "runs/r/checkpoints/checkpoint-20")):
+        prepare, evaluate = build_evaluation(spec, "r", 2, step).stages
+        config = json.loads(evaluate.job.files["runs/r/attempt_2/evaluate/config.json"])
+        assert (prepare.name, evaluate.needs, config["models"]) == ("prepare", ("prepare",), {"after": place})
+    *_, evaluate = build_model_evaluation(spec, "r").stages
+    assert evaluate.needs == ("prepare", "model")
+    models = json.loads(evaluate.job.files["runs/r/attempt_1/evaluate/config.json"])["models"]
+    assert [*models] == ["before"]
+    nothing = compose(["env.held_out=null"])
+    for build in (lambda: build_evaluation(nothing, "r", 1, None), lambda: build_model_evaluation(nothing, "r")):
+        with pytest.raises(XpError, match="there are no held-out tasks") as caught:
+            build()
+        assert caught.value.code is ExitCode.PLAN
+    with pytest.raises(XpError, match="there is nothing to learn from"):
+        build_sft(spec, "r")

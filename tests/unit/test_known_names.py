@@ -8,6 +8,7 @@ import random
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -109,6 +110,30 @@ def _native_keys(number: int) -> list[tuple[str, str]]:
 def test_no_answer_to_a_native_key_is_false(backend: str) -> None:
     faults = [fault for name, key in _native_keys(40) if name == backend for fault in _false_answer(name, key)]
     assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("known", "value"),
+    [
+        ({"nargs": 0, "type": "int"}, True),
+        ({"choices": ["b", "a"], "type": "str"}, "b"),
+        ({"type": "bool"}, True),
+        ({"type": "Optional[int]"}, 1),
+        ({"type": "float | None"}, 1.0),
+        ({"type": "List[str]"}, []),
+        ({"type": "dict[str, int]"}, {}),
+        ({"type": "loads"}, "{}"),
+        ({"type": "Unheard"}, "a"),
+        ({}, "a"),
+        ({"type": None, "default": 3}, "a"),
+        ({"type": "int", "origin": "megatron"}, "1"),
+        ({"type": "int", "nargs": 2}, [1, 1]),
+        ({"type": "str", "nargs": "+"}, "a"),
+    ],
+)
+def test_a_key_is_tried_with_a_value_of_its_type(known: dict[str, Any], value: Any) -> None:
+    sample = _sample(known)
+    assert (sample, type(sample)) == (value, type(value))
 
 
 def _false_answer(backend: str, key: str) -> list[str]:

@@ -9,13 +9,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.launching import stage
+from xp.errors import ExitCode
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context
 from xp.launchers.cluster import spread_of
-from xp.launchers.node.job_spec import JobSpec, make_job_spec
-from xp.launchers.node.spread import command, first_failure
+from xp.launchers.node.job_spec import JobSpec, Result, make_job_spec
+from xp.launchers.node.spread import command, first_failure, node_address
+from xp.launchers.node.tracking import followed
 from xp.lib import private_ray
+from xp.tracking.base import NodeTracking
 from xp.worker.nodes import Nodes, free_port, interface_of, local_address
 
 
@@ -59,12 +64,52 @@ def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr
 
 
+@pytest.mark.parametrize(
+    ("script", "address"),
+    [
+        ("echo NodeName=me Arch=x86_64 NodeAddr=127.0.0.7 OS=Linux 5", "127.0.0.7"),
+        ("echo NodeName=me NodeAddr=", "127.0.0.9"),
+        ("exit 1", "127.0.0.9"),
+        (None, "127.0.0.9"),
+    ],
+)
+def test_the_address_of_a_node_is_slurms(
+    script: str | None, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if script is not None:
+        (tmp_path / "scontrol").write_text(f"#!/bin/sh\n[ $4 = 127.0.0.9 ] && {script}\n")
+        (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "127.0.0.9")
+    assert node_address() == address
+
+
 def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
     assert first_failure(tmp_path) is None
     for number, (code, ended) in enumerate([(143, 20.0), (21, 10.0), (0, 5.0)]):
         (tmp_path / f"node_{number}.json").write_text(json.dumps({"code": code, "ended": ended}))
     (tmp_path / "node_3.json").write_text("{")
     assert first_failure(tmp_path) == 21
+
+
+@pytest.mark.parametrize(
+    ("code", "missing", "expected"), [(0, (), 0), (0, ("a",), ExitCode.MISSING_OUTPUT), (7, ("a",), 7), (137, (), 137)]
+)
+def test_a_stage_without_its_outputs_has_failed(code: int, missing: tuple[str, ...], expected: int) -> None:
+    assert Result(code, missing, "2026-11-21T12:00:00Z").exit_code == expected
+
+
+def test_a_program_without_trackers_is_run_and_with_them_has_their_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XP_SAMPLE", raising=False)
+    context = Context("r", 1, tmp_path, "runs/r/attempt_1")
+    plain = make_job_spec(stage("train", "pass"), context, root=str(tmp_path), grace_s=1.0, secrets_file=None)
+    assert plain.tracking is None
+    assert followed(plain, tmp_path, lambda: int("XP_SAMPLE" in os.environ), pytest.fail) == 0
+    tracked = replace(plain, tracking=NodeTracking(names=(), project="p", config={}, env={"XP_SAMPLE": "1"}))
+    (tmp_path / "runs/r").mkdir(parents=True)
+    assert followed(tracked, tmp_path, lambda: 6 + int("XP_SAMPLE" in os.environ), pytest.fail) == 7
 
 
 def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:

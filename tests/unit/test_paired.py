@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -10,7 +11,18 @@ import numpy as np
 import pytest
 
 from xp.episode.clusters import clustered_stderr
-from xp.evaluation.paired import _enough_tasks, _equivalence, _interval, _passes, _smallest, compare
+from xp.errors import XpError
+from xp.evaluation.paired import (
+    _enough_alike,
+    _enough_tasks,
+    _equivalence,
+    _interval,
+    _passes,
+    _smallest,
+    compare,
+    holm,
+    verdict,
+)
 from xp.evaluation.ranking import Setting, _over_seeds, _paired
 from xp.evaluation.statistics import mean
 
@@ -32,6 +44,15 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
     assert _smallest(number, spread) == pytest.approx(expected, rel=1e-4)
     enough = float(power.solve_power(effect_size=0.03 / spread, alpha=0.05, power=0.8))
     assert _enough_tasks(spread, 0.03) == pytest.approx(enough, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("difference", "margin", "reach", "number"),
+    # 0.5**n for the first n below 0.05 with both signs, and (1 - margin / reach)**n.
+    [(0.2, 0.03, 1.0, 6), (0.0, 0.03, 1.0, 99), (0.0, 0.06, 2.0, 99), (0.0, 0.96, 1.0, 2), (0.0, 1.0, 1.0, 2)],
+)
+def test_enough_tasks_that_are_alike(difference: float, margin: float, reach: float, number: int) -> None:
+    assert _enough_alike(difference, margin, reach) == number
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 5), (10, 1), (7, 7), (0, 4)])
@@ -93,10 +114,21 @@ def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float,
 
 def test_differences_that_are_rounding_alone_are_no_difference() -> None:
     first = {"a": [0.1 + 0.2], "b": [0.3], "c": [0.6]}
-    second = {"a": [0.3], "b": [0.1 + 0.2], "c": [0.6]}
+    second = {"a": [0.3], "b": [0.3], "c": [0.6]}
     found = compare(("a", "b"), first, second, 1.0, 0.03)
     assert (found.difference, found.p_value, found.p_equivalent) == (0.0, 1.0, pytest.approx(0.9**3))
-    assert "all 3 tasks have the same reward in both" in found.verdict
+    shown = "all 3 tasks have the same reward in both, and 29 such tasks would show equivalence within 0.03"
+    assert found.verdict == f"No difference between b and a was shown: {shown}."
+    # Where all rewards are equal, their range is taken to be 1.
+    equal = {task: [0.3] for task in "abc"}
+    assert compare(("a", "b"), equal, equal, 1.0, 0.03).p_equivalent == pytest.approx(0.97**3)
+
+
+def test_the_first_tasks_of_one_side_alone_are_named() -> None:
+    first, second = ({name: [1.0] for name in names} for names in ("tdcba", "tgfe"))
+    with pytest.raises(XpError) as caught:
+        compare(("x", "y"), first, second, 1.0, 0.03)
+    assert str(caught.value).splitlines()[1:3] == ["  only in x: a, b, c and 1 more", "  only in y: e, f, g"]
 
 
 def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
@@ -106,3 +138,111 @@ def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
     found = mean(tenths)
     assert found is not None
     assert (found.low, found.high) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shown"),
+    # Differences 0.5, 0 and 0.25: mean and deviation are 0.25, and t with 2 degrees of freedom is 4.3027.
+    [(1.0, (-0.371, 0.871)), (2.0, (-0.742, 1.742))],
+)
+def test_tasks_with_only_void_episodes_of_one_model_are_left_out(scale: float, shown: tuple[float, float]) -> None:
+    first: dict[str, list[float | None]] = {"a": [0.0, scale], "b": [scale, None], "void": [None], "d": [scale / 4]}
+    second = {"a": [scale, scale], "b": [scale], "void": [scale], "d": [scale / 2]}
+    result = compare(("x", "y"), first, second, 1.0, 0.03)
+    assert (result.num_tasks, result.num_left_out, result.unit) == (3, 1, "task")
+    means = (result.mean_first, result.mean_second, result.difference)
+    assert means == pytest.approx((1.75 / 3 * scale, 2.5 / 3 * scale, scale / 4))
+    assert result.stderr == pytest.approx(scale / 4 / 3**0.5)
+    assert (result.low, result.high) == pytest.approx(shown, abs=6e-4)
+    with pytest.raises(XpError, match="x and y: no task has a scored episode of both"):
+        compare(("x", "y"), {"t": [None]}, {"t": [1.0]}, 1.0, 0.03)
+
+
+@pytest.mark.parametrize(("scale", "limit"), [(1.0, 1.0), (1.5, None)])
+def test_a_difference_of_shares_is_at_most_1(scale: float, limit: float | None) -> None:
+    low_side, high_side = {"a": [0.0], "b": [0.0]}, {"a": [scale], "b": [scale / 5]}
+    results = [compare(("x", "y"), *pair, 1.0, 0.03) for pair in ((low_side, high_side), (high_side, low_side))]
+    # Mean 0.6, deviation 0.5657, and t with 1 degree of freedom is 12.706: 5.68 or more.
+    reach = scale * 12.7062 * 0.8 / 2
+    ends = [(result.low, result.high) for result in results]
+    high = limit or 0.6 * scale + reach
+    low = 0.6 * scale - reach if limit is None else -limit
+    assert ends == [pytest.approx((low, high), abs=1e-3), pytest.approx((-high, -low), abs=1e-3)]
+    assert results[0].stderr == pytest.approx(0.4 * scale)
+
+
+ONE = compare(("a", "b"), {"t": [0.25]}, {"t": [0.5]}, 1.0, 0.03)
+TWO = compare(("a", "b"), {"t": [0.0], "u": [0.5]}, {"t": [0.5], "u": [0.75]}, 1.0, 0.03)
+
+
+def test_one_task_has_a_difference_and_no_statistics() -> None:
+    assert (ONE.stderr, ONE.low, ONE.high, ONE.p_value, ONE.p_holm) == (None,) * 5
+    assert (ONE.smallest, ONE.p_equivalent, ONE.enough_tasks) == (None,) * 3
+    assert ONE.verdict == "No difference between b and a was shown: 1 task says nothing about others."
+    assert TWO.verdict.startswith("No difference between b and a was shown: 2 tasks show differences from ")
+
+
+@pytest.mark.parametrize(
+    ("p_values", "adjusted"),
+    # Holm (1979): the smallest of m times m, the next times m - 1, and never less than the one before.
+    [
+        ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
+        ([0.01, None, 0.04], [0.02, None, 0.04]),
+        ([0.01, 0.7], [0.02, 0.7]),
+        ([0.01, None], [0.01, None]),
+        ([], []),
+    ],
+)
+def test_holm_adjusts_the_comparisons_that_were_tested(
+    p_values: list[float | None], adjusted: list[float | None]
+) -> None:
+    results = holm([replace(TWO, p_value=one, p_holm=one) for one in p_values])
+    assert [one.p_holm for one in results] == [one and pytest.approx(one) for one in adjusted]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "b is better than a by 0.200 (95 % interval +0.100 to +0.300, p = 0.010) on 9 tasks."),
+        (
+            {"difference": -0.2, "unit": "seed"},
+            "b is worse than a by 0.200 (95 % interval +0.100 to +0.300, p = 0.010) on 9 seeds.",
+        ),
+        ({"low": None, "high": None}, "b is better than a by 0.200 (p = 0.010) on 9 tasks."),
+        (
+            {"p_holm": 0.0004},
+            "b is better than a by 0.200 (95 % interval +0.100 to +0.300, p < 0.001 after Holm) on 9 tasks.",
+        ),
+        (
+            {"low": None, "high": None, "p_equivalent": 0.04},
+            "b is better than a by 0.200 (p = 0.010) on 9 tasks, which is within 0.03 all the same: equivalent.",
+        ),
+        (
+            {"p_holm": 0.06, "p_equivalent": 0.049},
+            "b and a are equivalent within 0.03 on 9 tasks (two one-sided tests, p = 0.049).",
+        ),
+        (
+            {"p_holm": 0.06, "p_equivalent": 0.06, "smallest": 0.5},
+            "No difference between b and a was shown: 9 tasks show differences from 0.500 on;"
+            " about 40 tasks would show one of 0.03.",
+        ),
+        (
+            {"p_holm": None, "p_equivalent": None, "smallest": 0.5, "enough_tasks": 3},
+            "No difference between b and a was shown: 9 tasks show differences from 0.500 on;"
+            " about 10 tasks would show one of 0.03.",
+        ),
+    ],
+)
+def test_the_verdict_says_what_was_shown(changes: dict[str, object], text: str) -> None:
+    result = replace(
+        TWO,
+        num_tasks=9,
+        difference=0.2,
+        low=0.1,
+        high=0.3,
+        p_value=0.01,
+        p_holm=0.01,
+        p_equivalent=0.9,
+        enough_tasks=40,
+    )
+    assert verdict(replace(result, **changes)) == text  # type: ignore[arg-type]

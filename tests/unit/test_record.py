@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
-from xp.lib.atomic import write_atomically
-from xp.run_records import detached
+from xp.lib.atomic import TEMPORARY, write_atomically
+from xp.run_records import detached, run_directory
 from xp.run_records.record import (
+    AttemptRecord,
     Provenance,
     RunRecord,
     RunStatus,
+    SettledLength,
+    StageRecord,
     begin_attempt,
     begun_here,
     close_attempt,
+    number_of,
     read_record,
     table,
+    time_text,
     update_stage,
     write_record,
 )
+from xp.run_records.run_directory import RESERVE, is_unborn, resource_errors, save_record
+from xp.tasks.store import writing_below
+from xp.tasks.training_length import FILE as LENGTH_FILE
 
 HERE = Provenance("0.1.0", "3.11.7", "0" * 40, True, {"trl": "1.16.0", "gone": None})
 EMPTY = RunRecord("run", RunStatus.PENDING, ("MY_KEY",))
@@ -117,17 +130,109 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path, m
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_the_table_shows_every_stage_of_every_attempt() -> None:
-    record = update_stage(
-        begun(), "prepare", status=RunStatus.SUCCEEDED, exit_code=0, started=now(), ended=now(), log="l"
-    )
-    record = begin_attempt(record, ["prepare", "train"], HERE)
-    text = table(record)
-    assert "attempt_1" in text
-    assert "attempt_2" in text
-    assert text.count("train") == 2
-    assert "exit 0" in text
-    assert "(changed)" in text
+def attempt(number: int, seconds: int | None, *stages: StageRecord, **more: Any) -> AttemptRecord:
+    """An attempt that began at 12:00 and, unless it goes on, took so many seconds."""
+    ended = None if seconds is None else f"2026-11-21T12:{seconds // 60:02}:{seconds % 60:02}Z"
+    status = RunStatus.RUNNING if seconds is None else RunStatus.SUCCEEDED
+    return AttemptRecord(number, status, NOON, ended, HERE, stages, **more)
+
+
+NOON = "2026-11-21T12:00:00Z"
+LOG = "runs/run/attempt_1/prepare/log.txt"
+DONE = StageRecord("prepare", RunStatus.SUCCEEDED, 0, NOON, "2026-11-21T12:00:30Z", LOG)
+
+
+def test_the_table_shows_every_stage_of_every_attempt(tmp_path: Path) -> None:
+    killed = StageRecord("train", RunStatus.FAILED, 137, NOON, "2026-11-21T12:10:00Z")
+    clean = Provenance("0.1.0", "3.11.7", None, False, {})
+    second = replace(attempt(2, 90, DONE, training=SettledLength(6, 23, 3)), provenance=clean)
+    record = replace(EMPTY, attempts=(attempt(1, 600, DONE, killed, training=SettledLength(4, 9, None)), second))
+    first, prepared, train, again, _ = table(record).splitlines()[1:]
+    assert table(record).splitlines()[0] == "run  pending"
+    assert first == f"attempt_1  succeeded  {NOON}  0000000000 (changed)  4 steps"
+    assert prepared.split() == ["prepare", "succeeded", "30.0", "s", "exit", "0", LOG]
+    assert train == "  train        failed         600.0 s  exit 137"
+    assert again == f"attempt_2  succeeded  {NOON}  6 steps (3 epochs of 23 tasks)"
+    assert f"{tmp_path}/{LOG}" in table(record, tmp_path)
+    assert "  train        pending" in table(begun()).splitlines()
+
+
+def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training() -> None:
+    trained = (attempt(1, 600, training=SettledLength(4, 9, None)), attempt(2, 90, training=SettledLength(6, 9, 1)))
+    record = replace(EMPTY, attempts=(*trained, attempt(3, None)))
+    assert (record.minutes, record.num_steps) == (11.5, 6)
+    assert (EMPTY.minutes, EMPTY.num_steps) == (0, None)
+    gpus = compose(["hardware=2x4xA100", "model=qwen3-4b", "hardware.usd_per_hour=30"]).hardware
+    assert time_text(record, gpus) == "11.5 min, 1.53 GPU-hours, 5.75 USD"
+    one = replace(EMPTY, attempts=(attempt(1, 90, DONE, StageRecord("train", started=NOON)),))
+    assert time_text(one, compose([]).hardware) == "1.5 min (prepare 0.5)"
+
+
+def test_a_length_that_the_stage_has_settled_is_in_the_last_attempts_record(directory: Path) -> None:
+    record = begin_attempt(close_attempt(begun(), RunStatus.FAILED), ["train"], HERE)
+    write_record(directory, EMPTY)
+    assert read_record(directory).attempts == ()
+    for number in (1, 2):
+        file = directory / f"attempt_{number}/train" / LENGTH_FILE
+        file.parent.mkdir(parents=True)
+        file.write_text(SettledLength(10 * number, 9, None).to_json())
+    write_record(directory, record)
+    assert [one.training and one.training.num_steps for one in read_record(directory).attempts] == [None, 20]
+
+
+def test_an_attempt_is_changed_and_no_other(directory: Path) -> None:
+    record = begin_attempt(close_attempt(begun(), RunStatus.FAILED), ["train"], HERE)
+    assert (record.attempts[1].supervisor, record.attempts[1].host) == (os.getpid(), platform.node())
+    record = update_stage(record, "train", exit_code=3)
+    assert [[stage.exit_code for stage in one.stages] for one in record.attempts] == [[None, None], [3]]
+    third = begin_attempt(record, ["train"], HERE, is_detached=True)
+    statuses = [RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.RUNNING]
+    assert [one.status for one in third.attempts] == statuses
+    assert (third.attempts[2].supervisor, third.attempts[2].host) == (None, None)
+    write_record(directory, replace(third, user="another", directory="/x"))
+    assert (read_record(directory).user, read_record(directory).directory) == ("another", "/x")
+    with pytest.raises(ValueError, match="a time without its zone"):
+        RunRecord.from_json(replace(EMPTY, attempts=(replace(attempt(1, 9), started="2026-11-21T12:00:00"),)).to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("attempt_7", 7), ("attempt_10", 10), ("attempt_x", 0), ("attempt_²", 0), ("attempt_", 0)]
+)
+def test_the_number_of_an_attempts_directory(name: str, number: int) -> None:
+    assert number_of(Path("run", name)) == number
+
+
+def test_the_status_of_a_run_is_that_of_its_last_training() -> None:
+    def closed(*attempts: tuple[str, RunStatus]) -> RunStatus:
+        record = EMPTY
+        for stage, status in attempts:
+            record = close_attempt(begin_attempt(record, ["prepare", stage], HERE), status)
+        return record.status
+
+    failed, done = RunStatus.FAILED, RunStatus.SUCCEEDED
+    assert closed(("train", failed), ("evaluate", done)) is failed
+    assert closed(("train", failed), ("train", done), ("evaluate", failed)) is done
+    assert closed(("evaluate", failed), ("evaluate", done)) is done
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"number": 2}, "number: 2"),
+        ({"supervisor": 1}, "supervisor: 1"),
+        ({"supervisor": -7}, "supervisor: -7"),
+        ({"stages": (StageRecord("../x"),)}, "name of a stage: '../x'"),
+        ({"stages": (StageRecord("train", log=LOG),)}, "log: "),
+        ({"stages": (StageRecord("train", native_id="-9 x"),)}, "job: '-9 x'"),
+    ],
+)
+def test_a_record_names_only_what_xp_writes(directory: Path, changes: dict[str, Any], fault: str) -> None:
+    legal = replace(EMPTY, attempts=(attempt(1, 9, DONE, StageRecord("train", native_id="17"), supervisor=2),))
+    (directory / "run.json").write_text(legal.to_json())
+    assert read_record(directory) == legal
+    (directory / "run.json").write_text(replace(EMPTY, attempts=(replace(attempt(1, 9), **changes),)).to_json())
+    with pytest.raises(XpError, match=re.escape(f"runs/run/attempt_1: {fault}")):
+        read_record(directory)
 
 
 def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,3 +247,59 @@ def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, mon
     with pytest.raises(XpError, match="No space left on device") as caught:
         detached.current(directory)
     assert caught.value.code == ExitCode.RESOURCE
+
+
+def test_a_record_on_a_full_disk_takes_the_space_that_is_reserved(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [errno.ENOSPC, 0, errno.EDQUOT, 0, errno.EACCES, errno.ENOSPC, errno.ENOSPC]
+
+    def write(*_: object) -> None:
+        if code := codes.pop(0):
+            raise OSError(code, os.strerror(code), "run.json")
+
+    monkeypatch.setattr(run_directory, "write_record", write)
+    for _ in range(2):
+        (directory / RESERVE).touch()
+        save_record(directory, EMPTY)
+        assert not (directory / RESERVE).exists()
+    (directory / RESERVE).touch()
+    with pytest.raises(XpError, match=r"run\.json: Permission denied") as caught:
+        save_record(directory, EMPTY)
+    assert ((directory / RESERVE).exists(), caught.value.code) == (True, ExitCode.RESOURCE)
+    with pytest.raises(XpError, match=r"run\.json: No space left on device"):
+        save_record(directory, EMPTY)
+    assert codes == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/x/file"), "/x/file: Permission denied"),
+        (OSError(errno.EACCES, "Permission denied"), "here: Permission denied"),
+        (OSError("odd"), "here: odd"),
+        (
+            shutil.Error([("a", "b", "no space"), ("c", "d", "other")]),
+            "here: 2 files could not be copied: no space; make room there, or set outputs=DIR",
+        ),
+    ],
+)
+def test_an_error_of_the_disk_names_its_place(error: OSError, text: str) -> None:
+    with pytest.raises(XpError) as caught, resource_errors(Path("here")):
+        raise error
+    assert (str(caught.value), caught.value.code) == (text, ExitCode.RESOURCE)
+    with pytest.raises(XpError) as caught, writing_below(Path("here")):
+        raise error
+    assert f"cannot write the task set: {error.strerror or error}: {error.filename or 'here'}\n" in str(caught.value)
+
+
+def test_a_directory_of_a_supervisor_that_wrote_nothing_is_unborn(directory: Path) -> None:
+    assert is_unborn(directory)
+    for name in (".lock", "spec.yaml", RESERVE, f"run.json{TEMPORARY}"):
+        (directory / name).touch()
+    assert is_unborn(directory)
+    (directory.parent / "link").symlink_to(directory)
+    assert not is_unborn(directory.parent / "link")
+    assert not is_unborn(directory / "spec.yaml")
+    (directory / "run.json").touch()
+    assert not is_unborn(directory)

@@ -140,6 +140,12 @@ def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Pa
     ):
         with pytest.raises(XpError, match=said):
             named_runs(outputs, [word])
+    for number, names in ((5, "many-0, many-1, many-2, many-3, many-4;"), (7, "many-4 and 2 more; write one of them")):
+        for index in range(number):
+            (runs / f"many-{index}").mkdir(exist_ok=True)
+            (runs / f"many-{index}/spec.yaml").touch()
+        with pytest.raises(XpError, match=f"many is the beginning of {number} names: .*{names}"):
+            named_runs(outputs, ["many"])
 
 
 def test_the_command_writes_pages_beside_runs_or_below_outputs(

@@ -10,9 +10,12 @@ import yaml
 
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
-from xp.errors import ExitCode
+from xp.composition import compose
+from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
+from xp.run_records.lock import is_changeable
+from xp.run_records.resume import _change, _check_length, split_off
 
 pytestmark = pytest.mark.scorecard(63)
 
@@ -129,3 +132,52 @@ def test_a_slip_while_resuming_is_told_as_what_it_is(
     assert say("training.num_steps=3")[0] == 0
     assert say(f"resume={run_of(tmp_path).name}", word)[0] == ExitCode.CONFIG
     assert said in capsys.readouterr().err
+
+
+def test_words_that_name_a_run_are_no_keys() -> None:
+    words = ["resume=r", "training.num_steps=3", "run=null", "checkpoint=9", "a=run=x"]
+    assert split_off(("run", "resume"), words) == ({"resume": "r"}, ["training.num_steps=3", "checkpoint=9", "a=run=x"])
+    with pytest.raises(XpError, match=r"run=: it has no value; give one, or leave run out"):
+        split_off(("run",), ["a=1", "run="])
+
+
+@pytest.mark.parametrize(
+    ("made", "words", "num_tasks", "fault"),
+    # 23 tasks are 2 steps of 8.
+    [
+        (None, ["training.num_steps=1"], 23, None),
+        (5, ["training.num_steps=5"], 23, None),
+        (5, ["training.num_steps=4"], 23, "training.num_steps=4: r has made 5 steps; give 5 or more"),
+        (5, ["training.epochs=3", "training.num_steps=null"], 23, None),
+        (5, ["training.epochs=2", "training.num_steps=null"], 23, "(4 steps of 23 tasks): r has made 5 steps; give 3"),
+        (4, ["training.epochs=1", "training.num_steps=null"], 23, "(2 steps of 23 tasks): r has made 4 steps; give 2"),
+        (5, ["training.epochs=1", "training.num_steps=null"], None, None),
+    ],
+)
+def test_a_training_does_not_become_shorter_than_it_is(
+    made: int | None, words: list[str], num_tasks: int | None, fault: str | None, tmp_path: Path
+) -> None:
+    run = tmp_path / "r"
+    run.mkdir()
+    if made is not None:
+        (run / "metrics.jsonl").write_text(f'{{"stage": "train", "step": {made}}}\n')
+    text = ""
+    try:
+        _check_length(compose(["env=multiply", *words]), run, num_tasks)
+    except XpError as error:
+        text = str(error)
+    assert (fault or "") in text
+    assert bool(text) == (fault is not None)
+
+
+def test_a_resumed_run_changes_what_keeps_its_episodes_comparable() -> None:
+    spec = {"training": {"num_steps": 3, "learning_rate": 1.0}, "evaluation": {"every": None}, "seed": 1}
+    assert [_change(spec, key, 9) for key in ("training.num_steps", "evaluation.every")] == [None, None]
+    assert spec == {"training": {"num_steps": 9, "learning_rate": 1.0}, "evaluation": {"every": 9}, "seed": 1}
+    for key in ("evaluation.evry", "evaluation.every.x", "training.max_hours"):
+        assert (_change(spec, key, 9) or "").startswith(f"{key}: unknown key")
+    assert spec["evaluation"] == {"every": 9}
+    assert [is_changeable(key) for key in ("evaluation.a.b", "tracking", "training.num_steps", "evaluation")] == [
+        *(True, True, True, False)
+    ]
+    assert not any(map(is_changeable, ("tracking.x", "training.learning_rate", "training.num_steps.x", "seed")))

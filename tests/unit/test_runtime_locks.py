@@ -16,6 +16,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.preflight import interpreter
 from xp.planning.plan import build_plan
+from xp.planning.runtime import runtime_lock
 from xp.runtimes import LOCK, WHOLE, RuntimeLock, installed, locks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,10 @@ def test_a_gpu_job_names_its_lock_and_others_do_not() -> None:
     assert lock("backend=skyrl", "hardware=a100x4", "backend.attention=sdpa") != locks()["skyrl"].key
     assert lock("backend=trl", "hardware=a100x4", "backend.runtime.python=/usr/bin/python3") is None
     assert lock("backend=trl", "hardware=cpu", "model=tiny") is None
+    for more in ("backend.runtime.project_env=SKYRL", "backend.parallel.strategy=megatron", "backend=slime"):
+        assert (
+            runtime_lock(compose(["env=whodunit", "hardware=a100x4", "model=qwen3-4b", "backend=skyrl", more])) is None
+        )
 
 
 def test_an_environment_is_found_by_its_lock_once_it_is_whole(home: Path, small: RuntimeLock) -> None:

@@ -95,9 +95,10 @@ def test_the_upper_bound_of_a_range_is_checked_since_optuna_draws_it(tmp_path: P
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_of_resources(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(XpError, match=f"{tmp_path / 'file'}.*outputs=DIR names another") as caught:
-        search(RANGES, [], tmp_path / "file" / "search", 1, lambda _: 0.0)
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(XpError) as caught:
+        search(RANGES, [], tmp_path / "link" / "search", 1, lambda _: 0.0)
+    assert str(caught.value) == f"{tmp_path / 'link'}: File exists; outputs=DIR names another directory"
     assert caught.value.code is ExitCode.RESOURCE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from xp.backends.skyrl.control.constraints import geometry
 from xp.backends.skyrl.control.render import meanings, native, refusals, stages
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -227,8 +228,32 @@ def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], e
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("base", "schedule", "warmup", "note", "is_refused"),
+    [
+        (SKYRL, "cosine", 2, "", False),
+        (SKYRL, "constant", 2, "", False),
+        (MEGATRON, "cosine", 2, "Update k of a warm-up of N has (k-1)/N; elsewhere k/N.", True),
+        (MEGATRON, "constant", 2, "Update k of a warm-up of N has (k-1)/N; elsewhere k/N.", False),
+        (MEGATRON, "constant", 0, "", False),
+    ],
+)
+def test_megatrons_warm_up_and_schedule(
+    base: list[str], schedule: str, warmup: int, note: str, is_refused: bool
+) -> None:
+    spec = compose([*base, f"training.lr_schedule={schedule}", f"training.warmup_updates={warmup}"])
+    assert meanings(spec)["training.warmup_updates"].note == note
+    reasons = [one.reason for one in refusals(spec) if one.field == "training.lr_schedule"]
+    assert [one.split(", not")[0] for one in reasons] == ["SkyRL's Megatron supports only constant"] * is_refused
+
+
 def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
-    keys = native(compose([*SEPARATE, *CORRECTED]))
+    spec = compose([*SEPARATE, *CORRECTED])
+    assert refusals(spec) == []
+    for words in (["training.updates_per_step=2"], ["algorithm.dynamic_sampling=true"]):
+        fields = [one.field for one in refusals(compose([*SEPARATE, *CORRECTED, *words]))]
+        assert "training.max_staleness" in fields
+    keys = native(spec)
     found = {name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name}
     assert found == {
         "enabled": True,
@@ -238,3 +263,34 @@ def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
         "clear_kv_cache_on_weight_sync": False,
     }
     assert keys["trainer.algorithm.off_policy_correction.tis_ratio_type"] == "token"
+    once = native(compose([*SEPARATE, *CORRECTED, "training.max_staleness=1"]))
+    assert once["trainer.fully_async.enabled"] is True
+    assert once["trainer.fully_async.num_parallel_generation_workers"] == 32
+    ahead, plain = (meanings(one)["training.max_staleness"] for one in (spec, compose(SKYRL)))
+    assert ("async_rollouts" in ahead.receives, bool(ahead.note)) == (True, True)
+    assert ("async_rollouts" in plain.receives, bool(plain.note)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "engines", "trains"),
+    # Machines of 4: whole ones for the engines if that is possible, else the same share of each.
+    [
+        (1, None, (1, 4)),
+        (1, 2, (1, 2)),
+        (3, None, (3, 4)),
+        (3, 4, (2, 4)),
+        (3, 8, (1, 4)),
+        (3, 3, (3, 3)),
+        (2, 6, (2, 1)),
+    ],
+)
+def test_separate_engines_take_whole_machines_if_they_can(
+    nodes: int, engines: int | None, trains: tuple[int, int]
+) -> None:
+    placement = "colocated" if engines is None else "separate"
+    taken = "null" if engines is None else engines
+    words = [f"backend.engine.placement={placement}", f"backend.engine.accelerators={taken}"]
+    sizes = ["training.prompts_per_step=12", "training.updates_per_step=3", "training.passes_per_step=2"]
+    shape = geometry(compose([*SKYRL, f"hardware.num_nodes={nodes}", *words, *sizes]))
+    assert (shape.num_nodes, shape.workers_per_node) == trains
+    assert (shape.num_workers, shape.mini_batch, shape.updates_per_rollout) == (trains[0] * trains[1], 4, 6)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.launching import launcher_spec, stage
+from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
+from xp.launchers.base import Context
 from xp.launchers.slurm import SlurmLauncher
-from xp.launchers.slurm_job import apptainer_words, srun_options
+from xp.launchers.slurm_job import apptainer_words, check_container, srun_options
 from xp.testing.launcher import LauncherSuite
 
 ROOT = ["/shared/out", "/home/me/.xp/secrets/r"]
@@ -46,6 +49,28 @@ def test_apptainer_binds_the_outputs_and_the_secrets(image: str, named: str) -> 
         *("--pwd", "/shared/out", named),
     )
     assert "--nv" not in apptainer_words(image, ROOT, "/shared/out", has_gpus=False)
+
+
+@pytest.mark.parametrize(
+    ("container", "help_text", "root", "fault"),
+    [
+        ("pyxis", "--container-image=[IMAGE] --mpi", "out", None),
+        ("pyxis", "--mpi", "out", "launcher.container=pyxis: this Slurm has no pyxis"),
+        ("apptainer", "--mpi", "out", None),
+        ("apptainer", "--mpi", "a,b", "a,b cannot be mounted: it has a comma or a colon"),
+        ("pyxis", "--container-image", "a:b", "a:b cannot be mounted"),
+    ],
+)
+def test_a_container_needs_its_plugin_and_paths_that_it_can_name(
+    container: str, help_text: str, root: str, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "srun").write_text(f"#!/bin/sh\n[ $1 = --help ] && echo '{help_text}'\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    spec, context = launcher_spec("slurm", container=container), Context("r", 1, tmp_path / root, "runs/r/attempt_1")
+    with nullcontext() if fault is None else pytest.raises(XpError, match=fault) as caught:
+        check_container(spec, context)
+    assert caught is None or caught.value.code is ExitCode.RUNTIME
 
 
 @pytest.mark.parametrize("container", ["apptainer", "pyxis"])

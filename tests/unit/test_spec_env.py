@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from xp.composition import compose, options
+from xp.envs.config import Dialect
+from xp.episode.rewards import Overlong
 from xp.errors import XpError
-from xp.planning.episode import episode_config, user_modules
+from xp.planning.episode import chat_of, episode_config, judge_server, named_code, overlong, sampling_of, user_modules
 from xp.planning.plan import build_model_evaluation, build_plan
+from xp.worker.stage import Sampling
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
 NEEDS_AN_ADDRESS |= {"verifiers", "inspect", "harbor"}
@@ -85,6 +88,92 @@ def test_the_catalogs_key_is_asked_for_by_its_own_environments_alone() -> None:
 
     assert "OPENREWARD_API_KEY" in episode_secrets(compose(["env=whodunit"]))
     assert episode_secrets(compose(["env=openenv_atari", "env.target=https://example.org"])) == {}
+    assert episode_secrets(compose(["env=multiply", "upload_rollouts=true"])) == {
+        "OPENREWARD_API_KEY": "OPENREWARD_API_KEY"
+    }
+
+
+def test_a_job_has_the_secrets_that_its_environments_name() -> None:
+    from xp.planning.episode import episode_secrets
+
+    words = (
+        *("env=openreward", "env.target=Org/Name", "env.secrets={token: {from_env: MINE}, other: null}"),
+        *("env.overrides={A: {from_env: B}, C: {from_env: token}, D: plain}", "env.allowed_origins=[]"),
+    )
+    assert episode_secrets(compose(words)) == {
+        "token": "MINE",
+        "other": "OTHER",
+        "B": "B",
+        "OPENREWARD_API_KEY": "OPENREWARD_API_KEY",
+    }
+    mix = [
+        f"env.members.{name}.secrets={{token: {{from_env: {one}}}}}" for name, one in (("multiply", "A"), ("sums", "B"))
+    ]
+    with pytest.raises(XpError, match="another member reads it from A, this one from B"):
+        episode_secrets(compose(["env=[multiply,sums]", *mix]))
+
+
+SIZES = ("max_prompt_tokens=100", "max_tokens_per_turn=50", "max_response_tokens=200", "top_k=7", "min_p=0.1")
+
+
+def test_evaluations_have_their_own_sampling_and_limits() -> None:
+    words = [*(f"training.{one}" for one in SIZES), "training.repetition_penalty=1.1", "training.stop=[x]", "seed=5"]
+    own = ("temperature=0.5", "top_p=0.9", "max_tokens_per_turn=60", "max_response_tokens=300")
+    spec = compose([*words, *(f"evaluation.{one}" for one in own)])
+    assert sampling_of(spec, evaluates=False) == Sampling(100, 50, 200, 1.0, 1.0, 7, 5, ("x",), 0.1, 1.1)
+    assert sampling_of(spec, evaluates=True) == Sampling(100, 60, 300, 0.5, 0.9, None, 5, ("x",))
+    assert sampling_of(compose(words), evaluates=True).max_tokens_per_turn == 50
+    assert sampling_of(compose(words), evaluates=True).max_response_tokens == 200
+    assert overlong(spec) is None
+    penalty = compose([*words, "algorithm.overlong={buffer_tokens: 64, factor: 0.5}"])
+    assert overlong(penalty) == Overlong(200, 64, 0.5)
+    chat = chat_of(compose(["model.chat_template={a: null, b: 1}", "model.dialect=glm", "record_prompts=true"]))
+    assert (chat.arguments, chat.dialect, chat.keep_prompts) == ({"b": 1}, Dialect.GLM, True)
+
+
+@pytest.mark.parametrize(
+    ("is_sglang", "machine", "words", "sizes"),
+    [
+        (
+            True,
+            "a100x4",
+            "--tp-size 2 --sampling-defaults openai --skip-server-warmup --log-level-http warning",
+            (2, 2),
+        ),
+        (False, "a100x4", "--tensor-parallel-size 2 --generation-config vllm --uvicorn-log-level warning", (2, 2)),
+        (
+            False,
+            "cpu",
+            "--tensor-parallel-size 1 --generation-config vllm --uvicorn-log-level warning --gpu-memory-utilization"
+            " 0.2",
+            (0, 0),
+        ),
+    ],
+)
+def test_the_server_of_a_judge(is_sglang: bool, machine: str, words: str, sizes: tuple[int, int]) -> None:
+    judge = "env.judge={rubric: r, model: {serve: ORG/A, accelerators: 2}}"
+    spec = compose(["env=multiply", f"hardware={machine}", "model=qwen2.5-1.5b-instruct", judge])
+    assert spec.served_judge is not None
+    server = judge_server(spec, spec.served_judge, "log", is_sglang=is_sglang)
+    assert (" ".join(server.server.arguments), server.is_sglang) == (words, is_sglang)
+    assert (server.server.num_accelerators, server.trainer_accelerators) == sizes
+
+
+def test_the_code_that_a_spec_names_is_listed() -> None:
+    judge = "env.judge={rubric: r, model: {name: m, url: 'https://j.example/v1', key: null}}"
+    overrides = (
+        "backend.overrides={optim: adamw_torch, a: pkg.mod, trust_remote_code: true, b: false, model_init_kwargs: {}}"
+    )
+    own = ["env=graded", "env.grader=mine:grade", "env.rows=mine:rows", "env.reward_fn=other.shaping:fn", judge]
+    assert named_code(compose([*own, overrides, "backend.runtime.python=/x/python"])) == [
+        "would import modules: mine, other",
+        "would send tasks, answers and no key to the judge at https://j.example/v1",
+        "would start the Python of the jobs: /x/python",
+        "would pass this to the trainer, which may import it: backend.overrides.a=pkg.mod",
+        "would pass this to the trainer, which may import it: backend.overrides.trust_remote_code=True",
+        "would pass this to the trainer, which may import it: backend.overrides.model_init_kwargs={}",
+    ]
+    assert named_code(compose(["env=multiply"])) == []
 
 
 def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_environments() -> None:

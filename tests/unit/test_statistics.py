@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import numpy as np
@@ -16,7 +17,7 @@ from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import evaluation_result
 from xp.errors import XpError
 from xp.evaluation.paired import compare, holm
-from xp.evaluation.statistics import mean, mix_of, pass_at_k, pass_hat_k, share, summarize
+from xp.evaluation.statistics import Estimate, mean, mix_of, pass_at_k, pass_hat_k, share, summarize
 
 TASKS, SAMPLES, DRAWS = 40, 8, 2000
 ALPHA, BETA = 0.6, 0.4
@@ -68,6 +69,19 @@ def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
         assert not summarize(rewards_of, 1.0).bootstrap_differs
 
 
+@pytest.mark.parametrize(
+    ("bounds", "differs"),
+    # The width is 0.5, of which a fifth is 0.1.
+    [((0.25, 0.75), False), ((0.34, 0.84), False), ((0.36, 0.75), True), ((0.25, 0.64), True), ((0.14, 0.7), True)],
+)
+def test_a_bootstrap_differs_by_a_fifth_of_the_width(bounds: tuple[float, float], differs: bool) -> None:
+    summary = summarize({"a": [0.0], "b": [1.0]}, 1.0)
+    estimate = Estimate(0.5, 0.1, 0.25, 0.75, "t", 2)
+    assert replace(summary, reward=estimate, bootstrap=bounds).bootstrap_differs is differs
+    assert not replace(summary, reward=estimate, bootstrap=None).bootstrap_differs
+    assert not replace(summary, reward=None, bootstrap=bounds).bootstrap_differs
+
+
 def test_pass_at_k_is_the_share_of_choices_with_a_pass() -> None:
     episodes = [True, True, False, False, False, False]
     for k in range(1, 7):
@@ -90,14 +104,25 @@ def test_a_summary_has_every_figure_and_void_episodes_in_none() -> None:
     assert summarize({"a": [0.5, None]}, 1.0, (-1.0, 1.0)).void_bounds.low == pytest.approx(-0.25)  # type: ignore[union-attr]
 
 
-def test_a_share_of_all_tasks_has_an_exact_interval() -> None:
-    found = share([[1.0]] * 20)
-    assert found is not None
-    assert found.method == "exact"
-    assert (found.low, found.high) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
-    none = share([[0.0]] * 20)
-    assert none is not None
-    assert (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 20)))
+@pytest.mark.parametrize(
+    ("tasks", "method", "stderr", "bounds"),
+    [
+        ([[1.0]], "t", None, (None, None)),
+        ([[1.0], [1.0, 1.0]], "exact", 0.0, (0.025**0.5, 1.0)),
+        ([[0.0], [], [0.0]], "exact", 0.0, (0.0, 1 - 0.025**0.5)),
+        ([[1.0]] * 20, "exact", 0.0, (0.025 ** (1 / 20), 1.0)),
+        ([[0.0, 1.0], [1.0, 0.0]], "t", 0.0, (None, None)),
+        ([[0.0], [1.0]], "t", 0.5, (0.0, 1.0)),
+    ],
+)
+def test_a_share_of_few_tasks(
+    tasks: list[list[float]], method: str, stderr: float | None, bounds: tuple[float | None, float | None]
+) -> None:
+    estimate = share(tasks)
+    assert estimate is not None
+    assert (estimate.method, estimate.stderr, estimate.num_tasks) == (method, stderr, sum(map(bool, tasks)))
+    assert [estimate.low, estimate.high] == [one if one is None else pytest.approx(one) for one in bounds]
+    assert share([[]]) is None
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-0.5, 2.0)])
@@ -118,6 +143,8 @@ def test_one_task_says_nothing_about_others() -> None:
     found = mean([[0.0, 1.0, 1.0]])
     assert found is not None
     assert (found.stderr, found.low) == (None, None)
+    summary = summarize({"a": [0.0, 1.0, 1.0]}, 1.0)
+    assert summary.reward == summary.avg_at_k == found
 
 
 def test_a_mix_is_the_weighted_mean_of_strata() -> None:

@@ -13,6 +13,7 @@ import yaml
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.composition import compose, to_yaml
+from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.run_records.leaderboard import as_csv, as_markdown, leaderboard
@@ -26,7 +27,7 @@ from xp.run_records.record import (
     write_record,
 )
 from xp.run_records.run_directory import hold
-from xp.run_records.sweep import Standing, ledger, open_points, spec_digest
+from xp.run_records.sweep import Standing, held_out_reward, ledger, open_points, spec_digest
 from xp.spec import RunSpec
 
 HERE = Provenance("0.1.0", "3.11", None, None, {})
@@ -110,6 +111,22 @@ def test_the_leaderboard_ranks_by_held_out_reward(tmp_path: Path) -> None:
         .startswith("| good | whodunit_mini | tiny | grpo | trl | 2 | 24 | 0.400 | 0.900")
     )
     assert [line.run for line in leaderboard(tmp_path, ["poor"])] == ["poor"]
+
+
+def test_a_search_reads_the_reward_of_a_finished_run(tmp_path: Path) -> None:
+    specs = [spec(tmp_path, f"seed={seed}") for seed in range(4)]
+    leave_run(specs[0], "done", RunStatus.SUCCEEDED, after=0.7)
+    leave_run(specs[1], "cut", RunStatus.INTERRUPTED, after=0.8)
+    leave_run(specs[2], "bare", RunStatus.SUCCEEDED)
+    assert held_out_reward(specs[0]) == 0.7
+    for one, fault in (
+        (specs[1], "is not finished"),
+        (specs[3], "is not finished"),
+        (specs[2], "bare has no evaluation"),
+    ):
+        with pytest.raises(XpError, match=fault) as caught:
+            held_out_reward(one)
+        assert caught.value.code is ExitCode.STAGE_FAILED
 
 
 def test_a_sweep_that_is_repeated_runs_no_stage_that_succeeded(

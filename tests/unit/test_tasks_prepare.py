@@ -164,8 +164,13 @@ def test_the_program_tells_each_end_by_its_code_and_a_line(
     assert "usage: python -m xp.tasks.prepare <config.json>" in capsys.readouterr().err
     file = tmp_path / "config.json"
     file.write_text(FakeWorld(tmp_path).config(source="0" * 64).to_json())
+    monkeypatch.delenv("XP_DEBUG", raising=False)
     assert program.main([str(file)]) == ExitCode.TASKS
-    assert "error: " in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: env fake: ")
+    for value, start in (("0", "error: "), ("1", "Traceback ")):
+        monkeypatch.setenv("XP_DEBUG", value)
+        assert program.main([str(file)]) == ExitCode.TASKS
+        assert capsys.readouterr().err.startswith(start)
     monkeypatch.setattr(program, "prepare", lambda *_, **__: 1 / 0)
     assert program.main([str(file)]) == ExitCode.INTERNAL
     assert "ZeroDivisionError" in capsys.readouterr().err

@@ -124,6 +124,19 @@ def test_the_name_of_one_training_split_means_a_share_of_that_one() -> None:
     assert chosen.record.num_held_out + chosen.record.num_train == 140
 
 
+def test_the_hash_is_of_the_content_only_where_all_splits_list_theirs() -> None:
+    train, contents = Selection(("train", "extra")), [f"task {number}" for number in range(20)]
+    sizes = {"train": 20, "extra": 20}
+    both = choose(train, HeldOut(fraction=0.2), Sized(sizes, {"train": contents, "extra": contents[::-1]}))
+    one = choose(train, HeldOut(fraction=0.2), Sized(sizes, {"train": contents}))
+    assert (both.record.identity, one.record.identity) == (Identity.CONTENT, Identity.INDEX)
+    # The same content is on the same side in both splits.
+    held_out = both.tasks[Purpose.HELD_OUT]
+    assert {index for split, index in held_out if split == "train"} == {
+        19 - index for split, index in held_out if split == "extra"
+    }
+
+
 def test_with_overlap_allowed_the_training_tasks_are_evaluated_on_and_stay() -> None:
     chosen = choose(TRAIN, HeldOut("train", fraction=0.2, may_overlap=True))
     assert indices(chosen, Purpose.TRAIN) == indices(chosen, Purpose.HELD_OUT) == list(range(100))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import yaml
 
@@ -9,7 +12,13 @@ from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.composition import compose
+from xp.errors import ExitCode, XpError
+from xp.job import Resources
 from xp.planning.batch import arithmetic
+from xp.planning.plan import build_plan
+from xp.planning.sft import sft_fields, sft_refusals
+from xp.planning.stages import policy_start, reference_place, start_place, starts_private_ray
+from xp.spec import Reference, RunSpec
 
 
 def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
@@ -20,6 +29,8 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
     train, evaluate = (stage.job for stage in stages(spec, PLACES) if stage.name in ("train", "evaluate"))
     assert train.env["TORCH_COMPILE_DISABLE"] == evaluate.env["TORCH_COMPILE_DISABLE"] == "1"
     assert "vllm" in train.runtime.packages
+    for words in (["hardware=a100x4", "model=qwen2.5-1.5b-instruct"], []):
+        assert not any("TORCH_COMPILE_DISABLE" in stage.job.env for stage in stages(compose(words), PLACES))
 
 
 @pytest.mark.parametrize(("card", "sleeps"), [("h200", False), ("rtx3070", True)])
@@ -39,6 +50,95 @@ def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
     assert "--data-parallel-size 1 " in words
     assert '--weight-transfer-config {"backend": "gloo"} --worker-extension-cls xp.worker.gloo_transfer.Ext' in words
     assert arithmetic(spec)[0].endswith("over 1 data-parallel rank, 1 micro-batch of 64 each")
+
+
+def test_a_fine_tuning_is_launched_as_the_training_is() -> None:
+    here, tuned = "runs/r/attempt_1/sft", "sft.data=solve:my_env:solve"
+    program = ("python", "-m", "xp.backends.trl.worker.sft", f"{here}/config.json")
+    alone, several = jobs(tuned)["sft"], jobs(*GPUS, tuned)["sft"]
+    assert alone.argv == program
+    assert f"{here}/accelerate.yaml" not in alone.files
+    assert several.argv == (*program, f"{here}/accelerate.yaml")
+    assert yaml.safe_load(several.files[f"{here}/accelerate.yaml"])["num_processes"] == 4
+
+
+def test_a_ray_of_its_own_is_started_on_one_machine_unless_the_user_has_a_cluster() -> None:
+    def starts(*words: str) -> bool:
+        return starts_private_ray(compose([*GPUS, *words]))
+
+    assert [starts(), starts("launcher=slurm"), starts("launcher=ray", "launcher.start_head=true")] == [True] * 3
+    assert [starts("launcher=ray"), starts("launcher=slurm", "hardware.num_nodes=2")] == [False] * 2
+
+
+def test_a_training_starts_from_its_checkpoint_or_its_fine_tuning() -> None:
+    def with_training(spec: RunSpec, **changes: object) -> RunSpec:
+        return spec.model_copy(update={"training": spec.training.model_copy(update=changes)})
+
+    plain, tuned = (compose(["model=hf", "model.path=Org/Name", GPUS[0], *more]) for more in ((), ("sft.data=solve",)))
+    specs = [plain, tuned, with_training(plain, initial_checkpoint="/x/checkpoint")]
+    assert [policy_start(one, PLACES) for one in specs] == ["Org/Name", PLACES.sft, "/x/checkpoint"]
+    assert [start_place(one) for one in specs] == ["Org/Name", "Org/Name", "/x/checkpoint"]
+    # The penalty is relative to the model itself, unless the spec says otherwise.
+    specs = [plain, tuned, with_training(tuned, reference=Reference.SFT)]
+    assert [reference_place(one, PLACES) for one in specs] == ["Org/Name", "Org/Name", PLACES.sft]
+
+
+def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
+    def fields(data: str, *more: str) -> dict[str, Any]:
+        return sft_fields(compose(["env=multiply", f"outputs={tmp_path}", f"sft.data={data}", *more]), PLACES)
+
+    solve, named, talks = fields("solve"), fields("solve:my_env:play"), fields("hf:org/talks")
+    assert [one["is_messages"] for one in (solve, named, talks)] == [False, False, True]
+    assert [one["files"] for one in (solve, named, talks)] == [(), (), ("hf:org/talks",)]
+    assert [one["solvers"] for one in (solve, named, talks)] == [
+        {"multiply": "xp.builtin.multiply:Multiply.solve"},
+        {"multiply": "my_env:play"},
+        {},
+    ]
+    rules = [fields("solve", *more)["rule"] for more in ((), ("sft.min_reward=0.25", "sft.thinking=cut"))]
+    assert [(one.min_reward, one.thinking) for one in rules] == [(1.0, True), (0.25, False)]
+    with pytest.raises(XpError, match=r"expected one directory .*/runs/r-\*; there is none"):
+        fields("run:r-")
+    for run in ("r-1", "r-2"):
+        for file in ("b", "a"):
+            place = tmp_path / f"runs/{run}/attempt_1/train/trajectories/{file}.jsonl"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+    recorded = fields("run:r-2")
+    files = tuple(f"runs/r-2/attempt_1/train/trajectories/{name}.jsonl" for name in "ab")
+    assert (recorded["files"], recorded["is_messages"], recorded["solvers"]) == (files, False, {})
+    with pytest.raises(XpError, match=r"there are several \(r-1, r-2\)") as caught:
+        fields("run:r-")
+    assert caught.value.code is ExitCode.RUN_DIR
+    (tmp_path / "evaluations/e").mkdir(parents=True)
+    with pytest.raises(XpError, match="e has no trajectories"):
+        fields("eval:e")
+
+
+@pytest.mark.parametrize(
+    ("words", "num_refusals"),
+    [
+        (("env=openreward", "env.target=Org/Name"), 0),
+        (("env=openreward", "env.target=Org/Name", "sft.data=solve"), 1),
+        (("env=openreward", "env.target=Org/Name", "sft.data=solve:my_env:solve"), 0),
+        (("env=multiply", "sft.data=solve"), 0),
+        (("env=graded", "env.grader=my_env:grade", "env.rows=my_env:rows", "sft.data=solve"), 0),
+        (("env=graded", "env.grader=number", "env.rows=my_env:rows", "sft.data=solve"), 1),
+    ],
+)
+def test_solve_needs_a_class_that_is_here(words: tuple[str, ...], num_refusals: int) -> None:
+    refusals = [*sft_refusals(compose(words))]
+    assert [one.field for one in refusals] == ["sft.data"] * num_refusals
+    assert all("has no class here" in one.reason for one in refusals)
+
+
+def test_a_stage_without_accelerators_takes_a_part_of_the_machine() -> None:
+    def resources(*words: str) -> Resources:
+        return build_plan(compose(words), "r").stages[0].job.resources
+
+    assert resources(*GPUS) == Resources("cpu", 0, 1, num_cpus=4, memory_gb=8.0)
+    small = Resources("cpu", 0, 1, num_cpus=2, memory_gb=4.0)
+    assert resources("hardware.num_cpus=2", "hardware.memory_gb=4") == small
 
 
 def test_one_process_on_a_cpu_is_trls_own_program() -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.unit.test_dialects import read
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
+from xp.episode.call_data import MAX_FAILED
+from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import Malformed, ToolCall
 
 TEXTS = {"type": "object", "properties": {name: {"type": "string"} for name in ("text", "path", "query")}}
@@ -90,6 +92,7 @@ def cohere(body: str) -> str:
 UNKNOWN = ToolCall("lok", {"text": "a"})
 XML_A = "<parameter=text>\na\n</parameter>"
 GLM_TEXT = "<arg_key>text</arg_key><arg_value>"
+NESTED = json.loads("[" * 32 + "]" * 32)
 READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
     # vllm 19024, dynamo 9536: calls with text or `;` between and around them
     (Dialect.LLAMA_JSON, f"I look. {JSON_CALL} Then: {JSON_CALL};{JSON_CALL}\nWould you like more?", [LOOK] * 3),
@@ -97,6 +100,10 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
     (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "lok", "parameters": {{"text": "a"}}}}', [LOOK, UNKNOWN]),
     (Dialect.LLAMA_JSON, '<|python_tag|>{"arguments": {"text": "a"}, "name": "look"}', [LOOK]),
     (Dialect.LLAMA_JSON, f'{JSON_CALL} {{"name": "look"}} {{"name": "Ada"}}', [LOOK, look()]),
+    *(
+        (Dialect.LLAMA_JSON, f"{other} {JSON_CALL}", [LOOK])
+        for other in ('{"city": "Rome"}', '{"name": 3}', '{"function": [1]}', '{"name": "lok"}', '{"city" or', "{}")
+    ),
     (Dialect.PYTHONIC, "[look(text='a'), lok(text='a')] and then [lok(text='a')]", [LOOK, UNKNOWN, UNKNOWN]),
     # vllm 48171, sglang 27910 and 34237, mlx-lm 1246
     (Dialect.PYTHONIC, "<|tool_call_start|> [look(text='a')]<|tool_call_end|>", [LOOK]),
@@ -117,6 +124,9 @@ READ_WHOLE: list[tuple[Dialect, str, list[Any]]] = [
         '[look(text="""it\'s [a] "b" """, path=r\'C:\\new\')]',
         [look(text='it\'s [a] "b" ', path="C:\\new")],
     ),
+    (Dialect.PYTHONIC, r"[look(text=r'\d+', path=R'\w')]", [look(text=r"\d+", path=r"\w")]),
+    (Dialect.PYTHONIC, "[look(ok=true, no=false, nil=null, k=None)]", [look(ok=True, no=False, nil=None, k=None)]),
+    (Dialect.PYTHONIC, f"[look(text={'[' * 32}{']' * 32})]", [look(text=NESTED)]),
     (Dialect.PYTHONIC, "[look(text='a' 'b', n=0x1F, m=1_000, o=.5)]", [look(text="ab", n=31, m=1000, o=0.5)]),
     # ollama 16686, 17742, 18530: no <tool_call>
     (Dialect.QWEN_XML, f"I'll use it.\n\n<function=look>\n{XML_A}\n</function>\n</tool_call>", [LOOK]),
@@ -207,6 +217,38 @@ def test_a_turn_is_read_whole(dialect: Dialect, text: str, expected: list[Any]) 
     assert list(calls(dialect, text)) == expected
 
 
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        (Dialect.LLAMA_JSON, '{"name": "lok", "parameters": {"text": "a"}}'),
+        (Dialect.LLAMA_JSON, '{"name": "look"}'),
+        (Dialect.LLAMA_JSON, '{"city": "Rome"} and {"name": 3, "parameters": {}}'),
+        (Dialect.LLAMA_JSON, '{"city" or {"name'),
+        (Dialect.PYTHONIC, "[lok(text='a')] [1, 2]"),
+    ],
+)
+def test_data_that_calls_no_tool_is_an_answer(dialect: Dialect, text: str) -> None:
+    assert calls(dialect, text) == ()
+
+
+def test_after_many_broken_beginnings_nothing_is_read() -> None:
+    broken = ['{"a ' * number + JSON_CALL for number in (MAX_FAILED - 1, MAX_FAILED)]
+    assert [calls(Dialect.LLAMA_JSON, text) for text in broken] == [(LOOK,), ()]
+    broken = ["[a(1 " * number + "[look(text='a')]" for number in (MAX_FAILED - 1, MAX_FAILED)]
+    assert [bool(calls(Dialect.PYTHONIC, text)) for text in broken] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {"text": "é", "n": 1}}'),
+        (Dialect.PYTHONIC, "[look(text='é', n=1)]"),
+    ],
+)
+def test_a_call_is_written_in_its_dialect(dialect: Dialect, text: str) -> None:
+    assert SYNTAX[dialect].write("look", {"text": "é", "n": 1}) == text
+
+
 HALF: list[tuple[Dialect, str]] = [
     (Dialect.HERMES, f"<tool_call>{JSON_CALL}{JSON_CALL}</tool_call>"),
     (Dialect.HERMES, f"<tool_call>{JSON_CALL} and so</tool_call>"),
@@ -218,6 +260,11 @@ HALF: list[tuple[Dialect, str]] = [
     (Dialect.LLAMA_JSON, '{"type": "function", "function": {"name": "look", "parameters": {"text": NaN}}}'),
     (Dialect.PYTHONIC, "[look('Paris', text='a')]"),
     (Dialect.PYTHONIC, "[look(**{'text': 'a'})]"),
+    (Dialect.PYTHONIC, "[look(path='b', **{'text': 'a'})]"),
+    (Dialect.PYTHONIC, "[look(text=x) for x in 'ab']"),
+    (Dialect.PYTHONIC, "[look(text={1: 2, 'a': 3})]"),
+    (Dialect.PYTHONIC, "[look(text={'a': 2, 'a': 3})]"),
+    (Dialect.PYTHONIC, f"[look(text={'[' * 33}{']' * 33})]"),
     (Dialect.PYTHONIC, "[look(text='a', text='b')]"),
     (Dialect.PYTHONIC, "[look(text='a' # , path='b'\n)]"),
     (Dialect.PYTHONIC, "[look(text='a'), 3]"),

@@ -16,7 +16,7 @@ BRANCH = re.compile(r"(?:dict|list|tuple|function-\w+)\[.*\]|constrained-\w+")
 """Names that pydantic gives the branches of a union, which are no part of a key."""
 
 
-def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool = False) -> list[Fault]:
+def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool) -> list[Fault]:
     """All of pydantic's findings, one fault a key.
 
     Args:

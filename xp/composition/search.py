@@ -63,8 +63,8 @@ def search(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        place = error.filename or directory
-        raise XpError(f"{place}: {error.strerror}; outputs=DIR names another directory", ExitCode.RESOURCE) from None
+        text = f"{error.filename}: {error.strerror}; outputs=DIR names another directory"
+        raise XpError(text, ExitCode.RESOURCE) from None
     try:
         study = optuna.create_study(
             storage=f"sqlite:///{database}", study_name="search", direction="maximize", load_if_exists=True

@@ -93,9 +93,8 @@ def compare(
     means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
     differences = _without_rounding([other - one for one, other in means], _rewards(pairs.values()))
     low, high, p_value = _interval(differences)
-    smallest, largest = reward_limits(_rewards(pairs.values()))
-    if low is not None and high is not None and smallest is not None and largest is not None:
-        low, high = max(low, smallest - largest), min(high, largest - smallest)
+    if low is not None and high is not None and None not in reward_limits(_rewards(pairs.values())):
+        low, high = max(low, -1.0), min(high, 1.0)
     spread = stdev(differences) if len(differences) > 1 else 0.0
     result = Paired(
         first=names[0],
@@ -252,7 +251,7 @@ def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
 
 
 def _smallest(num_tasks: int, spread: float) -> float | None:
-    if num_tasks < 2 or spread == 0:
+    if spread == 0:
         return None
     from scipy.special import nctdtrinc, stdtrit
 

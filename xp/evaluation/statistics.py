@@ -141,7 +141,7 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
     estimate = mean(tasks, confidence)
     if estimate is None or estimate.num_tasks < 2:
         return estimate
-    if estimate.stderr == 0 and estimate.value in (0.0, 1.0):
+    if estimate.value in (0.0, 1.0):
         from scipy.special import betaincinv
 
         # Clopper and Pearson's interval for none or all: the other bound is the value itself.

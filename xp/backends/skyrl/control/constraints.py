@@ -28,7 +28,7 @@ CONSTRAINTS = (
         Tier.PLACEMENT,
         "backend.engine.accelerators",
         "the engines must take whole nodes, or the same number of accelerators of each node",
-        lambda s: divides(s.num_nodes, s.engine_accelerators or 0) or divides(s.per_node, s.engine_accelerators or 0),
+        lambda s: any(divides(number, s.engine_accelerators or 0) for number in (s.num_nodes, s.per_node)),
         lambda s: f"{s.engine_accelerators} of {s.num_nodes} x {s.per_node}",
         "skyrl 0.4.0, placement counts are nodes x accelerators per node",
     ),

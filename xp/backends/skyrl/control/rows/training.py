@@ -67,7 +67,7 @@ def warmup_note(spec: RunSpec, warmup: int) -> str:
 
 def no_rate(spec: RunSpec, warmup: int, updates: int) -> str | None:
     """Returns why the warm-up is too long; for 0 updates, which are not known yet, the stage checks again."""
-    return warm_up_too_long(updates) if is_megatron(spec) and warmup and warmup >= updates > 0 else None
+    return warm_up_too_long(updates) if is_megatron(spec) and warmup >= updates > 0 else None
 
 
 def _fully_async(spec: RunSpec) -> Keys:
