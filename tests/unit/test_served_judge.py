@@ -73,7 +73,7 @@ def test_a_judge_whose_weights_exceed_its_accelerators_is_refused(tmp_path: Path
     network = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "intermediate_size": 28672}
     (tmp_path / "config.json").write_text(json.dumps({**shape, **network, "vocab_size": 152064}))
     word = f"env.judge={{rubric: r, model: {{serve: {tmp_path}, accelerators: 1}}}}"
-    with pytest.raises(XpError, match=r"has 1[34]\d GB of weights in bfloat16, more than the memory of 1 x 80 GB"):
+    with pytest.raises(XpError, match=r"has 1[23]\d GiB of weights in bfloat16, more than the memory of 1 x 80 GiB"):
         build_plan(compose([*SIZES, "backend=trl", word]), "run")
 
 

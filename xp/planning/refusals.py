@@ -49,7 +49,10 @@ def check_spec(spec: RunSpec, *, trains: bool = True, tunes_only: bool = False) 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses what the cards of the table cannot do (conf/accelerators.yaml)."""
-    card = cards().get(spec.hardware.accelerator)
+    hardware, card = spec.hardware, cards().get(spec.hardware.accelerator)
+    if hardware.accelerator != "cpu" and not hardware.accelerators_per_node:
+        reason = f"0 x {hardware.accelerator} leave nothing to train on; set 1 or more, or hardware=cpu"
+        yield Refusal("hardware.accelerators_per_node", reason)
     if card is None:
         return
     older = f"{card.name} is of the architecture {card.architecture}, which has no"
