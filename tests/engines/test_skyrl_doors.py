@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -122,6 +123,7 @@ def test_the_router_hands_on_what_has_the_key(doors: Doors, key: str, path: str)
     assert httpx.post(doors.url + path, headers=said, json={"prompt": "x"}, trust_env=False).status_code == 200
 
 
+@pytest.mark.usefixtures("doors")
 def test_the_end_of_a_session_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
 
@@ -136,6 +138,21 @@ def test_the_end_of_a_session_is_not_sent(caplog: pytest.LogCaptureFixture) -> N
         caplog.clear()
         asyncio.run(ended(kind))
         assert len([one for one in caplog.records if "finish_session" in one.getMessage()]) == warnings
+
+
+def test_a_session_of_an_ended_loop_is_no_error(doors: Doors, caplog: pytest.LogCaptureFixture) -> None:
+    from xp.backends.skyrl.worker.engine_key import EngineClient
+
+    client = EngineClient(proxy_url=doors.url, server_urls=[], model_name="m", data_parallel_size=1)
+
+    async def ask() -> None:
+        async with (await client._get_session()).get(f"{doors.url}/v1/models") as answer:
+            await answer.read()
+
+    for _ in range(2):
+        asyncio.run(ask())
+    gc.collect()
+    assert [one.getMessage() for one in caplog.records if "Unclosed" in one.getMessage()] == []
 
 
 def test_vllms_app_takes_the_middleware_as_skyrl_hands_it_over(key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import typing
@@ -40,6 +41,8 @@ def prepare_process() -> None:
     do_without()
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
     warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
+    # SkyRL drops the HTTP sessions of event loops that have ended, and aiohttp would print each as an error.
+    logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Unclosed "))
     if sys.version_info < (3, 12):
         # skyrl 0.4.0 asks for 3.12. Only one use needs it: a typing.TypedDict in a pydantic model.
         import typing_extensions
