@@ -25,6 +25,7 @@ from xp.envs.config import (
     SandboxKind,
     WeightedFn,
 )
+from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import (
@@ -291,3 +292,17 @@ def test_an_environment_of_xp_counts_by_its_own_package(tmp_path: Path) -> None:
     assert code_digest("xp.builtin.sums:grade", [str(tmp_path)]) == before
     (tmp_path / "xp/builtin/__init__.py").write_text("two")
     assert code_digest("xp.builtin.sums:grade", [str(tmp_path)]) != before
+
+
+def test_code_that_is_not_here_or_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "only_a_directory").mkdir()
+    for module in ("no_such_module", "only_a_directory"):
+        with pytest.raises(XpError, match=f"module '{module}' is not on the Python path") as caught:
+            code_digest(f"{module}:Env", [str(tmp_path)])
+        assert caught.value.code is ExitCode.CONFIG
+    (tmp_path / "a_module.py").write_text("A = 1")
+    digests = []
+    for text in ("A = 1", "A = 2"):
+        (tmp_path / "a_module.py").write_text(text)
+        digests.append(code_digest("a_module:A", [str(tmp_path)]))
+    assert digests[0] != digests[1]
