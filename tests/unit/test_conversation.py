@@ -10,6 +10,7 @@ import pytest
 
 from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, SessionLost, ToolResult, ToolSpec
 from xp.envs.conversation import ConversationSession, ModelRequest
+from xp.envs.loop import run
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 USER = {"role": "user", "content": "Where?"}
@@ -131,3 +132,10 @@ def test_an_episode_that_asks_nothing_or_too_late_is_a_fault_and_is_stopped() ->
     with pytest.raises(DeadlineExceeded, match=r"pack's episode took longer than 0\.05 s"):
         late.answer("Ada")
     late.close()
+
+    async def waiting() -> list[str]:
+        await asyncio.sleep(0.01)
+        return [name for one in asyncio.all_tasks() if "Queue.get" in (name := repr(one.get_coro()))]
+
+    # Python would print each as an error later.
+    assert run(waiting(), 50.0) == []

@@ -138,12 +138,14 @@ class ConversationSession(ABC):
         """Waits for the finished episode; returns None if there is a new request, which is then in `_request`."""
         assert self._episode is not None
         question = asyncio.ensure_future(self._questions.get())
-        await asyncio.wait({question, self._episode}, return_when=asyncio.FIRST_COMPLETED)
-        if question.done():
-            self._request = question.result()
-            return None
-        question.cancel()
-        return self._episode.result()
+        try:
+            await asyncio.wait({question, self._episode}, return_when=asyncio.FIRST_COMPLETED)
+            if question.done():
+                self._request = question.result()
+                return None
+            return self._episode.result()
+        finally:
+            question.cancel()
 
 
 def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
