@@ -151,7 +151,7 @@ def test_a_turing_card_has_no_fp8_cache_and_an_ampere_card_has() -> None:
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values
 # of a token: 2 x 8 heads x 128.
 EMBEDDING, LAYER, LAYERS, CACHE = 151_936 * 2560 + 2560, 100_930_816, 36, 2 * 8 * 128
-SHARE, ROOM = 0.5 * 80e9, 2e9
+SHARE, ROOM = 0.5 * 80 * 2**30, 2e9
 
 
 def room(*words: str) -> tuple[float, float]:
