@@ -240,6 +240,7 @@ def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
     [
         (words("sum.jsonl"), r"env\.rows=sum\.jsonl: there is no file sum\.jsonl in .*did you mean sums\.jsonl"),
         (words("openai/gsm8k"), "a data set of the hub is hf:openai/gsm8k"),
+        (words("data/sums.jsonl"), r"^env\.rows=data/sums\.jsonl: there is no file sums\.jsonl in \S+/data$"),
         (words("{train: sums.jsonl, test: s.jsonl}"), r"env\.rows\.test=s\.jsonl: there is no file"),
         (words("sums:sums.jsonl"), r"sums is no package on the Python path\nfor a file .*, write \./sums\.jsonl"),
         (words("json:sums.jsonl"), r"json/sums\.jsonl cannot be read: No such file"),

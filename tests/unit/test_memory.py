@@ -141,6 +141,15 @@ def test_a_whole_copy_under_autocast_has_its_weights_twice_and_passes_on_float32
         assert found["activations"] == pytest.approx(TOKENS * (kept + one_layer * (1 if kept else layers)))
 
 
+def test_megatrons_layers_keep_less() -> None:
+    kept = ("training.max_tokens_per_micro_batch=null", "backend.parallel.tensor=2")
+    spec = compose([*SLIME, *kept, "training.gradient_checkpointing=false"])
+    found = estimate(spec)
+    # 48 layers, 32 and 4 heads of 128, each token's 8 experts of 768; two accelerators share a layer.
+    values = 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 3 * 8 * 768
+    assert found.training["activations"] == pytest.approx(48 * 2 * found.tokens * values / 2)
+
+
 def test_lora_is_counted_as_peft_does() -> None:
     import torch
     from peft import LoraConfig, get_peft_model

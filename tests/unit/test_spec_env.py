@@ -8,7 +8,16 @@ from xp.composition import compose, options
 from xp.envs.config import Dialect
 from xp.episode.rewards import Overlong
 from xp.errors import XpError
-from xp.planning.episode import chat_of, episode_config, judge_server, named_code, overlong, sampling_of, user_modules
+from xp.planning.episode import (
+    chat_of,
+    episode_config,
+    judge_server,
+    named_code,
+    overlong,
+    sampling_of,
+    used_plugins,
+    user_modules,
+)
 from xp.planning.plan import build_model_evaluation, build_plan
 from xp.worker.stage import Sampling
 
@@ -183,3 +192,13 @@ def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_envir
         )
         assert (job.resources.num_accelerators, job.resources.num_cpus, job.resources.memory_gb) == (0, 4, 8.0)
         assert ("openreward" in job.runtime.packages) is sdk
+
+
+def test_what_may_come_from_plugins_is_named_of_each_environment() -> None:
+    assert [(kind.name, str(name)) for kind, name in used_plugins(compose(["env.dialect=llama_json"]))] == [
+        ("BACKEND", "trl"),
+        ("LAUNCHER", "local"),
+        ("DIALECT", "hermes"),
+        ("PROVIDER", "openreward"),
+        ("DIALECT", "llama_json"),
+    ]

@@ -62,6 +62,12 @@ def test_a_number_takes_the_first_and_shuffle_draws_by_seed() -> None:
     assert sorted(first) != sorted(other)
 
 
+@pytest.mark.parametrize(("fraction", "size", "count"), [(0.1, 3, 1), (0.4, 3, 2), (0.9, 3, 2), (0.9, 2, 1)])
+def test_a_share_is_rounded_up_and_leaves_a_task_to_each_side(fraction: float, size: int, count: int) -> None:
+    train, held_out = select(TRAIN, HeldOut("train", fraction=fraction), size)
+    assert (len(train), len(held_out)) == (size - count, count)
+
+
 def test_a_larger_draw_of_one_seed_holds_the_smaller_one() -> None:
     few, many = (select(Selection(("train",), n, shuffle=True, seed=7))[0] for n in (5, 50))
     assert many[:5] == few

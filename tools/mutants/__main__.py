@@ -155,6 +155,9 @@ class Reach:
     def tests(self, mutant: Mutant, importers: Sequence[str]) -> list[str]:
         """The tests of a line; of what an import alone runs, those of its module, or of the modules that import it."""
         found = self.of_line[mutant.path, mutant.own_line] or self.of_line[mutant.path, mutant.line]
+        if not mutant.scope:
+            # Who imports the module first reaches its constants; who calls it uses them.
+            found = found | self.of_file[mutant.path]
         found = found or self.of_file[mutant.path] or {test for path in importers for test in self.of_file[path]}
         # The most specific: many lines that they reach are the module's, and some near this one are rarely reached.
         near = [self.of_line[mutant.path, line] for line in range(mutant.line - 3, mutant.line + 8)]
