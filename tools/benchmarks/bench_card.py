@@ -109,7 +109,7 @@ def trainer_of(spec: RunSpec) -> Any:
         dtype = torch.float32 if lora is None else torch.bfloat16
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-    changed = {"output_dir": tempfile.mkdtemp(prefix="xp-card-"), "save_strategy": "no", "use_vllm": False}
+    changed = {"output_dir": tempfile.gettempdir(), "save_strategy": "no", "use_vllm": False}
     trainer = GRPOTrainer(
         model=model,
         args=GRPOConfig(**grpo_config(spec, places) | changed),
