@@ -22,7 +22,7 @@ from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
 from xp.envs.config import Chat, Dialect
 from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
-from xp.episode.prompt import tool_schemas
+from xp.episode.prompt import prompt_keys, tool_schemas
 from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TrajectoryWriter, trajectory
@@ -194,6 +194,24 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
         chosen(given, replace(rule, num_episodes=2), frozenset(), counts)
         == chosen(given, rule, frozenset(), counts)[:2]
     )
+
+
+def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
+    def said(*contents: str, system: str = "") -> Demonstration:
+        messages = [Message(role="system", content=system)] * bool(system)
+        messages += [Message(role=("user", "assistant")[at % 2], content=one) for at, one in enumerate(contents)]
+        turns = {at: [] for at, one in enumerate(messages) if one["role"] == "assistant"}
+        return demonstration(len(contents), messages=messages, turns=turns)
+
+    held_out = frozenset(
+        prompt_keys([Message(role="system", content="Think."), Message(role="user", content="2 + 2?")])
+    )
+    others = [said("2 + 3?", "5"), said("hello", "hi", "2 + 4?", "6")]
+    leaks = [said("2 + 2?", "4"), said("2 +\n2? ", "4", system="Be brief."), said("hello", "hi", "2 + 2?", "4")]
+    counts = Counter[str]()
+    kept = chosen([*others, *leaks], RULE, held_out, counts)
+    assert sorted(map(repr, kept)) == sorted(map(repr, others))
+    assert counts == {"of held-out tasks": 3}
 
 
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.fake_provider import FakeWorld
+from tests.ors_server import rules
 from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
 from xp.tasks import prepare as program
-from xp.tasks.config import HeldOut, PrepareConfig, Selection
+from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
 from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
@@ -29,7 +32,7 @@ def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> No
         for result in results:
             fetcher._take(opened, task, result)
 
-    outage, fault, entry = _Unavailable("t", "down"), Failure("t", "no such luck"), ShardEntry(0, "hash")
+    outage, fault, entry = _Unavailable("t", "down"), Failure("t", "no such luck"), ShardEntry(0, "hash", ())
     take(*[fault] * 64, *[outage] * 63, entry, *[outage] * 63, fault, *[outage] * 63)
     with pytest.raises(XpError, match="down"):
         take(outage)
@@ -81,7 +84,6 @@ def test_a_held_out_training_task_is_left_out_and_counted(tmp_path: Path, capsys
     count = task_set.manifest.counts["fake"]["train"]
     assert (count.tasks, count.overlapping, count.failed) == (26, 4, 0)
     assert "4 train tasks were left out, being held out as well" in capsys.readouterr().out
-    assert not any(f"train/{index}" in world.opened() for index in range(4))
 
 
 def test_two_members_on_one_environment_share_their_held_out_tasks(
@@ -94,6 +96,65 @@ def test_two_members_on_one_environment_share_their_held_out_tasks(
     assert task_set.manifest.counts["second"]["train"].overlapping == 4
     lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if "held out of" in line] == ["held out of fake", "held out of second"]
+
+
+QUESTIONS = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(20)]
+REPEATED = [{**QUESTIONS[n % 20], "id": n} for n in range(60)]
+PERSONAS = [
+    {"prompt": [{"role": "system", "content": f"Play {n // 2}."}, {"role": "user", "content": "Begin."}], "answer": "1"}
+    for n in range(20)
+]
+
+
+def in_another_form(row: Mapping[str, Any]) -> dict[str, Any]:
+    asked = {"role": "user", "content": f"{row['prompt']}\n"}
+    return {**row, "prompt": [{"role": "system", "content": "Be brief."}, asked], "id": 7}
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"one": ({"train": REPEATED}, HeldOut(fraction=0.2))}, (48, 12, 0)),
+        ({"one": ({"train": REPEATED}, HeldOut(fraction=0.22))}, (45, 14, 1)),
+        ({"one": ({"train": QUESTIONS, "test": [*map(in_another_form, QUESTIONS[:3])]}, HeldOut("test"))}, (17, 3, 3)),
+        (
+            {
+                "one": ({"train": QUESTIONS[10:], "test": QUESTIONS[:5]}, HeldOut("test")),
+                "two": ({"train": [*map(in_another_form, QUESTIONS)]}, None),
+            },
+            (25, 5, 5),
+        ),
+        ({"one": ({"train": PERSONAS}, HeldOut(fraction=0.2))}, (16, 4, 0)),
+    ],
+    ids=["repeated rows", "a question cut by the share", "two splits", "two files", "questions of the system"],
+)
+def test_no_prompt_that_is_held_out_is_trained_on(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    members: Mapping[str, tuple[Mapping[str, Any], HeldOut | None]],
+    expected: tuple[int, int, int],
+) -> None:
+    config = {}
+    for name, (splits, held_out) in members.items():
+        files = {split: str(tmp_path / f"{name}-{split}.jsonl") for split in splits}
+        for split, rows in splits.items():
+            Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        env = rules(name=name, provider="local", grader="xp.builtin.graders:exact", rows=files, serve=None)
+        config[name] = MemberConfig(env, Selection(("train",)), held_out, weight=1.0)
+    task_set = prepare(PrepareConfig(config, 0.0, 8), {}, tmp_path)
+    asked = {
+        purpose: {tuple(message["content"].strip() for message in row.messages) for row in task_set.rows(purpose)}
+        for purpose in ("train", "held_out")
+    }
+    if "Begin." not in str(members):
+        asked = {purpose: {said[-1:] for said in all_said} for purpose, all_said in asked.items()}
+    assert not asked["train"] & asked["held_out"]
+    left_out = sum(counts["train"].overlapping for counts in task_set.manifest.counts.values())
+    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out"), left_out) == expected
+    assert all(record.num_trained_on == 0 for record in task_set.manifest.held_out.values())
+    assert (f"{left_out} train tasks were left out, being held out as well" in capsys.readouterr().out) == bool(
+        left_out
+    )
 
 
 def test_an_environment_of_identical_tasks_is_kept_and_says_so(

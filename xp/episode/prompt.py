@@ -10,6 +10,7 @@ from typing import Any, Final
 from xp.envs.base import Message, Session, ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.dialects import syntax_of
+from xp.lib.digest import digest_of
 from xp.lib.text import counted, valid_value
 
 EMPTY_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -52,6 +53,19 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
     if prompt and prompt[0]["role"] == "system":
         prompt, system = prompt[1:], f"{system}\n\n{prompt[0]['content']}"
     return [_clean(message) for message in (Message(role="system", content=system), *prompt)]
+
+
+def prompt_keys(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Identity of a prompt: the digest of its messages without those of the system, and of all.
+
+    A question is the same one with another system message or other white space. The second is for environments whose
+    system messages are the questions.
+    """
+    said = [
+        (message["role"], " ".join(message["content"].split()), message.get("tool_calls") or []) for message in messages
+    ]
+    asked = [one for one in said if one[0] not in ("system", "developer")]
+    return digest_of(asked or said), digest_of(said)
 
 
 def _clean(message: Message) -> Message:

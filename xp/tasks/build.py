@@ -6,10 +6,11 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from xp.episode.prompt import prompt_keys
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import replacing, sync_directory
 from xp.lib.digest import file_digest
@@ -20,7 +21,7 @@ from xp.tasks.manifest import MANIFEST, TABLE, Count, Failure, Manifest
 from xp.tasks.request import canonical_request, identities, request_key
 from xp.tasks.row import TaskRow, write_rows
 from xp.tasks.selection import Block
-from xp.tasks.shards import WorkDirectory
+from xp.tasks.shards import ShardEntry, WorkDirectory
 
 MOST_LISTED = 20
 
@@ -33,8 +34,55 @@ class _Tally:
     overlapping: int = 0
     prompt_characters: int = 0
     prompts: set[bytes] = field(default_factory=set)
-    hashes: Counter[str] = field(default_factory=Counter)
-    """Hashes of the tasks in the set."""
+    names: list[Sequence[str]] = field(default_factory=list)
+    """Names of the held-out tasks (`_Overlap`)."""
+
+
+class _Overlap:
+    """Recognises held-out tasks among those for training, by the environment's description and by the prompt.
+
+    The prompt counts in all environments. A description or a prompt that all tasks of an environment share recognises
+    nothing. The reset seeds of a row are tasks of their own.
+    """
+
+    def __init__(self, config: PrepareConfig, blocks: Sequence[Block], work: WorkDirectory) -> None:
+        self._members, self._environments = config.members, identities(config)
+        self._telling: dict[str, set[int]] = {}
+        first: dict[str, tuple[str, ...]] = {}
+        held_out: list[tuple[str, tuple[str, ...]]] = []
+        for block in blocks:
+            for entry in work.read(block).values():
+                names = self._names(block, entry)
+                if block.env in first:
+                    pairs = enumerate(zip(names, first[block.env], strict=True))
+                    self._telling.setdefault(block.env, set()).update(kind for kind, (a, b) in pairs if a != b)
+                first.setdefault(block.env, names)
+                rule = config.members[block.env].held_out
+                if block.purpose is Purpose.HELD_OUT and rule is not None and not rule.may_overlap:
+                    held_out.append((block.env, names))
+        self._excluded = {names[kind] for env, names in held_out for kind in self._telling.get(env, range(len(names)))}
+        self.trained = set[str]()
+        """Names of the tasks that are trained on."""
+
+    def _names(self, block: Block, entry: ShardEntry) -> tuple[str, ...]:
+        seed = entry.index % self._members[block.env].env.num_seeds
+        prompts = (f"{key}/{seed}" for key in prompt_keys(entry.messages))
+        return f"{self._environments[block.env]}/{entry.task_hash}", *prompts
+
+    def names(self, block: Block, entry: ShardEntry) -> Sequence[str]:
+        """What a task is recognised by."""
+        names = self._names(block, entry)
+        return [names[kind] for kind in self._telling.get(block.env) or (0,)]
+
+    def is_left_out(self, block: Block, entry: ShardEntry) -> bool:
+        """Returns whether a task is for training, and held out."""
+        if block.purpose is not Purpose.TRAIN:
+            return False
+        names = self._names(block, entry)
+        if self._excluded.isdisjoint(names):
+            self.trained.update(names)
+            return False
+        return True
 
 
 def merge(
@@ -53,15 +101,21 @@ def merge(
         (block.env, block.purpose) for block in blocks for one in block.indices if block.task_id(one) in lost
     )
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
+    overlap = _Overlap(config, blocks, work)
     with replacing(directory / TABLE) as temporary:
-        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies))
+        content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, overlap))
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
         counts.setdefault(env, {})[purpose] = Count(
             tally.tasks, failed[env, purpose], tally.overlapping, tally.prompt_characters, len(tally.prompts)
         )
         if not tally.tasks:
-            why = "every one of them is held out as well" if tally.overlapping else "every one of them failed"
+            why = "every one of them failed"
+            if tally.overlapping:
+                why = (
+                    "every one of them is held out as well, by its prompt\nhold out other tasks (env.held_out.split),"
+                    " none (env.held_out=null), or set env.held_out.overlap=allowed"
+                )
             raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
     manifest = Manifest(
         key=request_key(config),
@@ -70,9 +124,9 @@ def merge(
         content_digest=content_digest,
         counts=counts,
         failures=tuple(failures),
-        notes=_notes(counts),
+        notes=_notes(config, counts, tallies),
         files={TABLE: file_digest(directory / TABLE)},
-        held_out=_as_built(config, records, tallies),
+        held_out=_as_built(records, tallies, overlap.trained),
     )
     with replacing(directory / MANIFEST) as temporary:
         temporary.write_text(manifest.to_json(), encoding="utf-8")
@@ -127,6 +181,7 @@ def _rows(
     blocks: Sequence[Block],
     work: WorkDirectory,
     tallies: dict[tuple[str, Purpose], _Tally],
+    overlap: _Overlap,
 ) -> Iterator[TaskRow]:
     for block in blocks:
         tally = tallies[block.env, block.purpose]
@@ -135,38 +190,33 @@ def _rows(
             entry = entries.get(index)
             if entry is None:
                 continue
-            if entry.messages is None:
+            if overlap.is_left_out(block, entry):
                 tally.overlapping += 1
                 continue
             tally.prompts.add(entry.prompt_digest)
-            tally.hashes[entry.task_hash] += 1
+            if block.purpose is Purpose.HELD_OUT:
+                tally.names.append(overlap.names(block, entry))
             tally.tasks += 1
             tally.prompt_characters += entry.prompt_characters
             yield entry.row(block, float(config.members[block.env].weight))
 
 
 def _as_built(
-    config: PrepareConfig, records: Mapping[str, HeldOutRecord], tallies: Mapping[tuple[str, Purpose], _Tally]
+    records: Mapping[str, HeldOutRecord], tallies: Mapping[tuple[str, Purpose], _Tally], trained: Set[str]
 ) -> dict[str, HeldOutRecord]:
     """The records with numbers from the rows, without tasks that failed or were excluded."""
-    names = identities(config)
     built = {}
     for member, record in records.items():
         held_out = tallies.get((member, Purpose.HELD_OUT), _Tally())
         train = tallies.get((member, Purpose.TRAIN), _Tally())
-        rivals = [
-            tally
-            for (env, purpose), tally in tallies.items()
-            if purpose is Purpose.TRAIN and names[env] == names[member]
-        ]
-        trained_on = sum(
-            count for task_hash, count in held_out.hashes.items() if any(task_hash in rival.hashes for rival in rivals)
-        )
+        trained_on = sum(not trained.isdisjoint(names) for names in held_out.names)
         built[member] = replace(record, num_held_out=held_out.tasks, num_train=train.tasks, num_trained_on=trained_on)
     return built
 
 
-def _notes(counts: dict[str, dict[str, Count]]) -> tuple[str, ...]:
+def _notes(
+    config: PrepareConfig, counts: dict[str, dict[str, Count]], tallies: Mapping[tuple[str, Purpose], _Tally]
+) -> tuple[str, ...]:
     notes = []
     for env, purposes in sorted(counts.items()):
         for purpose, count in sorted(purposes.items()):
@@ -177,4 +227,7 @@ def _notes(counts: dict[str, dict[str, Count]]) -> tuple[str, ...]:
                 )
             if count.overlapping:
                 notes.append(f"{env}: {count.overlapping} {purpose} tasks were left out, being held out as well")
+        held_out, train = (tallies.get((env, purpose), _Tally()) for purpose in (Purpose.HELD_OUT, Purpose.TRAIN))
+        if config.members[env].env.num_seeds > 1 and (both := held_out.prompts & train.prompts):
+            notes.append(f"{env}: {counted(len(both), 'prompt')} held out with some seeds and trained on with others")
     return tuple(notes)

@@ -17,10 +17,9 @@ from xp.envs.loop import current_loop
 from xp.envs.retry import backoff_s
 from xp.errors import XpError
 from xp.lib.progress import ProgressBar
-from xp.tasks.config import PrepareConfig, Purpose
+from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import Failure
 from xp.tasks.questions import ask, described, entry_of, hash_task, reason, unreachable
-from xp.tasks.request import identities
 from xp.tasks.selection import Block
 from xp.tasks.shards import ShardEntry, WorkDirectory
 
@@ -67,9 +66,8 @@ class Fetcher:
     _stop: threading.Event = field(default_factory=threading.Event)
     _flying: dict[Future[None], _OpenBlock] = field(default_factory=dict)
     _done: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
-    _held_out: dict[str, dict[str, int]] = field(default_factory=dict)
     _num_known: int = 0
-    """Tasks that finished shards of an earlier run have, or that are left out since they are held out."""
+    """Tasks that finished shards of an earlier run have."""
     _num_fetched: int = 0
     _failed_in_a_row: int = 0
 
@@ -80,7 +78,6 @@ class Fetcher:
         self._gates = {
             name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
         }
-        self._identities = identities(self.config)
         self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
         try:
             for group in _groups(blocks):
@@ -111,8 +108,6 @@ class Fetcher:
         tasks = self._list(group[0], missing) if missing else {}
         for block, entries in blocks:
             self._num_known += len(entries)
-            for entry in entries.values():
-                self._note_held_out(block, entry.task_hash)
             self._open_block(block, entries, [tasks[index] for index in block.indices if index in tasks])
 
     def _list(self, block: Block, indices: Sequence[int]) -> dict[int, Task]:
@@ -123,33 +118,14 @@ class Fetcher:
         return tasks
 
     def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
-        pending: list[tuple[Task, str]] = []
-        held_out = self._held_out.get(self._identities[block.env], {}) if block.purpose is Purpose.TRAIN else {}
-        is_uniform = len(held_out) == 1 and sum(held_out.values()) > 1
-        for task in tasks:
-            task_hash = hash_task(task)
-            self._note_held_out(block, task_hash)
-            if task_hash in held_out and not is_uniform:
-                entries[task.index] = ShardEntry(task.index, task_hash)
-                self._num_known += 1
-            else:
-                pending.append((task, task_hash))
-        if tasks and not pending:
-            self.work.write(block, entries)
-        if not pending:
+        if not tasks:
             return
-        opened = _OpenBlock(block, entries, pending)
+        opened = _OpenBlock(block, entries, [(task, hash_task(task)) for task in tasks])
         future = asyncio.run_coroutine_threadsafe(self._fetch_block(opened), self._loop)
         self._flying[future] = opened
         future.add_done_callback(self._done.put)
         while sum(len(one.pending) for one in self._flying.values()) >= max(WINDOW, 2 * self.config.concurrency):
             self._collect()
-
-    def _note_held_out(self, block: Block, task_hash: str) -> None:
-        held_out = self.config.members[block.env].held_out
-        if block.purpose is Purpose.HELD_OUT and held_out is not None and not held_out.may_overlap:
-            hashes = self._held_out.setdefault(self._identities[block.env], {})
-            hashes[task_hash] = hashes.get(task_hash, 0) + 1
 
     def _collect(self) -> None:
         """Waits for a finished block and writes its shard; shows progress meanwhile."""

@@ -26,7 +26,7 @@ class Count:
     tasks: int = 0
     failed: int = 0
     overlapping: int = 0
-    """Tasks that were excluded from training because a held-out task has the same hash."""
+    """Tasks that were excluded from training because their prompt or their description is that of a held-out task."""
     prompt_characters: int = 0
     """Number of characters of all tasks' messages."""
     distinct_prompts: int = 0

@@ -11,7 +11,8 @@ from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Ta
 from xp.envs.config import Dialect
 from xp.envs.messages import chat_messages
 from xp.envs.retry import BASE_S, CAP_S
-from xp.episode.prompt import opening_messages, tool_schemas
+from xp.envs.rows import messages_of
+from xp.episode.prompt import opening_messages, prompt_keys, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.text import valid_value
@@ -27,8 +28,8 @@ KNOWN_S: Final = 75.0
 """The same for an environment whose tasks are prepared: its address is right, so a server that refuses connections is
 being deployed again, which takes a minute."""
 MOST_LISTED = 20_000
-"""Largest number of a split's tasks that are listed to select a share by content; a larger split's share is by
-index."""
+"""Largest number of a split's tasks that are listed to select a share by content; a larger split's share is by index,
+unless its tasks are rows that are graded here."""
 
 
 def ask(member: MemberConfig, question: Callable[[], Answer], *, is_known: bool = False) -> Answer:
@@ -77,12 +78,16 @@ class Census:
         return ask(self._member, partial(self._provider.num_tasks, split))
 
     def contents(self, split: str) -> Sequence[str] | None:
-        provider, size = self._provider, self.num_tasks(split)
-        if not isinstance(provider, Lister) or size > MOST_LISTED:
+        provider, size, is_graded = self._provider, self.num_tasks(split), self._member.env.provider == "local"
+        if not isinstance(provider, Lister) or (size > MOST_LISTED and not is_graded):
             return None
         tasks = ask(self._member, partial(provider.listed, split))
         if tasks is not None and len(tasks) != size:
             raise unreachable(self._member, f"it counts {size} tasks in {split}, and lists {len(tasks)}")
+        if tasks is not None and is_graded:  # A row's prompt is all that a model reads of it.
+            prompts = [prompt_keys(messages_of(task.spec))[0] for task in tasks]
+            if len(set(prompts)) > 1:
+                return prompts
         return None if tasks is None else [hash_task(task) for task in tasks]
 
 

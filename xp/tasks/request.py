@@ -22,7 +22,7 @@ from xp.lib.load import find_module
 from xp.plugins import CONTRIB, Kind, load
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 
-FORMAT = 1
+FORMAT = 2
 """Version of the rows' schema and the rendering of prompts; increase it with every change, so that older sets are not
 used."""
 

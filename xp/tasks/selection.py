@@ -25,7 +25,7 @@ class Splits(Protocol):
     def num_tasks(self, split: str) -> int: ...
 
     def contents(self, split: str) -> Sequence[str] | None:
-        """Digest of each task's content, in order; None if the environment only counts its tasks."""
+        """Digest of each task's prompt or content, in order; None if the environment only counts its tasks."""
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ from xp.tasks.selection import Block
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """Entry of one selected task; without messages if it was excluded from training since another id is held out."""
+    """Entry of one selected task."""
 
     index: int
     task_hash: str
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[Message, ...]
     tools: str = "[]"
 
     @property
     def prompt_characters(self) -> int:
-        return sum(len(message["content"]) for message in self.messages or ())
+        return sum(len(message["content"]) for message in self.messages)
 
     @property
     def prompt_digest(self) -> bytes:
@@ -37,7 +37,6 @@ class ShardEntry:
         return hashlib.sha256(canonical_json([self.messages, self.tools]).encode()).digest()[:16]
 
     def row(self, block: Block, weight: float) -> TaskRow:
-        assert self.messages is not None
         return TaskRow(
             task_id=block.task_id(self.index),
             env=block.env,
@@ -103,7 +102,7 @@ class WorkDirectory:
             claimed = json.loads(head)
             if claimed != {"sha256": digest_of(lines), "block": _identity(block)}:
                 return {}
-            entries = [ShardEntry(i, h, None if m is None else tuple(m), t) for i, h, m, t in map(json.loads, lines)]
+            entries = [ShardEntry(i, h, tuple(m), t) for i, h, m, t in map(json.loads, lines)]
         except (OSError, TypeError, ValueError, RecursionError):
             return {}
         return {entry.index: entry for entry in entries}

@@ -24,6 +24,7 @@ from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
+from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TOOLS, TrajectoryWriter, read_trajectories, trajectory
@@ -270,14 +271,14 @@ def chosen(
     """The episodes that the rule selects, in a random order by its seed.
 
     Args:
-        excluded: ids of held-out tasks, which are never learnt from.
+        excluded: ids and prompts (`prompt_keys`) of held-out tasks, which are never trained on.
         counts: receives the numbers of others.
     """
     by_task: dict[str, list[Demonstration]] = {}
     for one in demonstrations:
         if not one.turns:
             counts["without a turn"] += 1
-        elif one.task_id in excluded:
+        elif not excluded.isdisjoint(_names(one)):
             counts["of held-out tasks"] += 1
         elif one.reward < rule.min_reward:
             counts[f"with a reward below {rule.min_reward:g}"] += 1
@@ -288,6 +289,14 @@ def chosen(
     ]
     random.Random(rule.seed).shuffle(best)
     return best[: rule.num_episodes]
+
+
+def _names(one: Demonstration) -> Iterator[str]:
+    """A dialogue's task, and the prompt of each of its turns, alone and with what came before."""
+    yield one.task_id
+    for at in one.turns:
+        yield from prompt_keys(one.messages[:at])
+        yield from prompt_keys(one.messages[at - 1 : at])
 
 
 def rendered(

@@ -15,11 +15,13 @@ from typing import Final
 from xp.envs.secrets_file import environment
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
+from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
 from xp.tasks.load import load_tasks, within_limit
+from xp.tasks.store import open_verified
 from xp.worker.demonstrations import (
     Example,
     ExampleRule,
@@ -95,11 +97,7 @@ def examples(
     """
     common, counts = config.common, Counter[str]()
     files = [Path(file) for file in config.files]
-    excluded = (
-        frozenset(row.task_id for row in load_tasks(Path(common.tasks), here, "held_out"))
-        if config.is_held_out
-        else frozenset()
-    )
+    excluded = held_out_names(Path(common.tasks), here) if config.is_held_out else frozenset()
     with EnvironmentMixture.from_file(here / "episode.json", environment()) as mix:
         if config.solvers:
             files = [here / "trajectories" / "solve.jsonl"]
@@ -125,6 +123,15 @@ def examples(
     if not learnt:
         raise XpError(f"sft.data: no episode is left to learn from ({line})", ExitCode.TASKS)
     return learnt, held_out
+
+
+def held_out_names(tasks: Path, here: Path) -> frozenset[str]:
+    """Ids and prompts of the held-out tasks; a prompt that training has too, by permission or with another seed, is
+    not one of them."""
+    rows = load_tasks(tasks, here, "held_out")
+    trained = {key for row in open_verified(tasks).rows("train") for key in prompt_keys(row.messages)}
+    prompts = {key for row in rows for key in prompt_keys(row.messages)}
+    return frozenset((prompts - trained).union(row.task_id for row in rows))
 
 
 def _solve(
