@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from xp.envs.config import (
     WeightedFn,
 )
 from xp.errors import ExitCode, XpError
-from xp.launchers.files import copy_modules
+from xp.launchers.files import copy_modules, locate_modules
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.request import (
     code_digest,
@@ -188,6 +189,51 @@ def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path,
     assert source_digest(served("games.mystery.env"), [str(tmp_path)]) == before
     (package / touched).write_text("two")
     assert source_digest(served("games.mystery.env"), [str(tmp_path)]) != before
+
+
+@pytest.mark.parametrize("touched", ["points.py", "rules/deep.py", "words.py", "late.py", "named.py"])
+def test_a_change_of_an_imported_module_of_the_users_is_another_grader_and_is_copied(
+    tmp_path: Path, touched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    files = {
+        "mine.py": "import json, points\nfrom rules import deep\nimport no_such_library, xp, numpy\n",
+        "points.py": "try:\n    from words import mark\nexcept ImportError:\n    pass\n",
+        "words.py": "import mine\n",
+        "rules/__init__.py": "",
+        "rules/deep.py": "def go():\n    import late\n    __import__('named')\n",
+        "late.py": "x = 1\n",
+        "named.py": "x = 1\n",
+        "neighbour.py": "x = 1\n",
+        "no_such_library/data.txt": "a directory of data with the name of a module",
+    }
+    for name, text in files.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text)
+    env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
+
+    def digests(place: Path) -> tuple[str | None, str]:
+        path = [str(place), *sys.path]
+        return source_digest(env, path), code_digest("mine:grade", path)
+
+    before = digests(here)
+    monkeypatch.syspath_prepend(str(here))
+    places = locate_modules(["mine"])
+    (tmp_path / "code").mkdir()
+    copy_modules(places, tmp_path / "code")
+    assert sorted(place.name for place in places) == [
+        "late.py",
+        "mine.py",
+        "named.py",
+        "points.py",
+        "rules",
+        "words.py",
+    ]
+    assert digests(tmp_path / "code") == before
+    (here / "neighbour.py").write_text("x = 2")
+    assert digests(here) == before
+    (here / touched).write_text("x = 2")
+    assert all(now != then for now, then in zip(digests(here), before, strict=True))
 
 
 def test_a_users_provider_counts_by_its_source(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.code_files import code_files, code_places, left_out
+from xp.lib.code_files import code_files, code_places, left_out, users_place, with_imports
 from xp.lib.data_files import data_of, files_in, shipped_name
 from xp.plugins import top_modules
 from xp.spec import RunSpec
@@ -48,12 +47,13 @@ def copy_package(target: Path, package: Path = PACKAGE) -> None:
 
 
 def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
-    """Directories of the user's own top-level modules and of plugins; other installed packages are not copied.
+    """Places of the user's own top-level modules, of those that they import, and of plugins; other installed packages are
+    not copied.
 
     Raises:
         XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
     """
-    places = tuple(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
+    places = tuple(with_imports(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None))
     for place in places:
         _check_size(str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package")
     return places
@@ -103,11 +103,7 @@ def _origin(name: str) -> Path | None:
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
         raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory", ExitCode.CONFIG)
-    place = code_places(spec)[0].resolve()
-    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
-    is_installed = spec.origin in ("built-in", "frozen") or any(place.is_relative_to(path) for path in installed)
-    is_installed = is_installed and name not in top_modules()
-    return None if is_installed or place == PACKAGE else place
+    return code_places(spec)[0].resolve() if name in top_modules() else users_place(spec)
 
 
 def shipped_files(place: Path) -> list[Path]:

@@ -1,19 +1,85 @@
 """Files of a user's code, the same for the copy that a run takes and for the digests of graders and environments.
 
-The code of a module is its whole top-level package, since a module may import any other module of it.
+The code of a module is its whole top-level package, since a module may import any other module of it, and the user's
+other modules that it imports.
 """
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Final
+
+from xp.lib.load import find_module
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def code_places(spec: ModuleSpec) -> list[Path]:
     """Directories of a top-level package (several for a namespace package), or the file of a single module."""
     return [Path(place) for place in spec.submodule_search_locations or ()] or [Path(str(spec.origin))]
+
+
+def users_place(spec: ModuleSpec | None) -> Path | None:
+    """Directory or file of a top-level module of the user; None for one that is built in, installed, or xp's."""
+    if spec is None or not (spec.has_location or spec.submodule_search_locations):
+        return None
+    place = code_places(spec)[0].resolve()
+    libraries = (Path(path).resolve() for path in sysconfig.get_paths().values())
+    is_installed = any(place.is_relative_to(path) for path in libraries) or not _INSTALLED.isdisjoint(place.parts)
+    return None if is_installed or place.is_relative_to(_PACKAGE) else place
+
+
+def with_imports(places: Iterable[Path], path: Sequence[str] | None = None) -> list[Path]:
+    """These places of code, and the user's modules that they import, directly or not; no code is run.
+
+    Args:
+        places: directories of packages, and files of modules.
+        path: directories that are searched for modules; None: `sys.path`.
+    """
+    counted = list(dict.fromkeys(places))
+    known = {place.resolve() for place in counted}
+    todo = [place for place in counted if not place.resolve().is_relative_to(_PACKAGE)]
+    while todo:
+        files = [file for file in code_files(todo.pop()) if file.suffix == ".py"]
+        names = {name for file in files for name in _imports(file, file.stat().st_size, file.stat().st_mtime_ns)}
+        for name in sorted(names - {_PACKAGE.name}):
+            place = users_place(find_module(name, path))
+            # A directory without code may have the name of a library that is not installed.
+            if place is not None and place not in known and (place.is_file() or any(place.rglob("*.py"))):
+                known.add(place)
+                counted.append(place)
+                todo.append(place)
+    return counted
+
+
+@lru_cache(maxsize=4096)
+def _imports(file: Path, size: int, mtime_ns: int) -> frozenset[str]:
+    """Top-level modules that a file's statements name, and its calls of `import_module` with a text."""
+    del size, mtime_ns
+    names = set[str]()
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    for node in nodes:
+        match node:
+            case ast.Import():
+                names.update(one.name for one in node.names)
+            case ast.ImportFrom(module=str(name), level=0):
+                names.add(name)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                names.add(name)
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 def code_files(place: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
 from xp.envs.target import module_of
 from xp.errors import ExitCode, XpError
-from xp.lib.code_files import code_files, code_places
+from xp.lib.code_files import code_files, code_places, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, path_in
 from xp.lib.digest import digest_of, file_digest
 from xp.lib.load import find_module
@@ -136,9 +136,9 @@ def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> Pr
 def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
     """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
-    All files of the module's top-level package count, which are those that a run copies (`xp.lib.code_files`); for a
-    top-level module, only its file; for a module that declares a version of its tasks (`TASKS_VERSION = "1"` at the top
-    level), only the version.
+    All files of the module's top-level package count, or its file if it is no package, and those of the user's modules
+    that it imports, which are those that a run copies (`xp.lib.code_files`); for a module that declares a version of
+    its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
 
     Args:
         env: the environment.
@@ -204,14 +204,14 @@ def is_found(name: str, path: Sequence[str] | None = None) -> bool:
 
 def code_digest(name: str, path: Sequence[str] | None = None) -> str:
     """Digest of the code of a `module:name`, whatever version its tasks declare; raises XpError if it is not found."""
-    return _files_digest(_origin(name.partition(":")[0], path))
+    return _files_digest(_origin(name.partition(":")[0], path), path)
 
 
 def _module_digest(module: str, path: Sequence[str] | None) -> str:
     origin = _origin(module, path)
     if (version := _version_in(origin.file.read_bytes())) is not None:
         return digest_of({"module": module, VERSION_NAME: version})
-    return _files_digest(origin)
+    return _files_digest(origin, path)
 
 
 class _Origin(NamedTuple):
@@ -236,9 +236,10 @@ def _origin(module: str, path: Sequence[str] | None) -> _Origin:
     return _Origin(file, next((place for place in places if file.is_relative_to(place)), file))
 
 
-def _files_digest(origin: _Origin) -> str:
-    root = origin.place if origin.place.is_dir() else origin.place.parent
-    return digest_of({file.relative_to(root).as_posix(): _file_digest(file) for file in code_files(origin.place)})
+def _files_digest(origin: _Origin, path: Sequence[str] | None) -> str:
+    places = with_imports([origin.place], path)
+    files = ((file.relative_to(place.parent), file) for place in places for file in code_files(place))
+    return digest_of({name.as_posix(): _file_digest(file) for name, file in files})
 
 
 @lru_cache(maxsize=64)

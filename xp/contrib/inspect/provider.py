@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,8 @@ from xp.envs.config import EnvConfig
 from xp.envs.hosted import HostedProvider
 from xp.envs.judges import Prices
 from xp.errors import ExitCode, XpError
-from xp.lib.digest import digest_of
+from xp.lib.code_files import code_files, with_imports
+from xp.lib.digest import digest_of, file_digest
 
 
 class InspectRole(BaseModel):
@@ -49,11 +51,16 @@ class InspectProvider(HostedProvider):
 
     @staticmethod
     def source_digest(config: EnvConfig) -> str | None:
-        """Digest of the task's file; None: the task is in an installed package. Raises XpError(CONFIG)."""
+        """Digest of the task's file and the user's modules that it imports; None: the task is in an installed package.
+
+        Raises:
+            XpError: (CONFIG) the file cannot be read.
+        """
         place = Path(str(config.target).partition("@")[0]).expanduser()
         if place.suffix != ".py":
             return None
         try:
-            return digest_of(place.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            _, *imported = with_imports([place], [str(place.parent), *sys.path])
+            return digest_of([file_digest(place), *(file_digest(file) for one in imported for file in code_files(one))])
+        except OSError as error:
             raise XpError(f"environment {config.name}: target {place}: {error}", ExitCode.CONFIG) from None
