@@ -221,14 +221,8 @@ def test_a_change_of_an_imported_module_of_the_users_is_another_grader_and_is_co
     places = locate_modules(["mine"])
     (tmp_path / "code").mkdir()
     copy_modules(places, tmp_path / "code")
-    assert sorted(place.name for place in places) == [
-        "late.py",
-        "mine.py",
-        "named.py",
-        "points.py",
-        "rules",
-        "words.py",
-    ]
+    copied = {place.name.removesuffix(".py") for place in places}
+    assert copied == {"late", "mine", "named", "points", "rules", "words"}
     assert digests(tmp_path / "code") == before
     (here / "neighbour.py").write_text("x = 2")
     assert digests(here) == before

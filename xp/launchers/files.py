@@ -47,7 +47,7 @@ def copy_package(target: Path, package: Path = PACKAGE) -> None:
 
 
 def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
-    """Places of the user's own top-level modules, of those that they import, and of plugins; other installed packages are
+    """Places of plugins, and of the user's own top-level modules with those that they import; what else is installed is
     not copied.
 
     Raises:
