@@ -29,6 +29,7 @@ from xp.planning.stages import model_place, task_set_place
 from xp.run_records.kept import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
+from xp.worker.learning_rate import learning_rate_factor
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = (
@@ -86,7 +87,8 @@ def trained(outputs: Path) -> Path:
     """Two steps on two workers, then an attempt that goes on to the third."""
     two = "hardware.accelerators_per_node=2"
     for attempt, steps in ((1, 2), (2, 3)):
-        done = run(outputs, "train", attempt, two, f"training.num_steps={steps}", "training.micro_batch_size=1")
+        length = ("training.lr_schedule=cosine", f"training.num_steps={steps}")
+        done = run(outputs, "train", attempt, two, *length, "training.micro_batch_size=1")
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return outputs
 
@@ -99,6 +101,9 @@ def test_a_second_attempt_goes_on_where_the_first_one_ended(trained: Path) -> No
     found = lines(trained)
     assert [line["step"] for line in found] == [1, 2, 3]
     assert [line["attempt"] for line in found] == [1, 1, 2]
+    factors = [learning_rate_factor("cosine", 0, *of) for of in ((2, 0), (2, 1), (3, 2))]
+    rate = compose(SMALL).training.learning_rate
+    assert [line["training/learning_rate"] for line in found] == pytest.approx([rate * factor for factor in factors])
 
 
 def test_tasks_come_in_xps_order_over_attempts(trained: Path) -> None:

@@ -37,6 +37,32 @@ def test_every_update_has_the_rate_that_xp_means(tmp_path: Path, schedule: str, 
         scheduler.step(increment=args.global_batch_size)
 
 
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_a_resumed_training_has_the_rates_of_its_new_length(tmp_path: Path, schedule: str) -> None:
+    import torch
+    from slime.backends.megatron_utils.model import get_optimizer_param_scheduler
+
+    made = {}
+    for updates in (3, UPDATES):
+        args = arguments(
+            tmp_path / str(updates),
+            *(f"training.num_steps={updates}", "training.updates_per_step=1", RATE),
+            *(f"training.lr_schedule={schedule}", "training.warmup_updates=2"),
+        )
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.lr)
+        made[updates] = optimizer, get_optimizer_param_scheduler(args, optimizer)
+    for _ in range(3):
+        made[3][1].step(increment=args.global_batch_size)
+    # As Megatron's load_checkpoint does, the optimizer first.
+    for before, after in zip(made[3], made[UPDATES], strict=True):
+        after.load_state_dict(before.state_dict())
+    optimizer, scheduler = made[UPDATES]
+    for update in range(3, UPDATES):
+        wanted = 2e-6 * learning_rate_factor(schedule, 2, UPDATES, update)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(wanted)
+        scheduler.step(increment=args.global_batch_size)
+
+
 def test_the_reported_rate_is_that_of_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slime's own log holds the rate after its scheduler's step, which is that of the next update."""
     import torch

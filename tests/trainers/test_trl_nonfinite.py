@@ -27,7 +27,14 @@ UNCHECKED = "training.max_logprob_gap=null"
 
 
 def make(
-    tmp_path: Path, rule: str, num_steps: int, wrong: set[int], check: str = UNCHECKED, warmup_updates: int = 0
+    tmp_path: Path,
+    rule: str,
+    num_steps: int,
+    wrong: set[int],
+    check: str = UNCHECKED,
+    warmup_updates: int = 0,
+    schedule: str = "constant",
+    **native: Any,
 ) -> Any:
     """A trainer whose activations are nan in the updates of the given numbers, from 0."""
     from datasets import Dataset
@@ -41,14 +48,16 @@ def make(
         f"training.warmup_updates={warmup_updates}",
         f"training.num_steps={num_steps}",
         f"training.on_nonfinite={rule}",
+        f"training.lr_schedule={schedule}",
         check,
     ]
     config = grpo_config(compose(overrides), PLACES)
+    own = {"output_dir": str(tmp_path), "save_strategy": "no", "learning_rate": 0.01, **native}
     log = step_log(tmp_path, *overrides)
     trainer = GuardedTrainer(
         log,
         model=model,
-        args=GRPOConfig(**config | {"output_dir": str(tmp_path), "save_strategy": "no", "learning_rate": 0.01}),
+        args=GRPOConfig(**config | own),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(
             [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{n}"}]} for n in range(num_steps)]

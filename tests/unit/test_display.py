@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from scipy import stats
 
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.display import _reward, notice_lines
+from xp.cli.display import _rates, _reward, notice_lines
 from xp.composition import compose
 from xp.planning.plan import build_plan
 from xp.run_records.held_out import HeldOutResult
+from xp.run_records.resume import other_length_lines
 
 
 def test_a_held_out_reward_stands_with_the_interval_over_its_tasks() -> None:
@@ -41,3 +45,53 @@ def test_a_plan_says_where_the_tiny_model_learns_nothing(overrides: tuple[str, .
         line for line in lines if "knows the game of whodunit_mini alone, so it learns nothing in multiply" in line
     ]
     assert len(warnings) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([7e-4, None, 7e-4], "learning rate 0.0007"),
+        ([7e-4, 3.5e-4, 0.0], "learning rates of 0 to 0.0007"),
+        ([], None),
+    ],
+)
+def test_the_summary_has_the_rates_of_the_updates(
+    rates: list[float | None], expected: str | None, tmp_path: Path
+) -> None:
+    lines = [{"stage": "train", "step": at, "training/learning_rate": rate} for at, rate in enumerate(rates)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _rates(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("training.lr_schedule=linear", "training.num_steps=6"), "training of 2 or 4 (training.lr_schedule=linear)"),
+        (("training.num_steps=6",), None),
+        (("training.lr_schedule=linear", "training.num_steps=4"), "those of a training of 2 (training"),
+        (("training.max_staleness=1", "algorithm.importance_correction=token_truncate"), "newer weights"),
+    ],
+)
+def test_a_plan_says_what_another_length_changes(
+    overrides: tuple[str, ...], expected: str | None, tmp_path: Path
+) -> None:
+    """Attempts of 2 and 4 steps have trained; a third one has not begun to."""
+    run = tmp_path / "runs/r"
+    run.mkdir(parents=True)
+    lines = [{"stage": "train", "step": step, "attempt": -(-step // 2)} for step in (1, 2, 3, 4)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    attempt = {"status": "succeeded", "started": "2026-01-01T00:00:00+00:00", "ended": None, "stages": []}
+    provenance = {"xp": "", "python": "", "commit": None, "is_dirty": None, "versions": {}}
+    attempts = [
+        {
+            **attempt,
+            "number": at,
+            "provenance": provenance,
+            "training": {"num_steps": n, "num_tasks": 9, "epochs": None},
+        }
+        for at, n in ((1, 2), (2, 4), (3, 5))
+    ]
+    record = {"run_id": "r", "status": "succeeded", "secrets": [], "attempts": attempts}
+    (run / "run.json").write_text(json.dumps(record))
+    found = other_length_lines(build_plan(compose([*overrides, f"outputs={tmp_path}"]), "r", 4))
+    assert [expected in line for line in found] == ([] if expected is None else [True])

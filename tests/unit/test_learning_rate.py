@@ -34,11 +34,17 @@ def test_without_a_warm_up_the_rates_are_those_of_transformers(schedule: str) ->
         ours.optimizer.step(), ours.step(), theirs.optimizer.step(), theirs.step()
 
 
-def test_a_resumed_schedule_goes_on_where_it_stopped() -> None:
-    first = make_scheduler("linear", optimizer(), 2, UPDATES)
-    for _ in range(3):
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize(("before", "made"), [(UPDATES, 3), (3, 3), (4, 3)], ids=["same", "at the end", "longer"])
+def test_a_resumed_training_has_the_rates_of_its_new_length(schedule: str, before: int, made: int) -> None:
+    """A checkpoint holds the rate of the next update, which is 0 at the old end."""
+    first, second = (make_scheduler(schedule, optimizer(), 2, number) for number in (before, UPDATES))
+    for _ in range(made):
         first.optimizer.step(), first.step()
-    second = make_scheduler("linear", optimizer(), 2, UPDATES)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
     second.load_state_dict(first.state_dict())
-    second.optimizer.step(), second.step()
-    assert second.get_last_lr() == [learning_rate_factor("linear", 2, UPDATES, 4)]
+    for update in range(made, UPDATES):
+        expected = learning_rate_factor(schedule, 2, UPDATES, update)
+        assert second.get_last_lr() == [expected]
+        assert second.optimizer.param_groups[0]["lr"] == expected
+        second.optimizer.step(), second.step()

@@ -24,6 +24,7 @@ LINE = {"step": 3, "time": 12.5, "attempt": 1, "stage": "train", "loss": 0.5, "n
 @dataclass
 class FakeTracker:
     fails_at: str = ""
+    last_time: float = 0.0
     slow_s: float = 0.0
     seen: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     ended: list[bool] = field(default_factory=list)
@@ -60,7 +61,13 @@ def write(directory: Path, *lines: Mapping[str, Any] | str) -> None:
 
 def test_a_line_is_its_numbers() -> None:
     parsed = parse_line(json.dumps({**LINE, "note": "text", "gone": None, "flag": True, "list": [1]}))
-    assert parsed == MetricsLine(3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
+    assert parsed == MetricsLine("train", 3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
+
+
+def test_fine_tuning_has_curves_of_its_own() -> None:
+    parsed = parse_line(json.dumps({**LINE, "stage": "sft", "sft/held_out_loss": 1}))
+    assert parsed is not None
+    assert parsed.metrics == {"sft/loss": 0.5, "sft/num": 2.0, "sft/held_out_loss": 1.0}
 
 
 def test_trackers_see_lines_during_the_run_and_all_at_its_end(tmp_path: Path) -> None:
@@ -84,12 +91,26 @@ def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) ->
     assert tracker.seen == [(3, {"loss": 0.5, "num": 2.0})]
 
 
-def test_a_resumed_run_does_not_tell_the_past_again(tmp_path: Path) -> None:
-    write(tmp_path, LINE)
+@pytest.mark.parametrize(("last_time", "of_train"), [(0.0, [1, 2, 3, 4, 5]), (2.5, [3, 4, 5]), (9.0, [4, 5])])
+def test_a_resumed_run_sends_the_steps_before_its_checkpoint_once(
+    tmp_path: Path, last_time: float, of_train: list[int]
+) -> None:
+    """The first attempt lost the steps 4 and 5; `last_time`: what an attempt before has sent."""
+    write(tmp_path, {**LINE, "stage": "sft", "step": 7, "time": 0.5})
+    write(tmp_path, *({**LINE, "step": step, "time": float(step)} for step in range(1, 6)))
+    tracker = FakeTracker(last_time=last_time)
+    with mirror(tmp_path, {"fake": tracker}, []):
+        write(tmp_path, *({**LINE, "step": step, "time": 10.0 + step} for step in (4, 5)))
+    assert [step for step, metrics in tracker.seen if "loss" in metrics] == of_train
+    assert [step for step, metrics in tracker.seen if "sft/loss" in metrics] == ([] if last_time else [7])
+
+
+def test_an_attempt_without_a_new_line_sends_what_is_missing(tmp_path: Path) -> None:
+    write(tmp_path, *({**LINE, "step": step} for step in (1, 2)))
     tracker = FakeTracker()
     with mirror(tmp_path, {"fake": tracker}, []):
-        write(tmp_path, {**LINE, "step": 4})
-    assert [step for step, _ in tracker.seen] == [4]
+        pass
+    assert [step for step, _ in tracker.seen] == [1, 2]
 
 
 @pytest.mark.parametrize("point", ["open", "log", "close"])
@@ -133,6 +154,21 @@ def test_tensorboard_reads_back_what_was_mirrored(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 0.0), (1, 0.25), (2, 0.5)]
     assert [event.wall_time for event in events.Scalars("loss")] == [100.0, 101.0, 102.0]
     assert events.Tags()["scalars"] == ["loss", "num"]
+
+
+def test_wandb_gets_the_steps_of_an_earlier_attempt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    options = {"poll_s": 0.01, "close_timeout_s": PATIENCE_S}
+    write(tmp_path, {**LINE, "step": 1, "loss": 1.03125})
+    sent = []
+    for attempt in (2, 3):  # the first one had no tracker
+        run = TrackedRun("run", attempt, "project", {}, tmp_path)
+        with Mirror(tmp_path / "metrics.jsonl", run, openers(["wandb"]), pytest.fail, **options):
+            write(tmp_path, {**LINE, "step": attempt, "time": 12.5 + attempt, "loss": attempt + 0.03125})
+        newest = max(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)
+        sent.append([step for step in (1, 2, 3) if f"{step + 0.03125}".encode() in newest.read_bytes()])
+    assert sent == [[1, 2], [3]]
 
 
 def test_a_missing_tracker_is_refused_with_the_way_to_install(

@@ -20,6 +20,7 @@ from xp.planning.episode import named_code
 from xp.report.result import interval_of
 from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out, read_rewards
 from xp.run_records.record import read_record, time_text
+from xp.run_records.resume import other_length_lines
 from xp.run_records.run_directory import xp_command
 from xp.tasks.profile import pass_share
 from xp.tracking.base import tracked_places
@@ -152,7 +153,8 @@ def notice_lines(plan: Plan) -> list[str]:
     stand_ins = [f"not the real one: {', '.join(replaced)}"] if replaced else []
     backend = backend_of(plan.spec)
     overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
-    return [*stand_ins, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
+    notices = [*stand_ins, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
+    return [*notices, *other_length_lines(plan)]
 
 
 def _strange_tools(spec: RunSpec) -> list[str]:
@@ -191,7 +193,7 @@ def arithmetic(plan: Plan) -> list[str]:
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, written_report
-    from xp.planning.extent import held_out_lines
+    from xp.planning.extent import held_out_lines, training_line
 
     out = console()
     run = outputs / "runs" / plan.run_id
@@ -200,7 +202,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     results = read_held_out(file) if is_evaluated else {}
     was_trained = any(stage.name == "train" for stage in plan.stages)
     was_tuned = any(stage.name == "sft" for stage in plan.stages)
-    size = f": {arithmetic(plan)[1].removeprefix('the run: ')}" if was_trained else ""
+    size = f": {training_line(plan.spec, _rates(run)).removeprefix('the run: ')}" if was_trained else ""
     work = "Trained" if was_trained else "Fine-tuned" if was_tuned else "Evaluated"
     out.print(headed(f"\n{work}", f" {title(plan)}{size}"))
     for line in notice_lines(plan):
@@ -236,6 +238,18 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     for line in tracked_places(plan.spec.tracking, run):
         out.print(f"  {line}", soft_wrap=True)
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
+
+
+def _rates(run: Path) -> str | None:
+    """Text of the learning rates of a run's updates; None: no line of the training has one."""
+    from xp.episode.metrics_file import read_metrics
+
+    lines = read_metrics(run / "metrics.jsonl", "train")
+    rates = [rate for line in lines if (rate := line.get("training/learning_rate")) is not None]
+    if not rates:
+        return None
+    low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
+    return f"learning rate {low}" if low == high else f"learning rates of {low} to {high}"
 
 
 def _learnable(file: Path) -> str:

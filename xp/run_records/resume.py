@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xp.composition import from_container, give_way, parse_assignments, with_value
 from xp.composition.faults import all_paths
@@ -15,6 +15,10 @@ from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, is_changeable, r
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
+from xp.spec.training import LrSchedule
+
+if TYPE_CHECKING:
+    from xp.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,30 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
         _check_length(spec, directory, None if trained is None else trained.num_tasks)
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
     return Resumed(directory.name, len(attempts) + 1, spec, stages)
+
+
+def other_length_lines(plan: Plan) -> list[str]:
+    """A line on what differs from one training of the plan's length, if an attempt before had another length."""
+    from xp.episode.metrics_file import read_metrics
+    from xp.planning.extent import num_steps
+    from xp.run_records.record import read_record
+
+    run, training, steps = Path(plan.spec.outputs, "runs", plan.run_id), plan.spec.training, num_steps(plan.spec)
+    lines = read_metrics(run / "metrics.jsonl", "train") if plan.attempt > 1 else []
+    trained = {line.get("attempt") for line in lines} - {plan.attempt}
+    attempts = [one.training for one in read_record(run).attempts if one.number in trained] if trained else []
+    lengths = sorted({one.num_steps for one in attempts if one is not None} - {steps})
+    differing = []
+    if training.lr_schedule is not LrSchedule.CONSTANT:
+        before = (
+            f"those of a training of {' or '.join(map(str, lengths))} (training.lr_schedule={training.lr_schedule})"
+        )
+        differing.append(f"the learning rates of earlier attempts were {before}")
+    if training.max_staleness:
+        differing.append("the first episodes of this attempt are of newer weights (training.max_staleness)")
+    if steps is None or not lengths or not differing:
+        return []
+    return [f"other than in one training of {counted(steps, 'step')}: {'; '.join(differing)}"]
 
 
 def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:

@@ -20,6 +20,9 @@ WANDB_SETTINGS = ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_ENTITY")
 class Tracker(Protocol):
     """Receives metrics; called from one thread."""
 
+    last_time: float
+    """Time of the last line that earlier attempts sent to the same curve; 0: none."""
+
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None: ...
 
     def close(self, *, is_success: bool) -> None:

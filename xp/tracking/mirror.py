@@ -18,12 +18,15 @@ CLOSE_TIMEOUT_S = 60.0
 """Seconds that trackers may take to flush at the end."""
 ABOUT = frozenset({"step", "time", "attempt", "stage"})
 """Keys of a line that are not metrics."""
+FINE_TUNING = "sft"
+"""Stage whose steps are not rollout steps: its metrics have names of their own in a tracker."""
 
 
 @dataclass(frozen=True)
 class MetricsLine:
     """One line of metrics.jsonl."""
 
+    stage: str
     step: int
     time: float
     metrics: Mapping[str, float]
@@ -33,18 +36,24 @@ def parse_line(text: str) -> MetricsLine | None:
     """Reads one line; None if it is not a line of metrics."""
     try:
         value = json.loads(text)
+        stage = str(value["stage"])
+        prefix = f"{FINE_TUNING}/" if stage == FINE_TUNING else ""
         metrics = {
-            name: float(number)
+            name if name.startswith(prefix) else prefix + name: float(number)
             for name, number in value.items()
             if name not in ABOUT and isinstance(number, int | float)
         }
-        return MetricsLine(int(value["step"]), float(value["time"]), metrics)
+        return MetricsLine(stage, int(value["step"]), float(value["time"]), metrics)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
 class Mirror:
-    """Context manager: the trackers receive the file's lines while it is open, and all of them before it closes."""
+    """Context manager: the trackers receive the file's lines while it is open, and all of them before it closes.
+
+    Lines of earlier attempts are sent too. They wait for the first new line of their stage: a resumed training repeats
+    the steps after its checkpoint.
+    """
 
     def __init__(
         self,
@@ -61,7 +70,9 @@ class Mirror:
         self._waiting = dict(openers)
         """Trackers that are not closed yet; a tracker that fails is left out."""
         self._trackers: dict[str, Tracker] = {}
-        self._offset = file.stat().st_size if file.exists() else 0
+        self._offset = 0
+        self._earlier = {(line.stage, line.step): line for line in self._new_lines()}
+        """Lines of earlier attempts that are not sent yet, the last one of each step."""
         self._stop = threading.Event()
         self.is_success = True
         """False: the run failed."""
@@ -91,16 +102,28 @@ class Mirror:
         while True:
             is_last = self._stop.wait(self._poll_s)
             for line in self._new_lines():
+                self._send_earlier(line)
                 for name, tracker in list(self._trackers.items()):
                     self._try(name, partial(tracker.log, line.step, line.time, line.metrics))
             if is_last:
                 break
+        self._send_earlier()
         for name, tracker in list(self._trackers.items()):
             self._try(name, partial(tracker.close, is_success=self.is_success))
             self._waiting.pop(name, None)
 
     def _open(self, name: str, opener: Opener) -> None:
         self._trackers[name] = opener(self._run)
+
+    def _send_earlier(self, first: MetricsLine | None = None) -> None:
+        """Sends the lines of earlier attempts: of the stage of the first new line the steps before it; None: of all."""
+        for key, line in list(self._earlier.items()):
+            if first is not None and line.stage != first.stage:
+                continue
+            del self._earlier[key]
+            for name, tracker in list(self._trackers.items()):
+                if (first is None or line.step < first.step) and line.time > tracker.last_time:
+                    self._try(name, partial(tracker.log, line.step, line.time, line.metrics))
 
     def _new_lines(self) -> list[MetricsLine]:
         """Complete lines since the last call; a line that is still being written is left for the next call."""

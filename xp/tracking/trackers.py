@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from xp.lib.atomic import write_atomically
 from xp.tracking.base import WANDB_KEY, Opener, TrackedRun
 
 
@@ -37,19 +38,26 @@ class WandbTracker:
             resume="allow",
             settings=settings,
         )
+        self._file = run.directory / "wandb" / "last_time"
+        self.last_time = self._latest = float(self._file.read_text()) if self._file.exists() else 0.0
         # A resumed run repeats the steps since its checkpoint; W&B's own step counter would refuse them.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         self._run.log({**metrics, "step": step, "_timestamp": time})
+        self._latest = max(self._latest, time)
+        if not self._run.disabled:
+            write_atomically(self._file, str(self._latest))
 
     def close(self, *, is_success: bool) -> None:
         self._run.finish(exit_code=0 if is_success else 1)
 
 
 class TensorboardTracker:
-    """Event files below the run, without torch and TensorFlow; an attempt is a curve of its own."""
+    """Event files below the run, without torch and TensorFlow; an attempt is a curve of its own, from step 1."""
+
+    last_time = 0.0
 
     def __init__(self, run: TrackedRun) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -36,10 +36,18 @@ def learning_rate_factor(schedule: str, warmup_updates: int, num_updates: int, u
 
 
 def make_scheduler(schedule: str, optimizer: Any, warmup_updates: int, num_updates: int) -> Any:
-    """Torch scheduler for a trainer that steps it after each update."""
+    """Torch scheduler for a trainer that steps it after each update, and loads its state after the optimizer's."""
     from torch.optim.lr_scheduler import LambdaLR
 
-    return LambdaLR(optimizer, partial(learning_rate_factor, schedule, warmup_updates, num_updates))
+    class Schedule(LambdaLR):  # type: ignore[misc]
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            """Also sets the next update's rate: that of the checkpoint is of the length which the training had then."""
+            super().load_state_dict(state_dict)
+            self._last_lr = self.get_lr()
+            for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+                group["lr"] = rate
+
+    return Schedule(optimizer, partial(learning_rate_factor, schedule, warmup_updates, num_updates))
 
 
 def disable_dropout(model: Any) -> None:
