@@ -62,6 +62,23 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     assert line["learning_rate"] == pytest.approx(3e-3)
 
 
+@pytest.mark.parametrize("micro", few([1, 4, 8], 2))
+def test_the_held_out_loss_is_the_mean_over_the_policys_tokens(
+    micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.chdir(tmp_path)
+    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
+    tokenizer, _ = tokenizer_and_model()
+    monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
+    trainer = sft.make_trainer(config, tokenizer, samples(), samples(), Ranks(), Updates(None))
+    loss, _ = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
+
+
 @pytest.mark.slow
 def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

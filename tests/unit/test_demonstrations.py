@@ -35,13 +35,13 @@ from xp.worker.demonstrations import (
     after_prompt,
     chosen,
     example_of,
-    of_messages,
     play,
     recorded,
     rendered,
     text_of,
     turn_of,
 )
+from xp.worker.dialogues import of_messages
 from xp.worker.sft import Updates
 from xp.worker.token_budget import TokenBudget
 
@@ -189,7 +189,7 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
     rule = replace(RULE, min_reward=0.5, per_task=2)
     best = chosen(given, rule, frozenset({"fake/train/4"}), counts)
     assert sorted((one.task_id[-1], one.reward) for one in best) == [("1", 0.7), ("1", 0.9), ("2", 0.6)]
-    assert counts == {"with a reward below 0.5": 1, "of held-out tasks": 1, "without a turn": 1}
+    assert counts == {"with a reward below 0.5": 1, "of held-out tasks": 1, "without a turn to learn": 1}
     assert (
         chosen(given, replace(rule, num_episodes=2), frozenset(), counts)
         == chosen(given, rule, frozenset(), counts)[:2]
@@ -294,15 +294,31 @@ def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
     assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (ToolCall("look", {"n": 1}),)
 
 
-@pytest.mark.parametrize("template", ["qwen3_5_think", "qwen3_6"])
-@pytest.mark.parametrize("text", ["<think>\nhm\n</think>\n\nyes", "yes"])
-def test_a_turn_goes_on_with_the_thinking_that_its_prompt_opens(template: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        *((name, "<think>\nhm\n</think>\n\nyes") for name in ("qwen3", "qwen3_5_think", "qwen3_6")),
+        *((name, "yes") for name in ("qwen3", "qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_instruct_2507", "glm4moe")),
+        *((name, "yes") for name in ("nemotron_3_nano", "gemma4_v5", "lfm2", "llama3_1", "qwen2_5")),
+    ],
+)
+def test_a_turn_of_a_file_begins_as_the_template_writes_it(template: str, text: str, tmp_path: Path) -> None:
+    """With thinking, and without: some templates write an empty block then, or their prompt opens one."""
     chat = ChatTokens(tokenizer_of(template, tmp_path))
     sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], BUDGET)
     assert sample is not None
     messages = [dict(one) for one in demonstration(text=text).messages]
     whole = chat.tokenizer.apply_chat_template(messages, tokenize=False)
-    assert chat.tokenizer.decode(sample.ids) == whole.rstrip("\n")
+    written = chat.tokenizer.decode(sample.ids).removesuffix("<|user|>" if template == "glm4moe" else "")
+    # Nemotron's prompt has a line break that its history has not.
+    assert written.replace("<think>\n</think>", "<think></think>") == whole.rstrip("\n")
+
+
+def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
+    chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
+    sample = example_of(replace(demonstration(text="yes"), is_own=True), chat, SYNTAX[Dialect.HERMES], BUDGET)
+    assert sample is not None
+    assert chat.tokenizer.decode(sample.ids).endswith("<|im_start|>assistant\nyes<|im_end|>")
 
 
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -360,10 +376,9 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
     for line, expected in (
         ('{"messages": 3}', "expected a list"),
         ('{"messages": []}', "no message of the role assistant"),
-        ('{"messages": [], "tools": "search"}', "row 1: expected .* and `tools`"),
-        ('{"messages": [], "tools": {"a": 1}}', "row 1: expected .* and `tools`"),
-        ('{"messages": [{"role": "assistant", "content": "a", "weight": 0}]}', "weight 0"),
-        ('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}', "`thinking` of a message"),
+        ('{"messages": [], "tools": "search"}', "row 1: expected `tools`"),
+        ('{"messages": [], "tools": {"a": 1}}', "row 1: expected `tools`"),
+        ('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}', "message 0: `thinking` is not read"),
     ):
         file.write_text(f"{line}\n")
         with pytest.raises(XpError, match=expected):

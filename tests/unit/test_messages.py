@@ -22,6 +22,7 @@ from xp.envs.messages import chat_messages
 from xp.episode.tokens import ChatTokens
 from xp.evaluation.play import Dialogue
 from xp.evaluation.settings import ToolCalls
+from xp.lib.data_files import rows_of_file
 from xp.tasks.config import MemberConfig, Purpose, Selection
 from xp.tasks.questions import described, entry_of
 from xp.tasks.row import TaskRow, read_rows, write_rows
@@ -36,7 +37,7 @@ def asked(name: str, arguments: Any, **more: str) -> dict[str, Any]:
 
 GIVEN = [
     {"role": "user", "content": [{"type": "text", "text": "Look."}, {"type": "text", "text": "Well."}]},
-    asked("look_around", {"which_room": "attic", "unset": None}),
+    asked("look_around", {"which_room": "attic"}),
     {"role": "tool", "content": "Dust.", "name": None, "tool_call_id": None},
     asked("list_rooms", '{"floor": 2}', id="call_l424lBzaUjflA9OkvV4Mz9i1"),
     {"role": "tool", "content": "None.", "tool_call_id": "call_l424lBzaUjflA9OkvV4Mz9i1"},
@@ -66,10 +67,42 @@ def test_messages_get_texts_ids_names_and_arguments_in_one_form() -> None:
     assert chat_messages(chat_messages(GIVEN)) == chat_messages(GIVEN)
 
 
-def test_two_results_without_ids_answer_the_calls_of_their_names() -> None:
-    two = {"role": "assistant", "content": "", "tool_calls": [{"name": "a"}, {"name": "b"}]}
-    said = chat_messages([two, {"role": "tool", "content": "B", "name": "b"}, {"role": "tool", "content": "A"}])
-    assert [(one["name"], one["tool_call_id"]) for one in said[1:]] == [("b", "call00001"), ("a", "call00000")]
+def test_a_null_argument_of_json_is_one_and_parquets_is_none(tmp_path: Path) -> None:
+    """Parquet gives each call the arguments of all calls, the others as nulls."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    calls = [asked("look", {"room": "hall", "note": None}), asked("look", '{"note": null}')]
+    assert [one["tool_calls"][0]["function"]["arguments"] for one in chat_messages(calls)] == [
+        {"room": "hall", "note": None},
+        {"note": None},
+    ]
+    table = [{"prompt": [asked("look", {"room": "hall"}), asked("list", {"floor": 2})], "answer": None}]
+    pq.write_table(pa.Table.from_pylist(table), tmp_path / "rows.parquet")
+    (row,) = rows_of_file(tmp_path / "rows.parquet")
+    assert "answer" in row
+    assert [one["tool_calls"][0]["function"]["arguments"] for one in chat_messages(row["prompt"])] == [
+        {"room": "hall"},
+        {"floor": 2},
+    ]
+
+
+@pytest.mark.parametrize("key", ["name", "tool_call_id"])
+def test_results_are_in_the_order_of_the_calls_that_they_answer(key: str) -> None:
+    """Qwen's template and others pair them by their order alone."""
+    calls = [{"name": name, "id": name if key == "tool_call_id" else None} for name in ("a", "b")]
+    results = [{"role": "tool", "content": name.upper(), key: name} for name in ("b", "a")]
+    two = {"role": "assistant", "content": "", "tool_calls": calls}
+    read = chat_messages([two, *results, {"role": "user", "content": "?"}, two, *results])
+    assert [(one["content"], one["name"]) for one in read if one["role"] == "tool"] == [("A", "a"), ("B", "b")] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "role"),
+    [("User", "user"), ("human", "user"), ("gpt", "assistant"), ("model", "assistant"), ("developer", "system")],
+)
+def test_roles_are_those_of_chat_completions(given: str, role: str) -> None:
+    assert chat_messages([{"role": given, "content": "x"}]) == [{"role": role, "content": "x"}]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +113,7 @@ def test_two_results_without_ids_answer_the_calls_of_their_names() -> None:
         (3, "expected a list"),
         (["Look."], "message 0: expected {role, content}"),
         ([{"role": 1, "content": "x"}], "message 0: expected {role, content}"),
+        ([{"role": "narrator", "content": "x"}], "a role of assistant, system, tool, user"),
         ([{"role": "user", "content": None}], "message 0: expected a text as content, got None"),
         ([{"role": "user", "content": [{"type": "image"}]}], "expected a text as content, got {'type': 'image'}"),
         ([asked("look", "[1]")], "arguments as an object"),

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import takewhile
+from typing import Any, Final
 
 from xp.envs.base import Message, ProtocolError
+
+
+ROLES: Final = {
+    **{role: role for role in ("system", "user", "assistant", "tool")},
+    "developer": "system",
+    "human": "user",
+    "gpt": "assistant",
+    "model": "assistant",
+    "function": "tool",
+    "observation": "tool",
+    "ipython": "tool",
+}
+"""Role as people write it, in small letters -> role of chat completions; a chat template drops other roles silently."""
+
+
+def role_of(message: Any) -> str | None:
+    """Role of a message in the words of chat completions; None: it has none of them."""
+    role = message.get("role") if isinstance(message, Mapping) else None
+    return ROLES.get(role.lower()) if isinstance(role, str) else None
 
 
 def call_id(number: int) -> str:
@@ -15,7 +35,10 @@ def call_id(number: int) -> str:
 
 
 def chat_messages(value: Any) -> list[Message]:
-    """The messages with plain values alone; a result without name or id gets those of the call that it answers.
+    """The messages with plain values alone, and the results of a turn in the order of its calls.
+
+    Most templates pair results and calls by their order. A result without name or id gets those of the call that it
+    answers.
 
     Raises:
         ProtocolError: with the number of the message, what is expected and what it has.
@@ -27,10 +50,12 @@ def chat_messages(value: Any) -> list[Message]:
     """Id of each call without a result -> name of its tool."""
     num_calls = 0
     for number, one in enumerate(value):
-        if not isinstance(one, Mapping) or not isinstance(one.get("role"), str):
-            raise ProtocolError(f"message {number}: expected {{role, content}}, got {one!r:.80}")
-        calls = [_call(call, number, num_calls + place) for place, call in enumerate(one.get("tool_calls") or ())]
-        message = Message(role=str.__str__(one["role"]), content=_text(one.get("content"), number, bool(calls)))
+        if (role := role_of(one)) is None:
+            expected = f"{{role, content}} with a role of {', '.join(sorted({*ROLES.values()}))}"
+            raise ProtocolError(f"message {number}: expected {expected}, got {one!r:.80}")
+        given = one.get("tool_calls") or filter(None, [one.get("function_call")])
+        calls = [_call(call, number, num_calls + place) for place, call in enumerate(given)]
+        message = Message(role=role, content=_text(one.get("content"), number, bool(calls)))
         if calls:
             message["tool_calls"] = calls
         num_calls += len(calls)
@@ -45,7 +70,18 @@ def chat_messages(value: Any) -> list[Message]:
             message["tool_call_id"] = answered
             unanswered.pop(answered, None)
         messages.append(message)
+    _order_results(messages)
     return messages
+
+
+def _order_results(messages: list[Message]) -> None:
+    """Sorts the results after each turn by its calls, in place."""
+    for at, turn in enumerate(messages):
+        places = {call["id"]: place for place, call in enumerate(turn.get("tool_calls", ()))}
+        results = list(takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])) if places else []
+        messages[at + 1 : at + 1 + len(results)] = sorted(
+            results, key=lambda one: places.get(one.get("tool_call_id", ""), len(places))
+        )
 
 
 def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -79,12 +115,10 @@ def _call(call: Any, number: int, place: int) -> dict[str, Any]:
         function = call.get("function") or call
         name, arguments = function["name"], function.get("arguments")
         value = json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}") or {}
-        # Parquet gives each call the arguments of all calls, the others as nulls.
-        non_null = {key: one for key, one in value.items() if one is not None}
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or not isinstance(value, dict):
             raise TypeError
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         expected = "a tool call with a name and arguments as an object"
         raise ProtocolError(f"message {number}: expected {expected}, got {call!r:.80}") from None
     known = str(call.get("id") or call_id(place))
-    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": non_null}}
+    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": value}}

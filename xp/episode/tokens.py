@@ -15,8 +15,9 @@ from typing import Any, Final
 from xp.envs.base import Message, ToolSpec
 from xp.envs.config import Chat, ToolsPrompt
 from xp.envs.messages import call_id, with_text_arguments
+from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.prompt import as_user, tool_schemas, with_tools
-from xp.episode.turn_ends import RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
+from xp.episode.turn_ends import ASKED, RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 
@@ -72,6 +73,18 @@ class ChatTokens:
     def end_id(self) -> int:
         """Id of the usual token that ends a turn."""
         return self.ends.ids[0]
+
+    @cached_property
+    def no_thinking(self) -> str:
+        """Text that the template writes before a turn without thinking: an empty block; empty if it writes none."""
+        with suppress(TemplateFault):
+            prompt = str(self._render([ASKED], tokenize=False, add_generation_prompt=True))
+            before, _, _ = str(self._render(plain_turn(), tokenize=False)).partition(TURN)
+            is_open = prompt.rstrip().endswith(THINK_OPEN)
+            start = prompt if before.startswith(prompt) or not is_open else prompt.rstrip()
+            written = before.removeprefix(start)
+            return written if before.startswith(start) and THINK_CLOSE in written else ""
+        return ""
 
     def digest(self) -> str:
         """Digest of tokenizer, chat template and its arguments, which determine a prompt's tokens."""

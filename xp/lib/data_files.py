@@ -113,7 +113,7 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
 
     try:
         splits = datasets.load_dataset(str(place or parts["path"]), parts["config"], revision=parts["revision"])
-        return {str(split): rows.to_list() for split, rows in splits.items()}
+        return {str(split): [_without_nulls(row) for row in rows.to_list()] for split, rows in splits.items()}
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
         reason = " ".join(str(error).split())[:400]
         raise XpError(
@@ -190,9 +190,20 @@ def _parquet(file: Path) -> Iterator[Row]:
 
     with opened(file, ExitCode.CONFIG) as content:
         try:
-            yield from pq.read_table(content).to_pylist()
+            yield from map(_without_nulls, pq.read_table(content).to_pylist())
         except OSError as error:
             raise ValueError(f"cannot be read as Parquet: {error}") from None
+
+
+def _without_nulls(row: Row) -> Row:
+    """The row without null keys below its columns: in a column of structs, every row has the keys of all rows."""
+    return {column: _stripped(value) for column, value in row.items()}
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _stripped(one) for name, one in value.items() if one is not None}
+    return [_stripped(one) for one in value] if isinstance(value, list) else value
 
 
 def _text(file: Path) -> str:

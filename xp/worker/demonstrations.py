@@ -1,7 +1,7 @@
 """Episodes that a model is fine-tuned on: chosen by reward, and rendered as the policy's tokens and the environment's.
 
 They come from records of episodes, of a run or an evaluation, or of a script that plays first, or from a file of
-messages. The tokens are made by the same code as in a rollout, so that the mask is that of reinforcement learning.
+dialogues (xp.worker.dialogues). The tokens are made by the same code as in a rollout, so that the mask is that of reinforcement learning.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import hashlib
 import json
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, ToolSpec
-from xp.envs.messages import chat_messages
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN, without_thinking
 from xp.episode.dialects import SYNTAX, Syntax, syntax_of
 from xp.episode.episode import Episode
@@ -29,7 +29,6 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TOOLS, TrajectoryWriter, read_trajectories, trajectory
 from xp.errors import ExitCode, XpError
-from xp.lib.data_files import is_set, place_of, rows_of_file, rows_of_hub
 from xp.lib.load import load_object
 from xp.lib.names import is_name
 from xp.lib.text import counted
@@ -40,8 +39,8 @@ Calls = Sequence[tuple[str, Mapping[str, Any]]]
 Solve = Callable[[list[Message], Mapping[str, Any]], Any]
 """A script: the dialogue so far and the task's description -> the next turn (see `turn_of`)."""
 PHASE: Final = "sft"
-REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-"""Keys of messages in which APIs and data sets have thinking."""
+_CLOSED: Final = f"\n{THINK_CLOSE}\n\n"
+"""End of an empty block of thinking that the prompt opens."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,10 @@ class Demonstration:
     """Index of each message of the policy -> its calls."""
     tools: str
     """JSON list of the tools' schemas."""
+    without_loss: frozenset[int] = frozenset()
+    """Indices of the policy's turns that are not learnt."""
+    is_own: bool = False
+    """True if this policy wrote the turns in a run: their tokens stay as they were."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +172,14 @@ def _is_call(value: Any) -> bool:
     return False
 
 
-def recorded(files: Iterable[Path], counts: Counter[str]) -> Iterator[Demonstration]:
-    """Scored episodes of files of trajectories; others are counted by why they cannot be learnt from."""
+def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True) -> Iterator[Demonstration]:
+    """Scored episodes of files of trajectories; others are counted by why they cannot be learnt from.
+
+    Args:
+        files: files of trajectories.
+        counts: receives the numbers of others.
+        is_own: whether a policy played them in a training, and not a script or another model.
+    """
     for file in files:
         tools: dict[str, str] = {}
         for record in read_trajectories(file).records:
@@ -187,7 +196,7 @@ def recorded(files: Iterable[Path], counts: Counter[str]) -> Iterator[Demonstrat
                     if not is_name(digest):  # it is a part of a path
                         raise XpError(f"{file}: the record of tools is not a digest: {digest!r:.80}", ExitCode.RUN_DIR)
                     tools[digest] = (file.parent / TOOLS / f"{digest}.json").read_text()
-                yield _of_record(record, tools[digest])
+                yield replace(_of_record(record, tools[digest]), is_own=is_own)
 
 
 def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
@@ -209,62 +218,6 @@ def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
     )
 
 
-def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstration]:
-    """Dialogues of a file or a data set: rows with `messages` and, where there are tools, `tools`.
-
-    Args:
-        source: a path, or a name of xp.lib.data_files; of a data set, the split `train` or the only one.
-        thinking: whether thinking is to be learnt, so that none beside `content` may be lost.
-
-    Raises:
-        XpError: it cannot be read, or a row is not such an object.
-    """
-    if is_set(source):
-        splits = rows_of_hub(source)
-        split = "train" if "train" in splits or len(splits) != 1 else next(iter(splits))
-        if split not in splits:
-            raise XpError(f"{source} has no split train, but {', '.join(splits)}; give a file of the one to learn from")
-        rows = splits[split]
-    else:
-        rows = rows_of_file(place_of(source) or Path(source))
-    has_all_keys = is_set(source) or source.endswith(".parquet")
-    for number, row in enumerate(rows, start=1):
-        where = f"{source}: row {number}"
-        try:
-            value = _without_nulls(row) if has_all_keys else row
-            messages = chat_messages(value["messages"])
-            tools = value.get("tools") or "[]"
-            tools = tools if isinstance(tools, str) else json.dumps(tools)
-            _specs(tools)
-        except (EnvFault, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise XpError(
-                f"{where}: expected `messages` and `tools` in OpenAI's form ({type(error).__name__}: {error})"
-            ) from error
-        for message in value["messages"]:
-            if thinking and (key := next((key for key in REASONING if message.get(key)), None)):
-                raise XpError(
-                    f"{where}: `{key}` of a message is not read: write it into `content`, between the model's tags"
-                    " (<think>...</think>), or set sft.thinking=cut"
-                )
-            if message.get("weight") == 0:
-                raise XpError(f"{where}: a message has weight 0, but all turns are learnt: drop the row or the key")
-        turns = {
-            at: [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
-            for at, message in enumerate(messages)
-            if message["role"] == "assistant"
-        }
-        if not turns:
-            raise XpError(f"{where}: no message of the role assistant, so there is nothing to learn")
-        yield Demonstration(f"{Path(source).name}/{number}", "", math.inf, messages[: max(turns) + 1], turns, tools)
-
-
-def _without_nulls(value: Any) -> Any:
-    """The value without null keys: in a column of structs, every row has the keys of all rows."""
-    if isinstance(value, Mapping):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
-
-
 def chosen(
     demonstrations: Iterable[Demonstration], rule: ExampleRule, excluded: frozenset[str], counts: Counter[str]
 ) -> list[Demonstration]:
@@ -276,8 +229,8 @@ def chosen(
     """
     by_task: dict[str, list[Demonstration]] = {}
     for one in demonstrations:
-        if not one.turns:
-            counts["without a turn"] += 1
+        if len(one.without_loss) == len(one.turns):
+            counts["without a turn to learn"] += 1
         elif not excluded.isdisjoint(_names(one)):
             counts["of held-out tasks"] += 1
         elif one.reward < rule.min_reward:
@@ -311,6 +264,9 @@ def rendered(
     learnt: list[Example] = []
     held_out: list[Example] = []
     for one in demonstrations:
+        if (mark := special_token_in(one, chat)) is not None:
+            counts[f"with {mark} in a text, which would be a special token"] += 1
+            continue
         try:
             example = example_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=rule.thinking)
         except TemplateFault as fault:
@@ -325,6 +281,18 @@ def rendered(
     return learnt, held_out
 
 
+def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
+    """A special token that the text of a message spells, and which would begin or end a turn; None: there is none.
+
+    A turn of the policy may have others, as those of gpt-oss' channels.
+    """
+    for at, message in enumerate(one.messages):
+        found = chat.ends.special.findall(message["content"])
+        if mark := next((mark for mark in found if at not in one.turns or mark in chat.ends.texts), None):
+            return mark
+    return None
+
+
 def example_of(
     one: Demonstration, chat: ChatTokens, syntax: Syntax, budget: TokenBudget, *, thinking: bool = True
 ) -> Example | None:
@@ -334,34 +302,60 @@ def example_of(
         TemplateFault: the chat template does not render it.
     """
     places = sorted(one.turns)
-    prompt = chat.prompt(one.messages[: places[0]], one.tools)
+    opening = one.messages[: places[0]]
+    prompt = chat.prompt(opening, one.tools)
+    _check_is_rendered(opening, chat.rendered(opening, one.tools))
     if len(prompt) > budget.max_prompt_tokens:
         return None
     example = Example([*prompt], [0] * len(prompt))
     for number, at in enumerate(places):
         text = text_of(one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=thinking)
-        ids = chat.turn(after_prompt(chat.text(example.ids[-16:]), text), is_call=bool(one.turns[at]))
+        no_thinking = "" if one.is_own else chat.no_thinking
+        ids = chat.turn(after_prompt(chat.text(example.ids[-16:]), text, no_thinking), is_call=bool(one.turns[at]))
         if len(ids) > budget.next_turn(len(example.ids) - len(prompt)):
             return None
-        example.add(ids, is_learnt=True)
+        example.add(ids, is_learnt=at not in one.without_loss)
         if number + 1 < len(places):
-            example.add(chat.reply(one.messages[at + 1 : places[number + 1]], last_id=ids[-1]), is_learnt=False)
+            reply = one.messages[at + 1 : places[number + 1]]
+            example.add(chat.reply(reply, last_id=ids[-1]), is_learnt=False)
+            _check_is_rendered(chat.env_messages(reply), chat.rendered_reply(reply))
     return example
 
 
-def after_prompt(prompt: str, text: str) -> str:
+def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
+    """Raises TemplateFault if the text lacks words of a message; templates may change all other characters.
+
+    Earlier turns of the assistant are not compared: some templates leave out their thinking.
+    """
+    for message in messages:
+        at, name = 0, message.get("name", "")
+        for word in re.findall(r"\w+", message["content"]) if message["role"] != "assistant" else ():
+            if (found := text.find(word, at)) < 0:
+                raise TemplateFault(f"it leaves out a text of the role {message['role']}")
+            at = found + len(word)
+        if message["role"] != "tool" and name not in text:
+            raise TemplateFault(f"it leaves out the name of the role {message['role']}")
+
+
+def after_prompt(prompt: str, text: str, no_thinking: str = "") -> str:
     """A turn after the end of its prompt, which opens its thinking with the templates of thinking models.
+
+    Args:
+        prompt: the end of the prompt.
+        text: the turn.
+        no_thinking: text that the template writes before a turn without thinking.
 
     Raises:
         TemplateFault: the prompt has closed the thinking, and the turn opens it again.
     """
     if prompt.rstrip().endswith(THINK_CLOSE) and text.lstrip().startswith(THINK_OPEN):
         raise TemplateFault("its prompt has no thinking, and the episode has some; set sft.thinking=cut")
-    if not prompt.rstrip().endswith(THINK_OPEN):
-        return text
-    if text.lstrip().startswith(THINK_OPEN):
+    is_open = prompt.rstrip().endswith(THINK_OPEN)
+    if is_open and text.lstrip().startswith(THINK_OPEN):
         return text.lstrip().removeprefix(THINK_OPEN).removeprefix("\n")
-    return text if THINK_CLOSE in text else f"\n{THINK_CLOSE}\n\n{text}"
+    if THINK_CLOSE in text or THINK_OPEN in text:
+        return text
+    return f"{no_thinking or (_CLOSED if is_open else '')}{text}"
 
 
 def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking: bool) -> str:
@@ -371,7 +365,7 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
     """
     content = content if thinking else without_thinking(content, None, *syntax.thinking)
     expected = tuple(ToolCall(name, arguments) for name, arguments in calls)
-    specs = _specs(tools)
+    specs = specs_of(tools)
     if not calls:
         return syntax.prose(content, False)
     if syntax.read(content, lambda: specs) == expected:
@@ -381,7 +375,8 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
     return f"{syntax.prose(content, True) if is_prose and content else ''}{written}"
 
 
-def _specs(tools: str) -> list[ToolSpec]:
+def specs_of(tools: str) -> list[ToolSpec]:
+    """The tools of a JSON list of schemas."""
     functions = [one.get("function", one) for one in json.loads(tools)]
     return [ToolSpec(one["name"], one.get("description", ""), one.get("parameters", {})) for one in functions]
 

@@ -26,13 +26,13 @@ from xp.worker.demonstrations import (
     Example,
     ExampleRule,
     chosen,
-    of_messages,
     play,
     recorded,
     rendered,
     solvers_of,
     summary,
 )
+from xp.worker.dialogues import of_messages
 from xp.worker.stage import StageConfig
 from xp.worker.token_budget import TokenBudget
 
@@ -107,7 +107,7 @@ def examples(
         read = list(
             of_messages(config.files[0], thinking=config.rule.thinking)
             if config.is_messages
-            else recorded(files, counts)
+            else recorded(files, counts, is_own=not config.solvers and config.files[0].startswith("runs/"))
         )
         num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, config.rule, excluded, counts)

@@ -99,6 +99,12 @@ def make_trainer(
             self._created_lr_scheduler = True
             return self.lr_scheduler
 
+        def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+            """TRL's mean over an episode's tokens, weighted so that the mean over episodes is that over all tokens."""
+            num_tokens = (inputs["labels"] != LABEL_OF_OTHERS).sum()
+            loss, *others = super().prediction_step(model, inputs, *args, **named)
+            return loss * num_tokens * len(held_out) / sum(sum(one.mask) for one in held_out), *others
+
     class Listener(TrainerCallback):  # type: ignore[misc]
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
             if updates.start_loss is None:  # the other evaluation is after the last update

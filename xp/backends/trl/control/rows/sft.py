@@ -18,7 +18,8 @@ SFT = (
     ),
     Row(
         "sft.micro_batch_size",
-        lambda s: dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), s.sft.micro_batch_size),
+        # The loss of a batch is a mean, so that the held-out loss needs each episode's own.
+        lambda s: {"per_device_train_batch_size": s.sft.micro_batch_size, "per_device_eval_batch_size": 1},
     ),
     Row(
         "sft.max_tokens_per_micro_batch",

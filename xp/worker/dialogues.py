@@ -1,0 +1,163 @@
+"""Dialogues as people store them: OpenAI's messages, ShareGPT, Alpaca, and TRL's prompt and completion.
+
+All that a row says is in the messages, or the row is refused with the name of its key. No text and no switch of the
+loss is dropped silently.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from xp.envs.base import EnvFault
+from xp.envs.messages import chat_messages, role_of
+from xp.episode.prompt import prompt_keys
+from xp.errors import XpError
+from xp.lib.data_files import is_set, named_columns, place_of, rows_of_file, rows_of_hub
+from xp.worker.demonstrations import Demonstration, specs_of
+
+REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
+"""Keys of messages in which APIs and data sets have thinking."""
+SWITCHES: Final = ("weight", "loss_weight", "loss_scale", "train", "training", "trainable", "loss", "masked")
+"""Keys of a message by which other tools include it in the loss; `masked` excludes it."""
+ROW_SWITCHES: Final = ("weight", "loss_weight")
+READ: Final = ("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call")
+NOTES: Final = ("id", "index", "model", "timestamp", "created_at", "metadata", "usage", "finish_reason")
+"""Keys of a message that no tool shows to a model."""
+UNREAD: Final = ("chosen", "rejected", "documents", "chat_template_kwargs", *REASONING)
+"""Columns that other tools show to the model or learn from, and xp does not."""
+
+
+def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstration]:
+    """Dialogues of the rows of a file or a data set.
+
+    Args:
+        source: a path, or a name of xp.lib.data_files; of a data set, the split `train` or the only one.
+        thinking: whether thinking is to be learnt, so that none beside `content` may be lost.
+
+    Raises:
+        XpError: it cannot be read, or a row says something that is not read; with the row and the key.
+    """
+    if is_set(source):
+        splits = rows_of_hub(source)
+        split = "train" if "train" in splits or len(splits) != 1 else next(iter(splits))
+        if split not in splits:
+            raise XpError(f"{source} has no split train, but {', '.join(splits)}; give a file of the one to learn from")
+        rows = splits[split]
+    else:
+        rows = rows_of_file(place_of(source) or Path(source))
+    for number, row in enumerate(rows, start=1):
+        try:
+            yield _demonstration(row, thinking=thinking)
+        except (EnvFault, TypeError, ValueError) as error:
+            raise XpError(f"{source}: row {number}: {error}") from error
+
+
+def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
+    """The dialogue of a row; raises ValueError, TypeError, or EnvFault by the row's fault."""
+    given = _given(row)
+    if unread := next((key for key in UNREAD if row.get(key)), None):
+        raise ValueError(f"the column `{unread}` is not read; write its text into the messages, or drop it")
+    messages = chat_messages(given)
+    tools = row.get("tools") or row.get("functions") or "[]"
+    tools = tools if isinstance(tools, str) else json.dumps(tools)
+    try:
+        specs_of(tools)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ValueError(f"expected `tools` as a list of JSON Schemas in OpenAI's form; got {tools:.80}") from None
+    mask = [None] * len(messages) if row.get("loss_mask") is None else row["loss_mask"]
+    if not isinstance(mask, list) or len(mask) != len(messages):
+        raise ValueError(f"`loss_mask` must have a 0 or 1 for each of the {len(messages)} messages; got {mask!r:.80}")
+    is_learnt = _is_on(row, ROW_SWITCHES, default=True)
+    learnt, turns, asked = set(), {}, set[str]()
+    for at, (message, source, value) in enumerate(zip(messages, given, mask, strict=True)):
+        is_turn = message["role"] == "assistant"
+        try:
+            _check_keys(source, thinking=thinking)
+            is_on = _is_on({**source, "loss_mask": value}, (*SWITCHES, "loss_mask"), default=is_turn)
+        except ValueError as fault:
+            raise ValueError(f"message {at}: {fault}") from None
+        if is_on and not is_turn:
+            raise ValueError(f"message {at}: a message of the role {message['role']} cannot be learnt; drop its switch")
+        if is_turn:
+            calls = message.get("tool_calls", ())
+            turns[at] = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+            asked = {call["id"] for call in calls}
+            learnt |= {at} if is_on and is_learnt else set()
+        elif message["role"] == "tool" and message.get("tool_call_id") not in asked:
+            raise ValueError(f"message {at}: a tool's result answers no call of the turn before it")
+    if not turns:
+        raise ValueError("no message of the role assistant, so there is nothing to learn")
+    question, _ = prompt_keys(messages[: min(turns)])
+    return Demonstration(question, "", math.inf, messages[: max(turns) + 1], turns, tools, frozenset(turns) - learnt)
+
+
+def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The messages of a row in the form of chat completions, before they are checked."""
+    given = next((row[key] for key in ("messages", "conversations", "conversation") if row.get(key) is not None), None)
+    if given is not None:
+        if not isinstance(given, list):
+            raise TypeError(f"expected a list of {{role, content}}, got {given!r:.80}")
+        messages = [_of_sharegpt(one) for one in given]
+    elif row.get("instruction") and row.get("output"):
+        text = "\n".join(filter(None, (row["instruction"], row.get("input"))))
+        pairs = [*(row.get("history") or ()), (text, row["output"])]
+        messages = [
+            {"role": role, "content": content}
+            for pair in pairs
+            for role, content in zip(("user", "assistant"), pair, strict=True)
+        ]
+    elif row.get("prompt") and row.get("completion"):
+        before = [
+            {**one, "train": False} if role_of(one) == "assistant" else one
+            for one in _as_messages(row["prompt"], "user")
+        ]
+        messages = [*before, *_as_messages(row["completion"], "assistant")]
+    else:
+        raise ValueError(
+            "expected the columns `messages` (OpenAI), `conversations` (ShareGPT), `instruction` and `output` (Alpaca),"
+            f" or `prompt` and `completion`; got {named_columns([row]) or 'none'}"
+        )
+    if system := row.get("system"):
+        if messages and role_of(messages[0]) == "system":
+            raise ValueError("the column `system` stands beside a system message; keep one of them")
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
+
+
+def _as_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
+    return [{"role": role, "content": value}] if isinstance(value, str) else list(value)
+
+
+def _of_sharegpt(one: Any) -> Mapping[str, Any]:
+    """A message with `from` and `value` as one with role and content."""
+    if not isinstance(one, Mapping) or "from" not in one:
+        return one  # type: ignore[no-any-return]  # chat_messages refuses what is no message
+    message = {"role": one["from"], "content": one.get("value"), **one}
+    if one["from"] == "function_call":
+        calls = json.loads(one.get("value") or "null")
+        message |= {"role": "assistant", "content": "", "tool_calls": calls if isinstance(calls, list) else [calls]}
+    return message
+
+
+def _check_keys(message: Mapping[str, Any], *, thinking: bool) -> None:
+    for key, value in message.items():
+        if key in REASONING and value and thinking:
+            raise ValueError(
+                f"`{key}` is not read: write it into `content`, between the model's tags (<think>...</think>), or set"
+                " sft.thinking=cut"
+            )
+        if value and key not in (*READ, *SWITCHES, *NOTES, *REASONING):
+            raise ValueError(f"the key `{key}` is not read; write its text into `content`, or drop it")
+
+
+def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -> bool:
+    """Whether a message or a row is in the loss; raises ValueError for a switch that is neither on nor off."""
+    found = {key: holder[key] for key in keys if holder.get(key) is not None}
+    for key, value in found.items():
+        if value not in (0, 1):
+            raise ValueError(f"`{key}` is {value!r:.40}; expected true or false, 1 or 0: a loss has no other weights")
+    return all(bool(value) != (key == "masked") for key, value in found.items()) if found else default
