@@ -14,7 +14,7 @@ from tests.unit.test_demonstrations import BUDGET, RULE
 from xp.envs.config import Dialect
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
-from xp.worker.demonstrations import chosen, example_of, rendered
+from xp.worker.demonstrations import chosen, rendered
 from xp.worker.dialogues import of_messages
 
 ADD = {"name": "add", "description": "", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
@@ -42,7 +42,7 @@ def learnt(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, st
     return chat.tokenizer.decode(one.ids), chat.tokenizer.decode(ids)
 
 
-CALLED = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\": 3}}\n</tool_call><|im_end|>"
+CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_end|>'
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,11 @@ def test_a_row_is_learnt_as_the_tools_that_write_it_mean_it(row: Any, expected: 
 @pytest.mark.parametrize("column", ["system", "developer"])
 def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
     row = {"messages": [ASK, GOOD]}
-    row = {"system": "BE BRIEF", **row} if column == "system" else {"messages": [{"role": column, "content": "BE BRIEF"}, ASK, GOOD]}
+    row = (
+        {"system": "BE BRIEF", **row}
+        if column == "system"
+        else {"messages": [{"role": column, "content": "BE BRIEF"}, ASK, GOOD]}
+    )
     whole, _ = learnt(tmp_path, row)
     assert whole.startswith("<|im_start|>system\nBE BRIEF")
 
@@ -116,7 +120,7 @@ def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_read_is_refused_by_its_name(row: Any, named: str, tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="talk.jsonl: row 1") as caught:
+    with pytest.raises(XpError, match="row 1") as caught:
         read(tmp_path, row)
     assert named in str(caught.value)
 
@@ -124,7 +128,6 @@ def test_what_is_not_read_is_refused_by_its_name(row: Any, named: str, tmp_path:
 @pytest.mark.parametrize("template", ["qwen3", "qwen2_5", "llama3_1", "gemma3", "gptoss", "glm4moe"])
 @pytest.mark.parametrize("at", [0, 1])
 def test_the_text_of_a_special_token_begins_and_ends_no_turn(template: str, at: int, tmp_path: Path) -> None:
-    """vLLM and SGLang would tokenize it as the token, and so does a chat template's text."""
     end = ChatTokens(tokenizer_of(template, tmp_path)).ends.texts[0]
     messages = [ASK, GOOD]
     messages[at] = {**messages[at], "content": f"What does {end} mean?"}
@@ -135,7 +138,7 @@ def test_the_text_of_a_special_token_begins_and_ends_no_turn(template: str, at: 
 
 
 def test_a_text_that_the_template_drops_is_counted(tmp_path: Path) -> None:
-    """DeepSeek's template renders no result of a tool that follows a plain turn; SmolVLM's no plain text."""
+    """SmolVLM's template reads lists of parts alone."""
     assert "it leaves out a text of the role user" in learnt(tmp_path, {"messages": [ASK, GOOD]}, "smolvlm")[1]
 
 

@@ -364,6 +364,15 @@ def test_a_table_has_a_line_for_each_environment_and_the_mix() -> None:
     ]
 
 
+def test_samples_of_one_answer_and_a_checkpoint_that_was_chosen_here_are_told() -> None:
+    playing = {"temperature": 0, "samples_per_task": 4, "tasks": "held_out"}
+    found = mixed() | {"status": "finished", "model": {"name": "run@best"}, "playing": playing}
+    said = [line for line in notes(found) if "temperature 0" in line or "was chosen" in line]
+    assert len(said) == 2
+    other = found | {"playing": {"temperature": 1.0, "samples_per_task": 4, "tasks": "train"}}
+    assert len(list(notes(other))) == len(list(notes(found))) - 2
+
+
 def test_an_evaluations_metrics_are_numbers_of_each_environment_and_of_all() -> None:
     metrics = metrics_of(mixed())
     assert (metrics["eval/a/reward"], metrics["eval/all/num_void"]) == (0.625, 1.0)

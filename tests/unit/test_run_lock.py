@@ -27,6 +27,7 @@ from xp.launchers import files
 from xp.launchers.base import Context
 from xp.planning.episode import user_modules
 from xp.run_records.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
+from xp.run_records.sweep import ledger
 from xp.tasks.prepare import prepare
 from xp.worker.distill import Distillation
 from xp.worker.facts import FILE, record_facts
@@ -197,6 +198,22 @@ def test_a_run_has_its_lock_and_a_resume_names_changed_code(
     assert "(a change is accepted)" in capsys.readouterr().out
     assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
     assert (read_lock(run).attempt, read_lock(run).accepted) == (3, ())
+
+
+def test_a_run_is_not_resumed_with_other_dialogues(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "talk.jsonl"
+    file.write_text("{}")
+    assert say(*BEGIN, f"sft.data={file}") == ExitCode.STAGE_FAILED
+    (run,) = (tmp_path / "outputs/runs").iterdir()
+    assert [one.run_id for one in ledger(tmp_path / "outputs").values()] == [run.name]
+    file.write_text("{ }")
+    assert ledger(tmp_path / "outputs") == {}, "a sweep runs this point anew"
+    assert say(f"resume={run.name}") == ExitCode.CONFIG
+    assert "--accept sft.data" in capsys.readouterr().err
+    assert say("runs", "lock", run.name, "--accept", "sft.data") == 0
+    assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
 
 
 def test_a_spec_that_was_edited_is_not_resumed(say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from xp.envs.base import Message, ProtocolError
 
-
 ROLES: Final = {
     **{role: role for role in ("system", "user", "assistant", "tool")},
     "developer": "system",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.composition import compose, from_container, give_way, options, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
-from xp.evaluation.settings import Engine
+from xp.evaluation.settings import BEST, Engine
 from xp.evaluation.words import ENDPOINT, EvalRequest
 from xp.planning.stages import start_place
 from xp.run_records.named import run_directory
@@ -23,7 +23,6 @@ _OF_A_RUN: Final = (
 )
 """Keys that an evaluation of a run may set; the rest of its spec is the run's."""
 WEIGHTS: Final = ("config.json", "*.safetensors", "adapter_config.json")
-BEST: Final = "best"
 SFT: Final = "sft"
 _START: Final = "training.initial_checkpoint"
 

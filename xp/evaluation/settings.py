@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import Field, ValidationError
@@ -14,6 +14,9 @@ from xp.composition import ROOT
 from xp.errors import XpError
 from xp.spec.judge import Endpoint
 from xp.spec.section import Count, Section, secret_below
+
+BEST: Final = "best"
+"""Name of the checkpoint with the highest held-out reward, after the @ of `run=RUN@best`."""
 
 
 class ToolCalls(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from xp.evaluation.settings import BEST, Tasks
 from xp.lib.terminal import markdown_cell, shown
 
 Result = Mapping[str, Any]
@@ -42,6 +43,11 @@ def notes(result: Result) -> Iterator[str]:
     name = f"{result['env']} / {result['model']['name']}"
     if result["status"] != "finished":
         yield f"{name}: {result['num_played']} of {result['num_asked']} episodes: {result['stopped']}"
+    playing = result.get("playing", {})
+    if playing.get("temperature") == 0 and playing["samples_per_task"] > 1:
+        yield f"{name}: at temperature 0 the samples of a task are one answer; set evaluation.samples_per_task=1"
+    if result["model"]["name"].endswith(f"@{BEST}") and playing.get("tasks") == Tasks.HELD_OUT:
+        yield f"{name}: this checkpoint was chosen by its reward on held-out tasks; other tasks show less, as a rule"
     for env, figures in result["environments"].items():
         yield from (
             f"{name}: {line}" if len(result["environments"]) == 1 else f"{env}: {line}" for line in _notes(figures)

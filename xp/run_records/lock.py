@@ -36,7 +36,9 @@ _HERE: Final = ("outputs",)
 """Keys that differ from place to place and decide nothing."""
 _SPEC: Final = "spec"
 _CODE: Final = "code."
+_SFT_DATA: Final = "sft.data"
 _XP: Final = f"{_CODE}{PACKAGE.name}"
+_ACCEPTABLE: Final = (_CODE, _SFT_DATA)
 MOST_NAMED: Final = 5
 """Largest number of files or keys in one line."""
 
@@ -94,9 +96,20 @@ def planned_facts(inputs: LockInputs) -> dict[str, str]:
     values = _values(inputs.spec)
     seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
     code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(inputs.places.items())}
-    data = Path(values.get("sft.data") or "")
-    dialogues = {"sft.data": file_digest(data)} if data.is_absolute() and data.is_file() else {}
-    return {_SPEC: spec_digest(inputs.spec), **seeds, "versions.xp": __version__, **code, **dialogues}
+    return {_SPEC: spec_digest(inputs.spec), **seeds, "versions.xp": __version__, **code, **_dialogues(inputs.spec)}
+
+
+def _dialogues(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The fact about a spec's file of dialogues, if it has one that is here."""
+    data = Path((spec.get("sft") or {}).get("data") or "")
+    return {_SFT_DATA: file_digest(data)} if data.is_absolute() and data.is_file() else {}
+
+
+def has_same_data(directory: Path, spec: Mapping[str, Any]) -> bool:
+    """Returns whether the file of dialogues is still the one that a run has read."""
+    if not (directory / FILE).is_file():
+        return True
+    return all(read_lock(directory).facts.get(name, now) == now for name, now in _dialogues(spec).items())
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -151,40 +164,40 @@ def is_changeable(key: str) -> bool:
 
 
 def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
-    """Compares the code of a run that is resumed with its lock; returns what has changed and may.
+    """Compares code and data of a run that is resumed with its lock; returns what has changed and may.
 
     Raises:
-        XpError: (CONFIG) the user's code changed.
+        XpError: (CONFIG) the user's code or file of dialogues changed.
     """
     if not (directory / FILE).is_file():
         return []
     lock = read_lock(directory)
     recorded = recorded_inputs(directory, lock.attempt)
     now = planned_facts(inputs)
-    lines = differences((_code_facts(lock.facts), recorded), (_code_facts(now), inputs))
+    lines = differences((_resumed_facts(lock.facts), recorded), (_resumed_facts(now), inputs))
     names = [line.partition(": ")[0] for line in lines]
-    refused = [name for name in names if name.startswith(_CODE) and name not in (_XP, *lock.accepted)]
+    refused = [name for name in names if name.startswith(_ACCEPTABLE) and name not in (_XP, *lock.accepted)]
     if refused:
         command = xp_command(f"runs lock {directory.name} --accept {' '.join(refused)}", directory.parent.parent)
         changed = "; ".join(line for line, name in zip(lines, names, strict=True) if name in refused)
         raise XpError(
-            f"the code of {directory.name} changed, so that rewards before and after it may differ: {changed}\n"
+            f"the code or data of {directory.name} changed, so that episodes before and after it may differ: {changed}\n"
             f"restore it, start a new run, or accept the change: {command}"
         )
     return lines
 
 
-def _code_facts(facts: Facts) -> Facts:
-    """Facts about code: those that a resume compares before it begins."""
-    return {name: value for name, value in facts.items() if name.startswith((_CODE, "versions.xp"))}
+def _resumed_facts(facts: Facts) -> Facts:
+    """Facts that a resume compares before it begins: about code and dialogues."""
+    return {name: value for name, value in facts.items() if name.startswith((*_ACCEPTABLE, "versions.xp"))}
 
 
 def accept(directory: Path, names: Sequence[str]) -> None:
     """Records facts whose change a resume accepts; raises XpError(CONFIG) for a fact that the lock does not have."""
     lock = read_lock(directory)
-    if unknown := sorted(set(names) - {name for name in lock.facts if name.startswith(_CODE)}):
-        legal = ", ".join(name for name in lock.facts if name.startswith(_CODE) and name != _XP) or "none"
-        raise XpError(f"--accept {unknown[0]}: a change of the user's code can be accepted, here {legal}")
+    if unknown := sorted(set(names) - {name for name in lock.facts if name.startswith(_ACCEPTABLE)}):
+        legal = ", ".join(name for name in lock.facts if name.startswith(_ACCEPTABLE) and name != _XP) or "none"
+        raise XpError(f"--accept {unknown[0]}: a change of the user's code or data can be accepted, here {legal}")
     accepted = tuple(sorted({*lock.accepted, *names}))
     write_atomically(directory / FILE, replace(lock, accepted=accepted).to_json())
 

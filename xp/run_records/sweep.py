@@ -20,6 +20,7 @@ from xp.lib.digest import text_digest
 from xp.lib.reading import config_of
 from xp.run_records.detached import current
 from xp.run_records.leaderboard import INCIDENTAL, leaderboard
+from xp.run_records.lock import has_same_data
 from xp.run_records.record import RunStatus, is_held, is_ours
 from xp.run_records.run_directory import resource_errors
 from xp.spec import RunSpec
@@ -155,6 +156,8 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
     try:
         record = current(file.parent)
         spec = recorded_spec(file)
+        if not has_same_data(file.parent, spec):
+            return None  # the same spec is another run now
     except XpError:
         return None  # the run cannot be resumed
     if record.status is RunStatus.SUCCEEDED:

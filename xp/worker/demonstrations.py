@@ -1,14 +1,14 @@
 """Episodes that a model is fine-tuned on: chosen by reward, and rendered as the policy's tokens and the environment's.
 
 They come from records of episodes, of a run or an evaluation, or of a script that plays first, or from a file of
-dialogues (xp.worker.dialogues). The tokens are made by the same code as in a rollout, so that the mask is that of reinforcement learning.
+dialogues (xp.worker.dialogues). The tokens are made by the same code as in a rollout, so that the mask is that of
+reinforcement learning.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
 import re
 from collections import Counter
