@@ -181,7 +181,7 @@ def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
         command = xp_command(f"runs lock {directory.name} --accept {' '.join(refused)}", directory.parent.parent)
         changed = "; ".join(line for line, name in zip(lines, names, strict=True) if name in refused)
         raise XpError(
-            f"the code or data of {directory.name} changed, so that episodes before and after it may differ: {changed}\n"
+            f"code or data of {directory.name} changed, so that episodes before and after it may differ: {changed}\n"
             f"restore it, start a new run, or accept the change: {command}"
         )
     return lines

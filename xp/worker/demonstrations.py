@@ -287,7 +287,7 @@ def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
     A turn of the policy may have others, as those of gpt-oss' channels.
     """
     for at, message in enumerate(one.messages):
-        found = chat.ends.special.findall(message["content"])
+        found: list[str] = chat.ends.special.findall(message["content"])
         if mark := next((mark for mark in found if at not in one.turns or mark in chat.ends.texts), None):
             return mark
     return None

@@ -135,7 +135,7 @@ def _as_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
 def _of_sharegpt(one: Any) -> Mapping[str, Any]:
     """A message with `from` and `value` as one with role and content."""
     if not isinstance(one, Mapping) or "from" not in one:
-        return one  # type: ignore[no-any-return]  # chat_messages refuses what is no message
+        return one  # chat_messages refuses what is no message
     message = {"role": one["from"], "content": one.get("value"), **one}
     if one["from"] == "function_call":
         calls = json.loads(one.get("value") or "null")
