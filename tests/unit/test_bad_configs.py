@@ -1,4 +1,4 @@
-"""Every file of tests/bad_configs is refused in the words that its head comment promises, and nothing comes of it.
+"""Every file in tests/bad_configs.txt is refused in the words that its first lines promise, and nothing comes of it.
 
 A file says `# run:` (the command line), `# at:` (its place in the --config-dir) and `# says:` (parts of the message).
 """
@@ -17,17 +17,19 @@ import pytest
 
 from xp.__main__ import main
 
-FILES = sorted((Path(__file__).parents[1] / "bad_configs").glob("*.yaml"))
+TABLE = (Path(__file__).parents[1] / "bad_configs.txt").read_text()
+FILES = dict(re.findall(r"^=== (\w+)\n(.*?)(?=^=== |\Z)", TABLE, flags=re.MULTILINE | re.DOTALL))
+"""Name -> content."""
 
 
-def head(file: Path, word: str) -> list[str]:
-    return re.findall(rf"^# {word}: (.*)$", file.read_text(), flags=re.MULTILINE)
+def head(text: str, word: str) -> list[str]:
+    return re.findall(rf"^# {word}: (.*)$", text, flags=re.MULTILINE)
 
 
-def lay(file: Path, directory: Path) -> None:
-    target = directory / head(file, "at")[0]
+def lay(text: str, directory: Path) -> None:
+    target = directory / head(text, "at")[0]
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(file.read_bytes())
+    target.write_text(text)
 
 
 def tree(directory: Path) -> set[Path]:
@@ -35,10 +37,11 @@ def tree(directory: Path) -> set[Path]:
 
 
 @pytest.mark.scorecard(25)
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("name", FILES)
 def test_25_a_bad_file_is_refused_in_the_words_it_promises(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file = FILES[name]
     lay(file, tmp_path)
     monkeypatch.chdir(tmp_path)
     before = tree(tmp_path)
@@ -114,7 +117,7 @@ print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"}
 @pytest.mark.scorecard(26)
 @pytest.mark.parametrize("name", ["python_tag", "target_nested", "resolver_env", "defaults_of_hydra"])
 def test_25_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: Path) -> None:
-    file = next(file for file in FILES if file.stem == name)
+    file = FILES[name]
     run = head(file, "run")[0]
     lay(file, tmp_path)
     before = tree(tmp_path)
