@@ -43,7 +43,8 @@ def make_scheduler(schedule: str, optimizer: Any, warmup_updates: int, num_updat
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             """Also sets the next update's rate: that of the checkpoint is of the length which the training had then."""
             super().load_state_dict(state_dict)
-            self._last_lr = self.get_lr()
+            rates = zip(self.base_lrs, self.lr_lambdas, strict=True)
+            self._last_lr = [rate * factor(self.last_epoch) for rate, factor in rates]
             for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
                 group["lr"] = rate
 
