@@ -17,7 +17,7 @@ from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.envs.wire import tool_result
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import settings
-from xp.models.files import _from_hub
+from xp.models.files import _from_hub, hub_text
 from xp.worker.stage import Sampling
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -104,9 +104,9 @@ def test_a_hub_that_answers_badly_leaves_a_model_unknown(body: bytes, monkeypatc
     slow = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     with raw_server(lambda: whole(body) if body is DEEP else dripping(slow)) as url:
         monkeypatch.setenv("HF_ENDPOINT", url)
-        _from_hub.cache_clear()
+        hub_text.cache_clear()
         assert _from_hub("Org/Model") is None
-    _from_hub.cache_clear()
+    hub_text.cache_clear()
     assert time.monotonic() - began < FAR_BELOW_THE_ANSWER_S
 
 

@@ -18,7 +18,7 @@ import pytest
 from xp.builtin.model.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.models.files import _from_hub, local_directory, pinned_place
+from xp.models.files import hub_text, local_directory, pinned_place
 from xp.planning.plan import build_plan
 from xp.worker.facts import model_facts
 
@@ -75,9 +75,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-        _from_hub.cache_clear()
+        hub_text.cache_clear()
         yield Hub
-        _from_hub.cache_clear()
+        hub_text.cache_clear()
         server.shutdown()
 
 

@@ -17,7 +17,8 @@ from xp.composition import compose
 from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
-from xp.models.files import _from_hub
+from xp.models.clock import TEMPLATES
+from xp.models.files import hub_text
 from xp.models.network import COUNTED, RECURRENT, network_of, stated
 from xp.planning.memory.estimate import weights_of
 from xp.planning.memory.fit import memory_lines
@@ -60,9 +61,9 @@ def fault(*overrides: str) -> str:
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    _from_hub.cache_clear()
+    hub_text.cache_clear()
     yield
-    _from_hub.cache_clear()
+    hub_text.cache_clear()
 
 
 def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +126,11 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
     assert known[0].model.architecture is not None
     assert Hub.asked == [
         path
-        for name in ("Model", "Other")
-        for path in (f"/api/models/Org/{name}/revision/main None", f"/Org/{name}/resolve/main/config.json None")
+        for name, files in (("Model", ("config.json", *TEMPLATES)), ("Other", ("config.json",)))
+        for path in (
+            f"/api/models/Org/{name}/revision/main None",
+            *(f"/Org/{name}/resolve/main/{file} None" for file in files),
+        )
     ]
     assert unknown.model.architecture is None
     assert "the config.json of Org/Other is neither on this machine" in memory_lines(unknown)[0]

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from xp.composition.faults import Fault
 from xp.errors import nearest
 from xp.lib.data_files import HUB, path_in
 from xp.lib.names import is_name
+from xp.models.clock import CLOCK, TODAY, asks_clock
 from xp.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
 from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
 from xp.planning.sft import ROOMS, places_of
@@ -50,12 +52,9 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         )
         return
     yield from _pin(model, _KEY, outputs)
+    is_whole = path == option.get("path") and option.get("name") is not None and option.get("architecture") is not None
     # An option with all fields needs no config.json; a URL is a fault that the schema reports.
-    if (
-        not isinstance(path, str)
-        or ADDRESS.match(path)
-        or (path == option.get("path") and option.get("name") is not None and option.get("architecture") is not None)
-    ):
+    if not isinstance(path, str) or ADDRESS.match(path) or is_whole:
         return
     place = _resolved(path, outputs)
     if place is None:
@@ -94,6 +93,29 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
                 f"{pin}={revision}: neither the hub nor the cache of this machine has it for {path}; correct it,"
                 " or give the commit, 40 hexadecimal digits",
             )
+
+
+def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
+    """Fills in the date for a chat template that asks for it, of the model or of a served judge, in place."""
+    model, outputs = container.get("model"), Path(str(container.get("outputs", "outputs")))
+    arguments = model.get("chat_template") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or not isinstance(arguments, dict):
+        return
+    day = arguments.get(CLOCK)
+    if day is None:
+        is_new = options["model"].get("architecture") is None and model.get("architecture") is not None
+        names = [(model.get("path"), model.get("revision"), is_new)]
+        names += [(section.get("serve"), None, True) for _, section in _judges(container)]
+        asking = (isinstance(one, str) and asks_clock(one, outputs, at, asks_hub=is_new) for one, at, is_new in names)
+        day = TODAY if any(asking) else None
+    if day == TODAY:
+        arguments[CLOCK] = day = date.today().isoformat()
+        _note(f"the chat template is told the date {day} on every day; model.chat_template.{CLOCK} sets another")
+    try:
+        if day is not None:
+            date.fromisoformat(day)
+    except (TypeError, ValueError):
+        yield Fault(f"model.chat_template.{CLOCK}", f"model.chat_template.{CLOCK}={day}: expected a date, YYYY-MM-DD")
 
 
 def _is_of_hub(path: str, outputs: Path) -> bool:
@@ -242,13 +264,8 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
 def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the paths of an engine's draft and of served judges absolute in place; yields a Fault for one that is not
     there."""
-    env = container.get("env")
-    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
     models = [("backend.engine.speculative.model", _below(container, "backend", "engine", "speculative"))]
-    for name, member in members.items() if isinstance(members, dict) else ():
-        key = "env" if len(members) == 1 else f"env.members.{name}"
-        models.append((f"{key}.judge.model.serve", _below(member, "judge", "model")))
-    for path, section in models:
+    for path, section in (*models, *_judges(container)):
         key, value = path.rpartition(".")[2], section.get(path.rpartition(".")[2])
         if not isinstance(value, str) or ADDRESS.match(value):
             continue  # there is none, or the schema reports a fault
@@ -256,6 +273,15 @@ def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
             yield Fault(path, f"{path}={value}: no such directory with a config.json; a hub's model is ORG/NAME")
         else:
             section[key] = place
+
+
+def _judges(container: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Key of the served model of each environment's judge, and its section."""
+    env = container.get("env")
+    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
+    for name, member in members.items() if isinstance(members, dict) else ():
+        key = "env" if len(members) == 1 else f"env.members.{name}"
+        yield f"{key}.judge.model.serve", _below(member, "judge", "model")
 
 
 def _below(section: Any, *keys: str) -> dict[str, Any]:

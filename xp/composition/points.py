@@ -17,6 +17,7 @@ from xp.composition.invalid import explain_invalid
 from xp.composition.mixes import env_name
 from xp.composition.model import (
     complete_checkpoint,
+    complete_clock,
     complete_demonstrations,
     complete_model,
     complete_rows,
@@ -208,6 +209,8 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     if "env" not in composed.undecided:
         faults += complete_rows(container)
         faults += complete_served_models(container)
+    if "model" not in composed.undecided:
+        faults += complete_clock(container, composed.container)
     env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
     spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):

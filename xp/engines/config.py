@@ -38,3 +38,5 @@ class JudgeServer(JsonFile):
     log: str
     grace_s: float
     """Seconds between TERM and KILL of the stage's program."""
+    date: str | None = None
+    """Date for a chat template that asks for it."""

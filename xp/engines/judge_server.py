@@ -11,13 +11,16 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from xp.engines import server, sglang
 from xp.engines.config import JudgeServer
 from xp.envs.judges import SERVER_KEY, SERVER_URL
 from xp.lib import processes
+from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.models.clock import asks_clock, with_date
 from xp.worker.program import run_stage
 
 
@@ -35,6 +38,7 @@ def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator
     """
     settings, log = config.server, Path(config.log)
     devices, judge_devices = server.split_devices(config.trainer_accelerators, settings.num_accelerators)
+    settings = replace(settings, arguments=(*settings.arguments, *_dated_template(config)))
     running = (
         sglang.running(settings.arguments, config.model, judge_devices, log, python)
         if config.is_sglang
@@ -42,6 +46,20 @@ def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator
     )
     with running as served:
         yield {SERVER_URL: f"{served.url}/v1", SERVER_KEY: served.key, "CUDA_VISIBLE_DEVICES": devices}
+
+
+def _dated_template(config: JudgeServer) -> tuple[str, ...]:
+    """Arguments with the file of a chat template that does not ask for the date any more, if the judge's does."""
+    if config.date is not None:  # vLLM renders gpt-oss' prompts without a template.
+        os.environ["VLLM_SYSTEM_START_DATE"] = config.date
+    if not asks_clock(config.model, Path(), None, asks_hub=True):
+        return ()
+    from transformers import AutoTokenizer
+
+    template = AutoTokenizer.from_pretrained(config.model).chat_template
+    file = Path(config.log).with_suffix(".jinja").absolute()
+    write_atomically(file, with_date(template, config.date))
+    return ("--chat-template", str(file))
 
 
 def main(argv: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from xp.episode.tool_calls import ToolCall
 from xp.errors import XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.models.clock import dated
 
 FILE: Final = "dialect.json"
 ARGUMENTS: Final[dict[str, Any]] = {"room": "hall", "times": 2}
@@ -90,7 +91,8 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, 
         "content": "",
         "tool_calls": [{"id": identity, "type": "function", "function": {"name": TOOL.name, "arguments": values}}],
     }
-    options = {"tools": [tool_schema(TOOL)], "tokenize": False, **arguments}
+    tools = [tool_schema(TOOL)]
+    options = {"tools": tools, "tokenize": False, **arguments, **dated(tokenizer, arguments, tools)}
     try:
         before = tokenizer.apply_chat_template([question], **options)
         after = tokenizer.apply_chat_template([question, called], **options)

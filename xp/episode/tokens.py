@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import date
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from xp.episode.prompt import as_user, tool_schemas, with_tools
 from xp.episode.turn_ends import ASKED, RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
+from xp.models.clock import CLOCK, dated
 
 MAX_CACHED_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
@@ -52,6 +54,8 @@ class ChatTokens:
         self._tokenizer = tokenizer
         self.chat = chat or Chat()
         self._arguments = dict(self.chat.arguments)
+        if CLOCK in str(getattr(tokenizer, "chat_template", "")):
+            self._arguments.setdefault(CLOCK, date.today().isoformat())
         self._is_ours = self.chat.tools_prompt is ToolsPrompt.SYSTEM
         self._known: dict[str, list[int]] = {}
 
@@ -137,6 +141,7 @@ class ChatTokens:
         names = [call["function"]["name"] for message in plain for call in message.get("tool_calls", ())]
         if names:  # Some models have another template for dialogues with tools.
             how.setdefault("tools", tool_schemas([ToolSpec(name, "", {}) for name in names]))
+        how |= dated(self._tokenizer, self._arguments, how.get("tools"))
         for messages in (plain, with_text_arguments(plain)) if names else (plain,):
             try:
                 return self._tokenizer.apply_chat_template(messages, **how, **self._arguments)

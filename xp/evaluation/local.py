@@ -23,6 +23,7 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
 from xp.lib.verified import damaged
+from xp.models.clock import CLOCK, with_date
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of, judge_server, sampling_of
 from xp.planning.rows import longest_in_engine
@@ -63,6 +64,7 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     with _loading(directory, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(directory)
     chat = ChatTokens(tokenizer, chat_of(entry.spec))
+    with_date(str(tokenizer.chat_template), chat.chat.arguments.get(CLOCK))
     sampling = sampling_of(entry.spec, evaluates=True)
     with ENGINES[how.engine](directory, entry.spec, chat, sampling, how.python, place) as open_engine:
         yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)

@@ -23,7 +23,7 @@ PINNED: Final = re.compile(rf"models/(?P<name>[\w.-]+?)--(?P<commit>{COMMIT.patt
 """Place in the outputs of a hub's model at a commit; the hub allows no `--` in a name."""
 HUB_TIMEOUT_S: Final = 3.0
 MAX_BYTES: Final = 1_000_000
-"""Largest size of a config.json, in bytes; a longer answer is not one."""
+"""Largest size of a file that is read from the hub, in bytes; a longer answer is no config.json."""
 
 PARTS: Final = {
     "weights (*.safetensors)": ("*.safetensors", "pytorch_model*.bin"),
@@ -106,20 +106,24 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
         return None
 
 
-@cache
 def _from_hub(path: str) -> dict[str, Any] | None:
-    """Fetches a JSON object from the hub without a token, so that none can leak: a gated model's is None."""
+    return _mapping(hub_text(path) or "")
+
+
+@cache
+def hub_text(path: str) -> str | None:
+    """Fetches a small file from the hub without a token, so that none can leak: a gated model's is None."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    found: list[dict[str, Any] | None] = []
+    found: list[str] = []
 
     def ask() -> None:
         try:
             with urllib.request.urlopen(f"{endpoint}/{path}", timeout=HUB_TIMEOUT_S) as answer:
-                found.append(_mapping(answer.read(MAX_BYTES)))
+                found.append(answer.read(MAX_BYTES).decode(errors="replace"))
         except (OSError, ValueError, http.client.HTTPException):
-            found.append(None)
+            pass
 
     # The timeout of a socket bounds the wait for a single piece of the answer; a thread can be abandoned at any time.
     asking = threading.Thread(target=ask, name="xp-hub", daemon=True)
@@ -128,7 +132,7 @@ def _from_hub(path: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def _mapping(content: bytes | str) -> dict[str, Any] | None:
+def _mapping(content: str) -> dict[str, Any] | None:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

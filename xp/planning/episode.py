@@ -16,6 +16,7 @@ from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import from_value
 from xp.lib.data_files import is_data
+from xp.models.clock import CLOCK
 from xp.plugins import Kind, in_job, shipped
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
@@ -82,6 +83,7 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
         trainer_accelerators=0 if is_on_cpu else spec.trainer_accelerators,
         log=log,
         grace_s=spec.launcher.grace_s,
+        date=chat_of(spec).arguments.get(CLOCK),
     )
 
 

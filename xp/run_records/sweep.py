@@ -18,6 +18,7 @@ from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
 from xp.lib.digest import text_digest
 from xp.lib.reading import config_of
+from xp.models.clock import CLOCK
 from xp.run_records.detached import current
 from xp.run_records.leaderboard import INCIDENTAL, leaderboard
 from xp.run_records.lock import has_same_data
@@ -93,7 +94,8 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     Args:
         spec: a dumped RunSpec, as in a run's `spec.yaml`.
     """
-    content = {name: value for name, value in spec.items() if name not in INCIDENTAL}
+    content = json.loads(json.dumps({name: value for name, value in spec.items() if name not in INCIDENTAL}))
+    content.get("model", {}).get("chat_template", {}).pop(CLOCK, None)  # a sweep may be continued on another day
     return text_digest(json.dumps(content, sort_keys=True))
 
 

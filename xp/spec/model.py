@@ -136,7 +136,8 @@ class Model(Section):
     max_context_tokens: Count
     """Longest sequence, in tokens, that the model can take."""
     chat_template: dict[str, bool | int | float | str | None]
-    """Arguments of the chat template, such as enable_thinking; null: not given."""
+    """Arguments of the chat template, such as enable_thinking; null: not given. `strftime_now` is the date, YYYY-MM-DD,
+    for a template that asks for it."""
     tools_prompt: ToolsPrompt
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: LoraSpec | None

@@ -23,6 +23,7 @@ from xp.episode.json_schema import properties
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
+from xp.models.clock import CLOCK
 
 PROBE_TOOLS: Final = [
     {
@@ -156,7 +157,7 @@ def examine(
     faults = [
         f"the chat template does not read {name}; set model.chat_template.{name}=null"
         for name in chat.chat.arguments
-        if not chat.reads(name)
+        if name != CLOCK and not chat.reads(name)
     ]
     if chat.chat.dialect is Dialect.AUTO:
         try:

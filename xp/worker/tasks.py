@@ -8,6 +8,7 @@ from typing import Any
 
 from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
+from xp.models.clock import CLOCK, with_date
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.schedule import schedule
@@ -25,12 +26,14 @@ def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: 
         tokenizer: the model's tokenizer, if it is loaded already.
 
     Raises:
-        XpError: (RUN_DIR) the model is a published one, and damaged.
+        XpError: (RUN_DIR) the model is a published one, and damaged; (PLAN) its template asks for a date that the spec
+            does not have.
     """
     from transformers import AutoTokenizer
 
     check_there(str(model))
     chat = ChatTokens(tokenizer or AutoTokenizer.from_pretrained(model), common.chat)
+    with_date(str(chat.tokenizer.chat_template), common.chat.arguments.get(CLOCK))
     resolve(stage, chat)
     return chat
 
