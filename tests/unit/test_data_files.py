@@ -21,6 +21,7 @@ from xp.planning.extent import row_lines
 from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
 from xp.tasks.request import source_digest
+from xp.worker.dialogues import of_messages
 
 SUMS = [{"question": f"{n} + {n}?", "answer": 2 * n} for n in range(20)]
 
@@ -119,7 +120,7 @@ def test_a_prompt_that_has_the_answer_as_its_last_message_is_refused(tmp_path: P
     """Files for supervised fine-tuning end each dialogue with the answer."""
     dialogue = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     file = written(tmp_path / "a.jsonl", json.dumps({"messages": dialogue, "answer": "4"}))
-    with pytest.raises(XpError, match=r"row 0 of split train .*its last message is the assistant's.*leave .* out"):
+    with pytest.raises(XpError, match=r"row 0 of split train: its last message is the assistant's.*leave .* out"):
         load_rows(str(file), {"prompt": "messages"})
 
 
@@ -175,6 +176,54 @@ def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) 
     assert hard == {"train": SUMS[:3]}
     with pytest.raises(XpError, match=r"easy.*hard.*\n.*hf:ORG/NAME:CONFIG"):
         rows_of_hub(str(hub))
+
+
+def test_csv_files_of_a_directory_are_read_as_a_single_one(hub: Path) -> None:
+    texts = ["007", "NA", "", "1.50", "null", "True", "2024-01-02", " x ", "1e3"]
+    content = "id,question,answer\n" + "".join(f'{n},"q, {n}",{text}\n' for n, text in enumerate(texts))
+    place = hub.parent / "csvs"
+    place.mkdir()
+    (place / "train.csv").write_text(content)
+    (place / "test.csv").write_text("id,question,answer\n9,q,0042\n")
+    assert rows_of_hub(str(place)) == {name: rows_of_file(place / f"{name}.csv") for name in ("train", "test")}
+
+
+def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(tmp_path: Path) -> None:
+    cells: list[object] = [None, "", " ", float("nan"), "train", "Train ", "Test", "test", "TEST", "Dev", "Extra"]
+    rows = [{"prompt": f"{n}?", "split": cell} for n, cell in enumerate(cells)]
+    file = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    splits, _ = load_rows(str(file), {})
+    assert {name: len(found) for name, found in splits.items()} == {"train": 6, "test": 3, "dev": 1, "Extra": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "is_refused"),
+    [
+        ({"images": ["a.png"]}, True),
+        ({"images": [{"bytes": None, "path": "a.png"}]}, True),
+        ({"image": {"bytes": "...", "path": None}}, True),
+        ({"image": "https://host/a.JPG?x=1"}, True),
+        ({"image": "data:image/png;base64,AAAA"}, True),
+        ({"audio": {"array": [0.1], "sampling_rate": 16000}}, True),
+        ({"prompt": "<image>What is it?"}, True),
+        ({"prompt": [{"role": "user", "content": "What is it?\n<video>"}]}, True),
+        ({"images": [], "image": None, "video": ""}, False),
+        ({"images": 3, "image": "python:3.12"}, False),
+        ({"prompt": "Close the tag of <image><src>a</src></image>."}, False),
+    ],
+    ids=str,
+)
+def test_a_row_with_pictures_is_refused_by_name(tmp_path: Path, row: dict[str, object], is_refused: bool) -> None:
+    file = written(tmp_path / "a.jsonl", json.dumps({"prompt": "What is it?", "answer": "a cat", **row}))
+    messages = [{"role": "user", "content": row.get("prompt", "?")}, {"role": "assistant", "content": "a cat"}]
+    messages[:1] = row["prompt"] if isinstance(row.get("prompt"), list) else messages[:1]  # type: ignore[assignment]
+    talk = written(tmp_path / "b.jsonl", json.dumps({**row, "prompt": None, "messages": messages}))
+    for read in (lambda: load_rows(str(file), {}), lambda: list(of_messages(str(talk)))):
+        if is_refused:
+            with pytest.raises(XpError, match=r"row [01].*has pictures or sound .*leave such rows out"):
+                read()
+        else:
+            read()
 
 
 def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +282,25 @@ def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
             (line,) = row_lines(compose(words(rows)))
             assert line.startswith(f"rows of sums: {text.format(number)}; ")
     assert row_lines(compose(["env=multiply"])) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "pattern"),
+    [
+        ("Answer: (.*)", "Answer: (.*)"),
+        ("[A-Za-z]", "[A-Za-z]"),
+        (r"(\d{1,3}),(\d+)", r"(\d{1,3}),(\d+)"),
+        ("choice(a,b)", "choice(a,b)"),
+        ("'[A-Z]'", "[A-Z]"),
+        ("42", "42"),
+        ("null", None),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_pattern_of_a_grader_is_a_text_as_it_is(written: str, pattern: str | None) -> None:
+    more = (r"env.grader_args.mark=(\d+)", "env.grader_args.words=[a,b]")
+    (member,) = compose(words("sums.jsonl", f"env.grader_args.pattern={written}", *more)).env.members.values()
+    assert member.grader_args == {"pattern": pattern, "mark": r"(\d+)", "words": ["a", "b"]}
 
 
 @pytest.mark.parametrize(

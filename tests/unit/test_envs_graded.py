@@ -40,7 +40,8 @@ def play(config: EnvConfig, index: int, *turns: str) -> tuple[EpisodeResult, lis
 
 
 def test_a_function_scores_the_final_message() -> None:
-    outcome, _ = play(graded("equals"), 3, "<think>3? 4?</think> 3")
+    outcome, said = play(graded("equals"), 3, "<think>3? 4?</think> 3")
+    assert said == []  # a judge would read them as the user's
     assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
     assert play(graded("equals"), 3, "4")[0].reward == 0.0
 
@@ -103,7 +104,7 @@ def test_an_answer_is_graded_in_each_form(
     handler = GraderHandler(graded(grader, grader_form=form))
     assert handler.open(1, {"prompt": [MESSAGE]} | row) == [MESSAGE]
     result = handler.take(1, answer)
-    assert (result.text, result.reward, result.finished, result.metrics) == ("graded", reward, True, metrics)
+    assert (result.text, result.reward, result.finished, result.metrics) == ("", reward, True, metrics)
 
 
 @pytest.mark.parametrize(

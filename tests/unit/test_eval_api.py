@@ -273,6 +273,17 @@ def test_a_native_call_is_read_and_answered_by_its_id() -> None:
     assert answer == {"role": "tool", "name": "echo", "tool_call_id": "c7", "content": "hi"}
 
 
+def test_a_native_call_is_malformed_where_the_same_call_in_a_text_is() -> None:
+    for arguments in ('{"text": "a", "text": "b"}', '{"text": NaN}', "[1]", "{", '{"text": "a"}', "null", ""):
+        dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
+        (native,) = (
+            dialogue.native_calls({"tool_calls": [{"function": {"name": "echo", "arguments": arguments}}]}) or ()
+        )
+        text = f'<tool_call>\n{{"name": "echo", "arguments": {arguments or "null"}}}\n</tool_call>'
+        (written,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
+        assert isinstance(native, Malformed) == isinstance(written, Malformed), arguments
+
+
 def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
     text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xp.composition.faults import Fault, all_paths, every_key, explain_unknown_key, same_key
@@ -15,6 +16,7 @@ from xp.composition.mixes import MIXED
 from xp.composition.native_names import hint
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override
 
 FREE_FORM = re.compile(
@@ -23,6 +25,7 @@ FREE_FORM = re.compile(
 )
 """Paths below which any key is legal."""
 KEY = re.compile(r"[~+]{0,2}[\w./@:$-]+")
+ARGUMENT = re.compile(r"env(\.members\.[^.]+)?\.grader_args\.(?P<name>\w+)")
 TRACKING = "tracking"
 """The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
@@ -43,7 +46,7 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     faults = []
     for text in map(_without_plus, overrides):
         try:
-            override = parser.parse_override(text)
+            override = _read(parser, text)
         except HydraException as error:
             # A call of one of Hydra's functions (choice, range, ...) has a cause; its grammar's own words say nothing.
             is_call = isinstance(error.__cause__, (TypeError, ValueError))
@@ -55,6 +58,25 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
         else:
             faults.append(f"{text}: {fault}")
     return parsed, faults
+
+
+def _read(parser: OverridesParser, text: str) -> Override:
+    """The override of a text; raises HydraException.
+
+    Below env.grader_args, a `pattern` without quotes is a text, and so is what Hydra cannot read.
+    """
+    from hydra.errors import HydraException
+
+    key, _, value = text.partition("=")
+    argument = ARGUMENT.fullmatch(key)
+    is_text = argument is not None and argument["name"] == "pattern" and not value.startswith(("'", '"', "null"))
+    if not is_text:
+        try:
+            return parser.parse_override(text)
+        except HydraException:
+            if argument is None:
+                raise
+    return replace(parser.parse_override(f"{key}=x"), _value=value, input_line=text)
 
 
 def _without_plus(text: str) -> str:

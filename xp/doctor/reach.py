@@ -10,6 +10,7 @@ from pathlib import Path
 from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
+from xp.envs.rows import HELD_OUT_SPLITS
 from xp.envs.slots import PATIENCE_S, measure_slots, num_slots_of, slot_limits
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -19,7 +20,6 @@ from xp.lib.text import counted
 from xp.planning.episode import env_config, episode_secrets
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
-from xp.tasks.held_out import HELD_OUT_SPLITS
 from xp.tracking.base import check_trackers, node_tracking
 
 

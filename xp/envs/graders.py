@@ -98,7 +98,7 @@ def check_answers(config: EnvConfig, splits: Rows, name: str) -> None:
         for number, row in enumerate(rows):
             try:
                 grade("", row, **config.grader_args)
-            except ValueError as error:
+            except (TypeError, ValueError) as error:
                 raise XpError(
                     f"rows {name}: row {number} of split {split}: {error}\nthe columns are {named_columns([row])};"
                     " env.columns.answer=COLUMN says which one is the right answer"
@@ -178,7 +178,7 @@ def _verdict(result: Any) -> ToolResult:
     if number is None:
         raise ProtocolError(NO_REWARD)
     # verl's functions give texts as well.
-    return ToolResult("graded", number, finished=True, metrics=metrics_of(entries))
+    return ToolResult("", number, finished=True, metrics=metrics_of(entries))
 
 
 def _stepped(make: Callable[[Row], Any]) -> Begin:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from xp.envs.base import Message, ProtocolError
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
-from xp.lib.data_files import Row, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
+from xp.lib.data_files import Row, check_is_text, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
 from xp.lib.load import load_object
 
 Rows = Mapping[str, Sequence[Row]]
@@ -21,6 +21,8 @@ PROMPT: Final = "prompt"
 ANSWER: Final = "answer"
 SPLIT: Final = "split"
 DEFAULT_SPLIT: Final = "train"
+HELD_OUT_SPLITS: Final = ("test", "validation", "eval", "dev")
+"""Names of splits for evaluation, the preferred one first."""
 MOST_READ: Final = 100
 """Rows of each split that are searched for a column: in JSON, a row may lack one."""
 VERL_ANSWER: Final = "reward_model.ground_truth"
@@ -114,8 +116,8 @@ def checked(rows: Any, name: str) -> Rows:
         for number, row in enumerate(members):
             if fault := _prompt_fault(row):
                 raise XpError(
-                    f"rows {name}: row {number} of split {split} has no {PROMPT} that is a text or a list of"
-                    f" {{role, content}}: {fault}",
+                    f"rows {name}: row {number} of split {split}: {fault}; expected a {PROMPT} that is a text or a list"
+                    " of {role, content}",
                     ExitCode.CONFIG,
                 )
     splits: Rows = rows
@@ -134,7 +136,8 @@ def _prompt_fault(row: Any) -> str:
         return f"got {row!r:.80}"
     try:
         messages = messages_of(row)
-    except ProtocolError as error:
+        check_is_text(row, [message["content"] for message in messages])
+    except (ProtocolError, ValueError) as error:
         return str(error)
     if messages and messages[-1]["role"] == "assistant":
         return "its last message is the assistant's, so that the model would read the answer; leave that message out"
@@ -148,8 +151,11 @@ def _mapping(rows: Any, name: str) -> Rows:
 
 
 def _by_split(rows: Sequence[Row], column: str) -> Rows:
+    """The rows by the names in a column: none, a blank and NaN are the training split, `Test` is `test`."""
     splits: dict[str, list[Row]] = {}
     for row in rows:
-        split = value_at(row, column)
-        splits.setdefault(DEFAULT_SPLIT if split is None else str(split), []).append(row)
+        value = value_at(row, column)
+        name = "" if value is None or value != value else str(value).strip()
+        name = name.lower() if name.lower() in (DEFAULT_SPLIT, *HELD_OUT_SPLITS) else name
+        splits.setdefault(name or DEFAULT_SPLIT, []).append(row)
     return splits

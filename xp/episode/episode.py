@@ -236,7 +236,8 @@ class Episode:
         if self._attempt.takes_answer():
             result = self._perform(answer)
             results.append(result)
-            messages.append(Message(role="user" if result.awaits_reply else "tool", content=result.text))
+            if result.text or result.awaits_reply:
+                messages.append(Message(role="user" if result.awaits_reply else "tool", content=result.text))
             if result.finished or not result.awaits_reply:
                 self._status = EpisodeStatus.FINISHED if result.finished else EpisodeStatus.STOPPED
         elif self._rules.on_no_tool_call is OnNoToolCall.NUDGE:

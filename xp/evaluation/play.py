@@ -15,7 +15,7 @@ from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.prompt import as_user, with_tools
-from xp.episode.tool_calls import ParsedCall, parse_call, with_calls
+from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.evaluation.settings import ToolCalls
 from xp.lib.text import valid_text
@@ -191,10 +191,7 @@ def _arguments(value: Any) -> Any:
     """The arguments of a call, parsed if they are a JSON object; else unchanged, for the Episode's check."""
     if not isinstance(value, str):
         return value if isinstance(value, dict) else {}
-    try:
-        parsed = json.loads(value) if value.strip() else {}
-    except (ValueError, RecursionError):
-        return value
+    parsed = read_json(value) if value.strip() else {}
     return parsed if isinstance(parsed, dict) else value
 
 

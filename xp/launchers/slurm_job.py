@@ -27,21 +27,18 @@ node=$!
 trap 'kill -TERM "$node"' TERM
 trap 'kill -USR1 "$node"' USR1
 while wait "$node"; code=$?; kill -0 "$node" 2>/dev/null; do :; done
-if [ "$code" = {requeue} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [ "$code" = {requeue} ]; then scontrol requeue "JOB"; fi
 exit "$code"
 """
 
-BATCH = (
-    """\
+BATCH = """\
 #!/bin/bash
 # {key}, as xp submitted it: {submitted}
 # The job's program and its environment are in job.json beside this file.
 {starts}\
 export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
-"""
-    + _RUN
-)
+""" + _RUN.replace("JOB", "$SLURM_JOB_ID")
 
 ARRAY = (
     """\
@@ -54,7 +51,8 @@ mapfile -t words <"$list"
 export PYTHONPATH="${{words[0]}}${{PYTHONPATH:+:$PYTHONPATH}}"
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" "${{words[@]:1}}" &
 """
-    + _RUN
+    # The id of an array is one of its tasks' ids, too.
+    + _RUN.replace("JOB", "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID")
 )
 
 

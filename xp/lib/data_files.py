@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,11 @@ HUB: Final = "hf:"
 SHIPPED: Final = "data-files"
 """Directory of a run's copies of data files, beside its copy of xp; no module has such a name."""
 MAX_BYTES: Final = 2_000_000_000
+MEDIA: Final = ("image", "images", "video", "videos", "audio", "audios")
+"""Columns, and marks in texts (`<image>`), of rows with pictures or sound."""
+_FILE: Final = re.compile(
+    r"data:(image|video|audio)/|.*\.(png|jpe?g|gif|webp|bmp|tiff?|mp4|webm|mov|wav|mp3|flac)\b", re.I
+)
 MOST_NAMED: Final = 20
 """Largest number of columns that a message names."""
 _HUB_NAME: Final = re.compile(r"(?P<path>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<revision>[^:@]+))?")
@@ -112,7 +117,17 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
     import datasets
 
     try:
-        splits = datasets.load_dataset(str(place or parts["path"]), parts["config"], revision=parts["revision"])
+        builder = datasets.load_dataset_builder(
+            str(place or parts["path"]), parts["config"], revision=parts["revision"]
+        )
+        if type(builder.config).__name__ == "CsvConfig":  # pandas would make a number of `007`, and null of `NA`
+            files = datasets.DownloadManager().download_and_extract(builder.config.data_files)
+            return {
+                str(split): [row for file in some for row in _csv(Path(file), builder.config.sep)]
+                for split, some in files.items()
+            }
+        builder.download_and_prepare()
+        splits = builder.as_dataset()
         return {str(split): [_without_nulls(row) for row in rows.to_list()] for split, rows in splits.items()}
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
         reason = " ".join(str(error).split())[:400]
@@ -153,6 +168,30 @@ def named_columns(rows: Sequence[Row]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
+def check_is_text(row: Row, texts: Iterable[str]) -> None:
+    """Raises ValueError for a row with pictures or sound, which no trainer would get.
+
+    Args:
+        row: its columns.
+        texts: contents of its messages.
+    """
+    found = [f"the column `{name}`" for name in MEDIA if _is_media(row.get(name))]
+    # An element of XML has an end as well.
+    marks = [f"<{name}>" for name in MEDIA for text in texts if text.count(f"<{name}>") > text.count(f"</{name}>")]
+    if found or marks:
+        raise ValueError(
+            f"it has pictures or sound ({(found or marks)[0]}), and xp trains on text alone; leave such rows out, or"
+            " drop the column and the marks if the text is enough"
+        )
+
+
+def _is_media(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(one is not None for one in value)
+    # A column `image` may have the name of a container's image, and `images` their number.
+    return value is not None and (not isinstance(value, str | int | float) or _FILE.match(str(value)) is not None)
+
+
 def _json(file: Path) -> Iterator[Row]:
     """Rows of a list, or of JSON Lines, which many files that end with .json are."""
     text = _text(file)
@@ -169,9 +208,9 @@ def _json(file: Path) -> Iterator[Row]:
             yield _object(value, f"line {number}")
 
 
-def _csv(file: Path) -> Iterator[Row]:
+def _csv(file: Path, delimiter: str = ",") -> Iterator[Row]:
     csv.field_size_limit(MAX_BYTES)
-    lines = csv.reader(io.StringIO(_text(file), newline=""), strict=True)
+    lines = csv.reader(io.StringIO(_text(file), newline=""), strict=True, delimiter=delimiter)
     try:
         header = next(lines, [])
         if twice := sorted({name for name in header if header.count(name) > 1}):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.envs.config import EnvConfig
 from xp.envs.graders import check_answers
-from xp.envs.rows import line_of, load_rows, name_of
+from xp.envs.rows import HELD_OUT_SPLITS, line_of, load_rows, name_of
 from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
 from xp.lib.packages import require
@@ -23,7 +23,7 @@ from xp.planning.episode import env_config
 from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec
 from xp.tasks.config import Purpose, Selection
-from xp.tasks.held_out import HELD_OUT_SPLITS, evaluation_only
+from xp.tasks.held_out import evaluation_only
 from xp.tasks.manifest import read_manifest
 from xp.tasks.training_length import too_few
 

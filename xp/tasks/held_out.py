@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-HELD_OUT_SPLITS: Final = ("test", "validation", "eval", "dev")
-"""Names of splits for evaluation, the preferred one first."""
-
-
 FEW: Final = 30
 """A share of fewer tasks is small for an evaluation: the interval of a pass rate of 0.5 is 0.36 wide at 30."""
 
@@ -51,6 +47,8 @@ class HeldOutRecord:
     """Source of the hash for a share; None: there is no share."""
     num_trained_on: int = 0
     """Number of held-out tasks that are trained on as well."""
+    unused: tuple[str, ...] = ()
+    """Splits of the environment that are for nothing."""
 
     def line(self) -> str:
         """One line with the rule and its numbers."""
@@ -67,7 +65,7 @@ class HeldOutRecord:
             trained = "there is no split to train on"
         elif self.num_trained_on:
             trained += f", {overlap_label(self.num_trained_on, self.num_held_out)}"
-        return f"{where}; {trained}"
+        return f"{where}; {trained}" + (f"; unused: {named(self.unused)}" if self.unused else "")
 
 
 def overlap_label(num_trained_on: int, num_held_out: int) -> str:

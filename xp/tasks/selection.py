@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
+from xp.envs.rows import HELD_OUT_SPLITS
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
-from xp.tasks.held_out import HELD_OUT_SPLITS, HeldOutRecord, Identity, Rule, named
+from xp.tasks.held_out import HeldOutRecord, Identity, Rule, named
 
 SHARD_TASKS = 64
 
@@ -74,8 +75,9 @@ class _Selecting:
         tasks = {Purpose.HELD_OUT: held_out, Purpose.TRAIN: train}
         if not train and not held_out:
             raise XpError(f"env {self._env}: no task at all: nothing to train on, and nothing is held out")
+        unused = tuple(name for name in self._names if name not in (*names, *sources))
         record = HeldOutRecord(
-            rule, sources, names, dict(self._sizes), len(held_out), len(train), identity=self._identity
+            rule, sources, names, dict(self._sizes), len(held_out), len(train), identity=self._identity, unused=unused
         )
         return Selected({purpose: places for purpose, places in tasks.items() if places}, record)
 

@@ -16,7 +16,7 @@ from xp.envs.base import EnvFault
 from xp.envs.messages import chat_messages, role_of
 from xp.episode.prompt import prompt_keys
 from xp.errors import XpError
-from xp.lib.data_files import is_set, named_columns, place_of, rows_of_file, rows_of_hub
+from xp.lib.data_files import check_is_text, is_set, named_columns, place_of, rows_of_file, rows_of_hub
 from xp.worker.demonstrations import Demonstration, specs_of
 
 REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
@@ -62,6 +62,7 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     if unread := next((key for key in UNREAD if row.get(key)), None):
         raise ValueError(f"the column `{unread}` is not read; write its text into the messages, or drop it")
     messages = chat_messages(given)
+    check_is_text(row, [message["content"] for message in messages])
     tools = row.get("tools") or row.get("functions") or "[]"
     tools = tools if isinstance(tools, str) else json.dumps(tools)
     try:

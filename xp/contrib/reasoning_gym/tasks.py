@@ -99,7 +99,7 @@ class ReasoningGymSession:
     def answer(self, text: str) -> ToolResult:
         self._check_open()
         answer = extract_answer(text) if self._is_tagged else text.strip()
-        return ToolResult("graded", float(self._dataset.score_answer(answer, self._entry)), finished=True)
+        return ToolResult("", float(self._dataset.score_answer(answer, self._entry)), finished=True)
 
     def close(self) -> None:
         self._is_closed = True
