@@ -177,10 +177,11 @@ mutants: setup  ## Plant small faults in the core: do the quick tests find them?
 
 ## Files that are made from trainers or trainings
 
-catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime)
+catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of native keys (SKYRL_PATH: of its main; SLIME_PATH, MEGATRON_PATH: of Slime; for VLLM_PATH see skyrl_inner.py)
 	$(BIN)/python -m tools.catalogs.trl
 	$(SKYRL_PYTHON) -m tools.catalogs.skyrl
 	$(SKYRL_PYTHON) -m tools.catalogs.skyrl_parts
+	$(if $(VLLM_PATH),$(BIN)/python -m tools.catalogs.skyrl_inner)
 	$(if $(SLIME_PATH),$(SLIME_PYTHON) -m tools.catalogs.slime)
 
 parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs

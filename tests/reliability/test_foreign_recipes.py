@@ -11,7 +11,6 @@ import pytest
 
 from tests.foreign import leave_run, record
 from xp.backends.slime.control.flags import catalog
-from xp.backends.slime.control.overrides import TAKEN
 from xp.cli.runs import trust
 from xp.composition import compose
 from xp.errors import ExitCode
@@ -119,7 +118,7 @@ def test_plan_says_which_code_another_python_or_a_task_would_run(
 def loaded_by_slime() -> list[str]:
     """Slime's own flags with a path, which it loads as functions, and those of Megatron and SGLang that name code."""
     of_slime = [name for name, flag in catalog().flags.items() if flag.origin == "slime" and name.endswith("-path")]
-    return sorted({*of_slime, "--spec", "--sglang-custom-weight-loader"} - set(TAKEN))
+    return sorted({*of_slime, "--spec", "--sglang-custom-weight-loader"})
 
 
 @pytest.mark.parametrize("flag", loaded_by_slime())

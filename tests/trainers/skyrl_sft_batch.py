@@ -57,7 +57,7 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
             with in_precision("float64"):
                 self.dispatch = InProcess(cfg, Path(config.model), 1, port, rank=rank, num_ranks=num_ranks)
 
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"own": [sft_cfg.async_batch_collation, sft_cfg.fsdp_config.reshard_after_forward]}
     log: Any = SftLog(Recorded(), 1)  # type: ignore[arg-type]
     trainer = Alone(sft_cfg, cfg, log)
     trainer.setup()

@@ -66,7 +66,8 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
 
     words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
     ranks = (f"hardware.accelerators_per_node={num_ranks}",) if num_ranks > 1 else ()
-    path = outputs_with_model(tmp_path, *words, f"sft.{micro}", *ranks)
+    own = "sft.overrides={async_batch_collation: false, fsdp_config: {reshard_after_forward: false}}"
+    path = outputs_with_model(tmp_path, *words, f"sft.{micro}", *ranks, own)
     batch = samples()[:count]  # fewer than batch_size: the last update of an epoch
     write_examples(batch, path.parent / LEARNT_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
@@ -82,6 +83,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     assert found["grad_norm"] == pytest.approx(norm, rel=1e-5)
     assert found["learning_rate"] == pytest.approx(3e-3)
     assert found["after"] < found["before"]
+    assert found["own"] == [False, False]
     assert (found["first"], found["update"], found["is_last"], found["last"]) == (0, 1, True, 1)
 
 

@@ -20,7 +20,6 @@ from tests.recipes import recipes_of
 from tests.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
-from xp.backends.trl.control.overrides import catalog
 from xp.backends.trl.control.render import grpo_config, stages
 from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -79,12 +78,10 @@ def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, argume
     assert changed <= {"save_strategy", "logging_strategy", "eval_strategy"}
 
 
-def test_the_catalog_is_the_installed_grpo_configs() -> None:
-    import dataclasses
+def test_the_catalogs_are_the_installed_classes() -> None:
+    from tools.catalogs.trl import CATALOGS, fields
 
-    from trl import GRPOConfig
-
-    assert set(catalog()) == {field.name for field in dataclasses.fields(GRPOConfig)}
+    assert [json.loads(file.read_text()) for file in CATALOGS.values()] == [fields(name) for name in CATALOGS]
 
 
 class Groups:

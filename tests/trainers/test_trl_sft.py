@@ -79,6 +79,14 @@ def test_the_held_out_loss_is_the_mean_over_the_policys_tokens(
     assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
 
 
+def test_the_users_own_keys_reach_trls_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.num_updates=1", "sft.overrides.label_smoothing_factor=0.1")
+    config = outputs_with_model(tmp_path, *words)
+    args = sft.make_trainer(config, tokenizer_and_model()[0], samples(), [], Ranks(), Updates(None)).args
+    assert (args.label_smoothing_factor, args.router_aux_loss_coef) == (0.1, 0.0)
+
+
 @pytest.mark.slow
 def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -66,7 +66,7 @@ CASES = [
         ],
         "which xp does not support; set colocated",
     ),
-    ([*SKYRL, "backend.overrides.trainer.critic.model.path=x"], "xp renders trainer.critic.model.path itself"),
+    ([*SKYRL, "backend.overrides.trainer.critic.model.path=x"], "set model.path"),
     ([*SKYRL, "backend.overrides.trainer.algorithm.eps_clip_low=0.1"], "set algorithm.clip_low"),
     ([*SKYRL, "algorithm=gspo", "algorithm.dual_clip=3.0"], "SkyRL's gspo has no dual clip; set ratio_level=token"),
     ([*SKYRL, "training.adam_eps=1e-6"], "or backend.parallel.strategy=megatron"),
@@ -122,7 +122,7 @@ CASES = [
     ([*SKYRL, "backend.overrides.trainer.logger=wandb"], "set tracking"),
     ([*SKYRL, "backend.overrides.trainer.ckpt_path=/x"], "set outputs"),
     ([*SKYRL, "backend.overrides.trainer.logprob_chunk_size=1"], "did you mean trainer.logprobs_chunk_size?"),
-    ([*SKYRL, "backend.overrides.trainer.disable_fast_tokenizer=maybe"], "expects a bool"),
+    ([*SKYRL, "backend.overrides.trainer.policy.use_torch_compile=maybe"], "expects a bool"),
     (
         [*SKYRL, "backend.overrides.trainer.ref.megatron_config.async_dist_ckpt_strategy=x"],
         "SkyRL 0.4.0 has no such key",

@@ -14,7 +14,6 @@ from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.slime.control.architecture import SHAPE
 from xp.backends.slime.control.flags import catalog, fault, words
-from xp.backends.slime.control.overrides import TAKEN
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import HELD_OUT_VIEW, ROLES, ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
@@ -213,7 +212,7 @@ def test_every_flag_of_xp_is_one_of_the_pinned_version() -> None:
     spec = compose([*SLIME, "evaluation.every=5", "algorithm.dynamic_sampling=true"])
     known = catalog().flags
     assert set(train_flags(spec, PLACES)) <= set(known)
-    assert {flag for row in ROWS for flag in row.native} | set(TAKEN) <= set(known)
+    assert {flag for row in ROWS for flag in row.native} <= set(known)
     assert [fault(name, values) for name, values in train_flags(spec, PLACES).items() if values is not None] == [
         None for values in train_flags(spec, PLACES).values() if values is not None
     ]

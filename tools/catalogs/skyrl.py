@@ -9,21 +9,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+CONTROL = Path(__file__).parents[2] / "xp/backends/skyrl/control"
 
-def make(directory: Path) -> Path:
-    """Writes the catalog of the importable SkyRL; returns the file, whose name includes the version."""
+
+CLASSES = {"SkyRLTrainConfig": "catalog", "SFTConfig": "sft_catalog"}
+"""Class -> beginning of the name of its file, which ends with the version."""
+
+
+def made(name: str) -> dict[str, Any]:
+    """The catalog of a class of the importable SkyRL."""
     import skyrl
-    from skyrl.train.config import config
+    from skyrl.train.config import config, sft_config
 
-    catalog = {
+    found = getattr(config, name, None) or getattr(sft_config, name)
+    return {
         "package": "skyrl",
         "version": skyrl.__version__,
-        "class": "SkyRLTrainConfig",
-        "fields": dict(sorted(fields(config.SkyRLTrainConfig))),
+        "class": name,
+        "fields": dict(sorted(fields(found))),
     }
-    file = directory / f"catalog_{skyrl.__version__}.json"
-    file.write_text(json.dumps(catalog, indent=1) + "\n")
-    return file
 
 
 def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str | None]]]:
@@ -44,7 +48,7 @@ def _name(kind: Any) -> str:
 
 def _default(field: dataclasses.Field[Any]) -> str | None:
     if field.default is not dataclasses.MISSING:
-        return str(field.default)
+        return str(field.default).replace(str(Path.home()), "~")
     if field.default_factory is not dataclasses.MISSING:
         return str(field.default_factory()).replace(str(Path.home()), "~")
     return None
@@ -54,4 +58,6 @@ if __name__ == "__main__":
     from xp.backends.skyrl.worker.process import prepare_process
 
     prepare_process()
-    print(make(Path(__file__).parents[2] / "xp/backends/skyrl/control"))
+    for name, file in CLASSES.items():
+        found = made(name)
+        (CONTROL / f"{file}_{found['version']}.json").write_text(json.dumps(found, indent=1) + "\n")

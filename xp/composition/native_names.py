@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from xp.composition.groups import compose_groups, with_plugins
-from xp.composition.known_names import foreign_hint
+from xp.composition.known_names import SECTIONS, foreign_hint
 from xp.composition.values import resolve_values
 from xp.planning.backend import backend_of
 from xp.spec import RunSpec
@@ -33,17 +34,20 @@ def hint(text: str) -> str | None:
     """Returns the replacement for a key from a trainer's own documentation, or None. `text` may carry `=value`."""
     if known := foreign_hint(text):
         return known
-    key = text.partition("=")[0].lstrip("+~")
+    typed = text.partition("=")[0].lstrip("+~")
+    spellings = (typed, f"--{typed}", SECTIONS.sub("", typed, 1))
+    key = next((one for one in spellings if any(one in keys for keys in _catalogs().values())), typed)
     backends = [name for name, keys in _catalogs().items() if key in keys]
     for name in backends:
         if field := _fields(name).get(key):
             return f"in xp: {field}"
-    reasons = {name: _refused(name, key) for name in backends}
-    taken_by = [name for name, reason in reasons.items() if reason is None]
+    answers = {name: _tried(name, key) for name in backends}
+    taken_by = [name for name, (reason, _) in answers.items() if reason is None]
     if taken_by:
         passed = " or ".join(f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by)
-        return f"a key of {' and '.join(backends)} that xp passes through: {passed}"
-    return next((reason for reason in reasons.values()), None)
+        loses = dict.fromkeys(line.partition(": ")[2] for name in taken_by for line in answers[name][1])
+        return f"a key of {' and '.join(backends)} that xp passes through: {'; '.join((passed, *loses))}"
+    return next((reason for reason, _ in answers.values()), None)
 
 
 @cache
@@ -64,21 +68,23 @@ def _fields(backend: str) -> dict[str, str]:
         groups = {key: value for key, value in variant.items() if "." not in key}
         values = {key: value for key, value in variant.items() if "." in key}
         spec = reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
-        for key, field in backend_of(spec).owners(spec).items():
+        render = import_module(f"xp.backends.{backend}.control.render")
+        for key, field in render.native_keys(spec).owners.items():
             if key not in fields or field.startswith(f"{fields[key]}."):  # a later variant may name the field itself
                 fields[key] = field
     return {key: field for key, field in fields.items() if field}
 
 
 @cache
-def _refused(backend: str, key: str) -> str | None:
-    """Returns why this backend refuses the key in `backend.overrides`; None if it takes the key."""
+def _tried(backend: str, key: str) -> tuple[str | None, Sequence[str]]:
+    """Returns why this backend refuses the key in `backend.overrides`, None if it takes it; and its warnings."""
     name = key.lstrip("-")
     spec = reference_spec({**_REFERENCE, "backend": backend}, {})
     overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
     reasons = [one.reason for one in backend_of(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]
-    return reasons[0] if reasons else None
+    said = reasons[0].replace("xp has a field for this; set ", "in xp: ") if reasons else None
+    return said, backend_of(tried).override_lines(tried)
 
 
 def _sample(known: Mapping[str, Any]) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 FREE_FORM = re.compile(
-    r"(backend\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options|rows|columns|grader_args)|launcher\.options"
+    r"(backend\.overrides|sft\.overrides|backend\.pins|env(\.members\.[^.]+)?\.(secrets|options|rows|columns|grader_args)|launcher\.options"
     r"|model\.chat_template)(\.|$)"
 )
 """Paths below which any key is legal."""
@@ -214,7 +214,7 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
         yield _unknown(container, path, ".".join(parts[:-1]), node, typed)
-    elif isinstance(value, dict) and isinstance(node.get(last), dict):
+    elif isinstance(value, dict) and isinstance(node.get(last), dict) and (value or not FREE_FORM.match(path)):
         node[last] = {**node[last], **value}
     else:
         node[last] = value

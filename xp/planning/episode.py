@@ -219,8 +219,9 @@ def named_code(spec: RunSpec) -> list[str]:
         ),
         *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
         *(
-            f"would pass this to the trainer, which may import it: backend.overrides.{key}={value}"
-            for key, value in spec.backend.overrides.items()
+            f"would pass this to the trainer, which may import it: {place}.overrides.{key}={value}"
+            for place, keys in (("backend", spec.backend.overrides), ("sft", spec.sft.overrides))
+            for key, value in keys.items()
             if _may_name_code(key, value)
         ),
     ]

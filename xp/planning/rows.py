@@ -81,37 +81,6 @@ def pinned(pins: Mapping[str, Pin], more: Callable[[RunSpec], Native] = lambda _
     return Row("", lambda s: {**values, **more(s)}, opens=opens, reasons={key: pin.reason for key, pin in pins.items()})
 
 
-def not_overridable(rows: Sequence[Row], owned: Mapping[str, str], key: str) -> str | None:
-    """Returns why `backend.overrides` cannot set a native key that xp renders; None: it can, or xp does not render it.
-
-    Args:
-        rows: rows of the backend.
-        owned: native key -> its field.
-        key: native key.
-    """
-    if key not in owned or any(key in row.opens for row in rows):
-        return None
-    if owned[key]:
-        return f"set {owned[key]}"
-    reason = next((row.reasons[key] for row in rows if key in row.reasons), "")
-    return f"it is the same for every run{reason and f': {reason}'}"
-
-
-def override_lines(rows: Sequence[Row], overrides: Native) -> list[str]:
-    """Warnings about native keys that the user sets in place of xp.
-
-    Args:
-        rows: rows of the backend.
-        overrides: native keys of `backend.overrides`, by their names in the rows.
-    """
-    return [
-        f"backend.overrides.{key.removeprefix('--')} replaces xp's own: {loses}"
-        for row in rows
-        for key, loses in row.opens.items()
-        if key in overrides
-    ]
-
-
 def when(is_refused: Callable[[RunSpec], bool], reason: Text) -> Callable[[RunSpec], str | None]:
     """A Row's `refuse` with one condition and one reason, which says how to fix it."""
     return lambda spec: _text(reason, spec) if is_refused(spec) else None

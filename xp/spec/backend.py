@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName
@@ -15,10 +15,9 @@ from xp.spec.section import (
     EnvVarName,
     ImagePlace,
     LocalPath,
+    NativeKeys,
     Section,
     Size,
-    check_no_secret_below,
-    check_numbers_below,
 )
 
 
@@ -180,10 +179,6 @@ class BackendSpec(Section):
     engine: EngineSpec
     num_threads: Size
     """CPU threads of the trainer; used where hardware has no accelerator."""
-    overrides: dict[str, Any]
-    """Native keys of the trainer, passed through; one that xp renders itself is an error."""
-
-    @field_validator("overrides", mode="before")
-    @classmethod
-    def _no_secret_in_overrides(cls, overrides: Any) -> Any:
-        return check_numbers_below(check_no_secret_below(overrides))
+    overrides: NativeKeys
+    """Native keys of the trainer for training and evaluation, passed through; one that xp renders itself is an error.
+    `{}` on the command line removes those of a recipe."""

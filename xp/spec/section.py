@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from xp.lib.data_files import HUB, is_data
@@ -176,6 +176,10 @@ def check_numbers_below(value: Any) -> Any:
     if (place := _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))) is not None:
         raise ValueError(f"{place}{place and ': '}should be a finite number")
     return value
+
+
+NativeKeys = Annotated[dict[str, Any], BeforeValidator(lambda value: check_numbers_below(check_no_secret_below(value)))]
+"""A trainer's own keys and their values."""
 
 
 def _first_text(value: Any, is_match: Callable[[str], bool]) -> str | None:

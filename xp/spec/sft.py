@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from xp.lib.data_files import HUB
-from xp.spec.section import Count, CountOrZero, Number, Positive, Section, Size
+from xp.spec.section import Count, CountOrZero, NativeKeys, Number, Positive, Section, Size
 from xp.spec.training import LrSchedule
 
 SOLVE: Final = "solve"
@@ -70,6 +70,8 @@ class Sft(Section):
     """Optimizer updates between checkpoints."""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)]
     """Share of the episodes' tasks that is not learnt from: their loss is measured before and after."""
+    overrides: NativeKeys
+    """Native keys of the trainer for this stage, passed through: of SFTConfig on TRL and SkyRL, flags of Slime."""
 
     def faults(self) -> Iterator[str]:
         if (self.num_updates is None) == (self.epochs is None):

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from xp.errors import nearest
 from xp.planning.backend import Refusal
-from xp.planning.rows import Row, not_overridable
+from xp.planning.native_keys import NativeKeys
 from xp.spec import RunSpec
 
 VERSION = "0.4.0"
-"""Version of the catalog, which `pins` of conf/backend/skyrl.yaml names too."""
+"""Version of the catalogs, which `pins` of conf/backend/skyrl.yaml names too."""
+CATALOGS = (f"catalog_{VERSION}.json", f"catalog_{VERSION}_inner.json")
+"""Keys of SkyRLTrainConfig, and names in its mappings, which SkyRL passes on to others without a check."""
+SFT_CATALOG = f"sft_catalog_{VERSION}.json"
+ANSWERS = (Path(__file__).with_name("native_keys.toml"),)
+SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
+POLICY = "trainer.policy."
+"""Section of SkyRLTrainConfig whose keys SFTConfig has at its top."""
 PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)
 """Texts that need no quotes in YAML."""
 KINDS: Mapping[str, tuple[type, ...]] = {
+    "any": (object,),
     "bool": (bool,),
     "int": (int,),
     "float": (int, float),
@@ -47,50 +55,76 @@ def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return keys
 
 
-def override_refusals(spec: RunSpec, rows: Sequence[Row], owned: Mapping[str, str]) -> list[Refusal]:
-    """Refuses keys that xp renders itself, that this SkyRL lacks, or whose value has a wrong type.
+def sft_overrides(spec: RunSpec) -> dict[str, Any]:
+    """`sft.overrides`; keys of SFTConfig that SkyRLTrainConfig has too are given by its names."""
+    overrides, known = flat(spec.sft.overrides), catalog()["fields"]
+    return {f"{POLICY}{key}" if known_name(f"{POLICY}{key}", known) else key: value for key, value in overrides.items()}
+
+
+def override_refusals(
+    spec: RunSpec, keys: NativeKeys, overrides: Mapping[str, Any], known: Mapping[str, Any]
+) -> list[Refusal]:
+    """Refuses keys that xp renders or answers itself, that this SkyRL lacks, or whose value has a wrong type.
 
     Args:
-        spec: the spec, with `backend.overrides`.
-        rows: SkyRL's.
-        owned: native key -> its field.
+        spec: the spec.
+        keys: what the stage's keys mean.
+        overrides: the user's own, by key path.
+        known: fields of the catalog.
     """
-    overrides = flat(spec.backend.overrides)
     return [
-        Refusal(f"backend.overrides.{key}", why)
+        Refusal(f"{keys.place}.{key.removeprefix(POLICY) if keys.place.startswith('sft') else key}", why)
         for key in overrides
-        for why in _faults(key, overrides[key], rows, owned)
+        for why in _faults(spec, keys, key, overrides[key], known)
     ]
 
 
-def _faults(key: str, value: Any, rows: Sequence[Row], owners: Mapping[str, str]) -> Iterator[str]:
-    fields = catalog()["fields"]
+def _faults(spec: RunSpec, keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]) -> Iterator[str]:
     # A key above an open one would replace its neighbours too.
-    is_open = key in owners and not_overridable(rows, owners, key) is None
-    overlapping = (one for one in owners if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."))
-    rendered = next((one for one in overlapping if not (is_open and one == key)), None)
+    overlapping = (one for one in keys.owners if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."))
+    rendered = next((one for one in overlapping if one != key), None)
+    name = known_name(key, known)
     if rendered is not None:
-        way_out = not_overridable(rows, owners, rendered) or f"write {rendered} itself"
-        yield f"xp renders {rendered} itself; {way_out}"
-    elif key in fields:
-        if not is_of_kind(value, fields[key]["type"]):
-            yield f"SkyRL expects a {fields[key]['type']} but silently accepts {value!r}; write a value of this type"
-    # SkyRL does not check the keys of a mapping.
-    elif not any("dict" in _kinds(fields[parent]["type"]) and key.startswith(f"{parent}.") for parent in fields):
-        yield f"SkyRL {VERSION} has no such key{nearest(key, fields)}"
+        yield keys.fault(rendered, spec) or f"xp renders {rendered} itself; write {rendered} itself"
+    elif name is None:
+        yield f"SkyRL {VERSION} has no such key{nearest(key, known)}"
+    elif (fault := keys.fault(name, spec)) is not None:
+        yield fault
+    elif name == key and not is_of_kind(value, known[key]["type"]):
+        yield f"SkyRL expects a {known[key]['type']} but silently accepts {value!r}; write a value of this type"
+
+
+def known_name(key: str, known: Mapping[str, Any]) -> str | None:
+    """The key if it is known, else the mapping that it is below, of which no names are known; None: there is none."""
+    above = key
+    while above and above not in known:
+        above = above.rpartition(".")[0]
+    is_open = bool(above) and _kinds(known[above]["type"]) & {"dict", "any"}
+    has_names = any(one.startswith(f"{above}.") for one in known)
+    return above if above == key or (is_open and not has_names) else None
 
 
 @cache
-def catalog() -> Mapping[str, Any]:
-    """Keys of SkyRLTrainConfig with type and default, from tools.catalogs.skyrl."""
-    keys: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"catalog_{VERSION}.json").read_text())
-    return keys
+def catalog(names: tuple[str, ...] = CATALOGS) -> Mapping[str, Any]:
+    """Keys with type and default, from tools.catalogs."""
+    contents = [json.loads(Path(__file__).with_name(name).read_text()) for name in names]
+    return {**contents[0], "fields": {key: field for content in contents for key, field in content["fields"].items()}}
+
+
+@cache
+def sft_catalog() -> Mapping[str, Any]:
+    """Fields of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
+    own, known = catalog((SFT_CATALOG,))["fields"], catalog()["fields"]
+    of_policy = tuple(f"{POLICY}{key}" for key in own)
+    own = {key: field for key, field in own.items() if f"{POLICY}{key}" not in known}
+    return own | {key: field for key, field in known.items() if key.startswith(of_policy)}
 
 
 def is_of_kind(value: Any, kind: str) -> bool:
     """Returns whether a value has a type of the catalog; unlike in Python, a bool is not a number."""
     kinds = _kinds(kind)
-    return "bool" in kinds if isinstance(value, bool) else any(isinstance(value, KINDS[name]) for name in kinds)
+    is_bool, of_kind = isinstance(value, bool), any(isinstance(value, KINDS[name]) for name in kinds)
+    return not kinds.isdisjoint({"bool", "any"}) if is_bool else of_kind
 
 
 def _kinds(kind: str) -> set[str]:

@@ -8,7 +8,18 @@ from typing import Any
 
 from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, geometry, is_megatron
 from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
-from xp.backends.skyrl.control.overrides import assignment, flat, override_refusals
+from xp.backends.skyrl.control.overrides import (
+    ANSWERS,
+    POLICY,
+    SFT_ANSWERS,
+    assignment,
+    catalog,
+    flat,
+    known_name,
+    override_refusals,
+    sft_catalog,
+    sft_overrides,
+)
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.algorithm import has_native_correction
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
@@ -27,6 +38,7 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import budget_of, sampling_of
+from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
@@ -125,13 +137,19 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes with SkyRL's SFTTrainer, without engines."""
     here = places.stage("sft")
-    keys = {key: value for key, value in native(spec).items() if not key.startswith(CRITIC)} | rows.render(SFT, spec)
+    own = sft_overrides(spec)
+    keys = {key: value for key, value in rows.render(ROWS, spec).items() if not key.startswith(CRITIC)}
+    keys |= rows.render(SFT, spec) | {key: value for key, value in own.items() if key.startswith(POLICY)}
     paths = {
         "trainer.ckpt_path": f"{places.sft}_checkpoints",
         "trainer.export_path": f"{here}/exports",
         "trainer.log_path": f"{here}/skyrl",
     }
-    config = SkyRLSftConfig(common=_common(spec, places, "sft", keys, paths), **sft_fields(spec, places))
+    config = SkyRLSftConfig(
+        common=_common(spec, places, "sft", keys, paths),
+        **sft_fields(spec, places),
+        arguments={key: value for key, value in own.items() if not key.startswith(POLICY)},
+    )
     job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
     return Stage("sft", job, needs=sft_needs(spec, places))
 
@@ -243,7 +261,21 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
     row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
+    return row_refusals or [
+        *batch_refusals(spec),
+        *override_refusals(spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]),
+        *override_refusals(spec, sft_keys(spec), sft_overrides(spec), sft_catalog()),
+    ]
+
+
+def native_keys(spec: RunSpec) -> NativeKeys:
+    """Keys of SkyRLTrainConfig."""
+    return keys_of("backend.overrides", ANSWERS, ROWS, owners(spec))
+
+
+def sft_keys(spec: RunSpec) -> NativeKeys:
+    """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
+    return keys_of("sft.overrides", SFT_ANSWERS, (*SFT, *ROWS), owners(spec) | rows.owners(SFT, spec))
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -258,7 +290,12 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
 
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    return rows.override_lines(ROWS, flat(spec.backend.overrides))
+    known = catalog()["fields"]
+    of_sft = sft_keys(spec).warnings(known_name(key, sft_catalog()) or key for key in sft_overrides(spec))
+    return [
+        *native_keys(spec).warnings(known_name(key, known) or key for key in flat(spec.backend.overrides)),
+        *(line.replace(f".{POLICY}", ".", 1) for line in of_sft),
+    ]
 
 
 def _written(keys: Native) -> str:

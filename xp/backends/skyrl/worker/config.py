@@ -90,6 +90,8 @@ class SkyRLSftConfig(SftConfig):
     """Input of xp.backends.skyrl.worker.sft."""
 
     common: SkyRLStageConfig
+    arguments: Mapping[str, Any]
+    """Further arguments of SFTConfig."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
         megatron_config=policy.megatron_config,
         fsdp_config=policy.fsdp_config,
         sequence_parallel_size=policy.sequence_parallel_size,
+        use_torch_compile=policy.use_torch_compile,
+        record_memory=policy.record_memory,
+        torch_profiler_config=policy.torch_profiler_config,
         remove_microbatch_padding=trainer.remove_microbatch_padding,
         pretokenized_dataset_paths=[str(stage / LEARNT_FILE)],
         eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
@@ -72,7 +75,7 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
         max_ckpts_to_keep=trainer.max_ckpts_to_keep,
         resume_from="latest",
         seed=trainer.seed,
-        enable_ray_gpu_monitor=False,
+        **{"enable_ray_gpu_monitor": False, **config.arguments},
     )
     validate_sft_cfg(made)
     return made

@@ -9,7 +9,7 @@ from typing import Any
 from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
 from xp.backends.slime.control.constraints import CONSTRAINTS, episodes_per_engine
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, value, words
-from xp.backends.slime.control.overrides import override_refusals
+from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, override_refusals, with_aliases
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.algorithm import CRITIC, DISTILL
 from xp.backends.slime.control.rows.sft import SFT
@@ -35,6 +35,7 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
 from xp.planning.episode import budget_of
+from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
@@ -145,9 +146,8 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes with Slime's loss for it, without engines."""
     here, checkpoints, exports = places.stage("sft"), f"{places.sft}_checkpoints", f"{places.sft}_exports"
     flags: Flags = {
-        **flags_of(rows.render(ROWS, spec)),
-        **override_flags(spec.backend.overrides),
-        **flags_of(rows.render(SFT, spec)),
+        **flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec)),
+        **override_flags(spec.sft.overrides),
         "--prompt-data": (f"{here}/{ORDER}",),
         "--load": (checkpoints,),
         "--save": (checkpoints,),
@@ -342,7 +342,22 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         return [family]
     layout_refusals = [*architecture_refusals(spec), *rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
-    return layout_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
+    return layout_refusals or [
+        *batch_refusals(spec),
+        *override_refusals(spec, native_keys(spec), spec.backend.overrides),
+        *override_refusals(spec, sft_keys(spec), spec.sft.overrides),
+    ]
+
+
+def native_keys(spec: RunSpec) -> NativeKeys:
+    """Flags of the training."""
+    return keys_of("backend.overrides", ANSWERS, ROWS, with_aliases(owners(spec)))
+
+
+def sft_keys(spec: RunSpec) -> NativeKeys:
+    """Flags of the stage `sft`."""
+    owned = with_aliases(owners(spec) | rows.owners(SFT, spec))
+    return keys_of("sft.overrides", SFT_ANSWERS, (*SFT, *ROWS), owned)
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -359,7 +374,8 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
 
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    return rows.override_lines(ROWS, _overridden(spec))
+    of_sft = sft_keys(spec).warnings(override_flags(spec.sft.overrides))
+    return [*native_keys(spec).warnings(override_flags(spec.backend.overrides)), *of_sft]
 
 
 def _overridden(spec: RunSpec) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, is_sharded, node_size, world_size
-from xp.backends.trl.control.overrides import override_refusals
+from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, override_refusals
 from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
@@ -19,6 +19,7 @@ from xp.planning import rows
 from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import sampling_of
+from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import Native
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
@@ -95,7 +96,7 @@ SHARED = (
     "report_to", "logging_strategy", "logging_steps", "logging_nan_inf_filter", "disable_tqdm", "eval_strategy",
     "dataloader_num_workers", "ddp_find_unused_parameters", "seed", "data_seed", "bf16", "fp16", "weight_decay",
     "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "save_strategy", "save_total_limit",
-    "gradient_checkpointing", "activation_checkpointing", "use_cpu", "optim", "ddp_timeout",
+    "gradient_checkpointing", "activation_checkpointing", "use_cpu", "optim", "ddp_timeout", "router_aux_loss_coef",
 )  # fmt: skip
 """Arguments that a fine-tuning has like the training."""
 
@@ -110,6 +111,7 @@ def sft_arguments(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "max_length": None,
         "packing": False,
         "dataset_kwargs": {"skip_prepare_dataset": True},
+        **spec.sft.overrides,
     }
 
 
@@ -197,7 +199,22 @@ def refusals(spec: RunSpec) -> list[Refusal]:
     """All refusals of the spec."""
     row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
-    return row_refusals or [*batch_refusals(spec), *override_refusals(spec, ROWS, owners(spec))]
+    return row_refusals or [
+        *batch_refusals(spec),
+        *override_refusals(spec, native_keys(spec), spec.backend.overrides, catalog(), "GRPOConfig"),
+        *override_refusals(spec, sft_keys(spec), spec.sft.overrides, catalog("sft_catalog.json"), "SFTConfig"),
+    ]
+
+
+def native_keys(spec: RunSpec) -> NativeKeys:
+    """Keys of GRPOConfig."""
+    return keys_of("backend.overrides", ANSWERS, ROWS, owners(spec))
+
+
+def sft_keys(spec: RunSpec) -> NativeKeys:
+    """Keys of SFTConfig."""
+    shared = {key: field for key, field in owners(spec).items() if key in (*SHARED, "output_dir")}
+    return keys_of("sft.overrides", SFT_ANSWERS, (*SFT, *ROWS), shared | rows.owners(SFT, spec))
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -212,7 +229,7 @@ def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
 
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    return rows.override_lines(ROWS, spec.backend.overrides)
+    return [*native_keys(spec).warnings(spec.backend.overrides), *sft_keys(spec).warnings(spec.sft.overrides)]
 
 
 def _written(keys: Native) -> str:

@@ -63,4 +63,5 @@ SFT = (
         refuse=lambda s: no_rate(s, s.sft.warmup_updates, s.sft.num_updates or 0),
     ),
     Row("sft.checkpoint_every", "trainer.ckpt_interval"),
+    Row("sft.overrides", carried_by="keys of SFTConfig"),
 )

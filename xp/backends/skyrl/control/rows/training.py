@@ -340,7 +340,6 @@ EVALUATION = (
     Row(
         "evaluation.patience",
         carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
-        native=("trainer.max_training_steps",),
         refuse=no_patience,
     ),
     Row(

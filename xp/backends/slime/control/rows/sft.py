@@ -76,4 +76,5 @@ SFT = (
     Row("sft.lr_schedule", "--lr-decay-style"),
     Row("sft.warmup_updates", lambda s: warmup_flags(s.sft), refuse=_long_warmup),
     Row("sft.checkpoint_every", "--save-interval"),
+    Row("sft.overrides", carried_by="flags of train.py"),
 )

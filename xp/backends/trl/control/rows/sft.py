@@ -31,4 +31,5 @@ SFT = (
     Row("sft.lr_schedule", carried_by="xp.worker.learning_rate"),
     Row("sft.warmup_updates", carried_by="xp.worker.learning_rate"),
     Row("sft.checkpoint_every", "save_steps"),
+    Row("sft.overrides", carried_by="arguments of SFTConfig"),
 )

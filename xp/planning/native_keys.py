@@ -1,0 +1,117 @@
+"""Answers to the trainers' own keys that no row renders: `native_keys.toml` beside a backend's catalog, read by the
+checks of overrides and by hints."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from xp.planning.rows import Row
+from xp.spec import EngineName, Placement, RunSpec, Strategy
+
+
+class Kind(StrEnum):
+    """Kind of an answer, which is also the name of its tables in the file."""
+
+    OWNER = "owner"
+    """Refused; the text is the field that has the key's meaning."""
+    REFUSED = "refused"
+    """Refused; the text is the reason with the fix."""
+    WARNED = "warned"
+    """Passed on; the text is what no longer holds."""
+    HARMLESS = "harmless"
+    """Passed on without a word; the text is the reason."""
+
+
+NEEDS: Mapping[str, Callable[[RunSpec], bool]] = {
+    "backend.parallel.strategy=megatron": lambda s: s.backend.parallel.strategy is Strategy.MEGATRON,
+    "backend.parallel.strategy=fsdp2": lambda s: s.backend.parallel.strategy is Strategy.FSDP2,
+    "backend.engine.name=vllm": lambda s: s.backend.engine.name is EngineName.VLLM,
+    "backend.engine.placement=separate": lambda s: s.backend.engine.placement is Placement.SEPARATE,
+    "backend.engine.speculative": lambda s: s.backend.engine.speculative is not None,
+    "algorithm.critic": lambda s: s.algorithm.critic is not None,
+    "model.lora": lambda s: s.model.lora is not None,
+    "training.kl_coef above 0, or algorithm.distill": lambda s: (
+        s.training.kl_coef > 0 or s.algorithm.distill is not None
+    ),
+    "training.max_staleness above 0": lambda s: s.training.max_staleness > 0,
+}
+"""Part of a spec without which some keys have no effect -> whether a spec has it."""
+
+
+@cache
+def _tables(file: Path) -> tuple[Mapping[str, tuple[Kind, str]], Sequence[tuple[str, str]]]:
+    """Answers of a file by key, or by a pattern of keys with `*`; and its pairs of a pattern and what it needs."""
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    needs = [(key, group["text"]) for group in tables.pop("needs", ()) for key in group["keys"]]
+    groups = ((Kind(kind), group) for kind, groups in tables.items() for group in groups)
+    keys = ((kind, group, group.get("below", "")) for kind, group in groups)
+    return {f"{below}{key}": (kind, group["text"]) for kind, group, below in keys for key in group["keys"]}, needs
+
+
+def _matches(key: str, pattern: str) -> bool:
+    return key.startswith(pattern.partition("*")[0]) and fnmatchcase(key, pattern)
+
+
+@cache
+def _answer(files: Sequence[Path], key: str) -> tuple[Kind, str] | None:
+    for answers in (_tables(file)[0] for file in files):
+        name = key if key in answers else max((one for one in answers if _matches(key, one)), key=len, default="")
+        if name:
+            return answers[name]
+    return None
+
+
+@dataclass(frozen=True)
+class NativeKeys:
+    """Native keys of a stage's trainer, of which the user may set some."""
+
+    place: str
+    """Key path of the user's own: `backend.overrides` or `sft.overrides`."""
+    files: tuple[Path, ...]
+    """Tables of answers; the first one with an answer has it."""
+    rows: Sequence[Row]
+    owners: Mapping[str, str]
+    """Native key -> its field, by the rows; empty: the key is the same for every run."""
+
+    def answer(self, key: str) -> tuple[Kind, str] | None:
+        """Kind and text of the answer to a key; a longer pattern comes before a shorter one."""
+        if key in self.owners:
+            opens = next((row.opens[key] for row in self.rows if key in row.opens), None)
+            if opens is not None:
+                return Kind.WARNED, opens
+            reason = next((row.reasons[key] for row in self.rows if key in row.reasons), "")
+            field, same = self.owners[key], f"it is the same for every run{reason and f': {reason}'}"
+            return Kind.REFUSED, f"xp renders this key itself; {f'set {field}' if field else same}"
+        return _answer(self.files, key)
+
+    def fault(self, key: str, spec: RunSpec) -> str | None:
+        """Returns why overrides cannot set a key that the trainer has; None if they can."""
+        kind, text = self.answer(key) or (Kind.REFUSED, "xp does not know what it would change; leave it out")
+        if kind is Kind.OWNER:
+            return f"xp has a field for this; set {text}"
+        if kind is Kind.REFUSED:
+            return text
+        needs = (need for file in self.files for name, need in _tables(file)[1] if _matches(key, name))
+        lacking = next((need for need in needs if key not in self.owners and not NEEDS[need](spec)), None)
+        return lacking and f"no effect without {lacking}; set that too, or leave this out"
+
+    def warnings(self, keys: Iterable[str]) -> list[str]:
+        """What no longer holds with the user's own keys, a line for each."""
+        answers = {key: self.answer(key) for key in keys}
+        return [
+            f"{self.place}.{key.removeprefix('--')}: {found[1]}"
+            for key, found in answers.items()
+            if found is not None and found[0] is Kind.WARNED
+        ]
+
+
+def keys_of(place: str, files: tuple[Path, ...], rows: Sequence[Row], owners: Mapping[str, str]) -> NativeKeys:
+    """Native keys of a stage; an answer of the first table comes before the rows, whose field may not be the key's
+    meaning."""
+    return NativeKeys(place, files, rows, {key: owners[key] for key in owners if key not in _tables(files[0])[0]})
