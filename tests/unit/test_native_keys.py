@@ -87,6 +87,21 @@ def test_a_table_answers_each_key_once_and_no_key_that_the_trainer_lacks(backend
     assert {need for _, need in needs} <= {*NEEDS}
 
 
+MOE = ("--moe-aux-loss-coeff", "--moe-permute-fusion", "--moe-token-dispatcher-type")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
+    opened = {
+        key
+        for spec in specs(backend)
+        for key in render(backend).owners(spec)
+        if (found := render(backend).native_keys(spec).answer(key)) and found[0] in (Kind.WARNED, Kind.HARMLESS)
+    }
+    by_rows = {key for row in import_module(f"xp.backends.{backend}.control.rows").ROWS for key in row.opens}
+    assert sorted(opened - by_rows) == sorted(MOE if backend == "slime" else ())
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_fields_that_a_table_names_exist(backend: str) -> None:
     fields = {*every_key(), "hardware"}
