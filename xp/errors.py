@@ -42,6 +42,8 @@ class ExitCode(IntEnum):
     """A training showed a symptom, and `training.on_symptom` is `stop`."""
     LIMIT = 15
     """A training reached `training.max_hours` or `training.budget_usd`; it ended after a checkpoint."""
+    NOT_TRAINED = 16
+    """A training made fewer updates than requested, or its model is the one that it began with."""
     FLAT = 21
     """`runs diagnose`: nothing was learned, and no symptom is of severity broken."""
     WORSE = 22

@@ -52,8 +52,13 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
     by_group: dict[str, list[float]] = {}
     for group, reward in zip(groups, rewards, strict=True):
         by_group.setdefault(group, []).extend([] if reward is None else [reward])
-    flat = {group for group, valid in by_group.items() if len(valid) > 1 and max(valid) - min(valid) <= EQUAL}
+    flat = {group for group, valid in by_group.items() if len(valid) > 1 and not differ(valid)}
     return [group in flat for group in groups]
+
+
+def differ(rewards: Sequence[float]) -> bool:
+    """Returns whether the rewards of a group's valid episodes differ; dynamic sampling keeps such groups only."""
+    return len(rewards) > 1 and max(rewards) - min(rewards) > EQUAL
 
 
 AdvantageFn = Callable[[Sequence[Valid]], Sequence[float]]

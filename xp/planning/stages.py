@@ -388,6 +388,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "max_staleness": training.max_staleness,
         "shuffle": training.shuffle,
         "mask_truncated": spec.algorithm.mask_truncated,
+        "dynamic_sampling": spec.algorithm.dynamic_sampling,
         "zero_variance_filter": spec.algorithm.zero_variance_filter,
         "overlong": overlong(spec),
         "best": best_rule(spec, places),

@@ -84,6 +84,8 @@ class TrainConfig(JsonFile):
     shuffle: bool
     """True draws tasks in a random order; xp computes the order for every trainer."""
     mask_truncated: bool
+    dynamic_sampling: bool
+    """True replaces groups without variance by groups of the next tasks."""
     zero_variance_filter: bool
     """True leaves groups without variance out of the loss."""
     overlong: Overlong | None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
+from xp.lib.atomic import write_atomically
 from xp.models.clock import CLOCK, with_date
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.schedule import schedule
+from xp.tasks.schedule import MAX_BATCHES, schedule
 from xp.worker.publish import check_there
 from xp.worker.stage import StageConfig, TrainConfig
+
+TASK_ORDER: Final = "task_order.json"
 
 
 def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None) -> ChatTokens:
@@ -38,17 +42,24 @@ def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: 
     return chat
 
 
-def training_order(
-    config: TrainConfig, rows: Sequence[TaskRow], chat: ChatTokens, *, seed: int, max_prompt_tokens: int
-) -> list[TaskRow]:
-    """The tasks of all rollout steps, in order; raises XpError as `within_limit` does."""
-    tasks = within_limit(Path(config.common.tasks), rows, chat, max_prompt_tokens)
-    return order_of(config, tasks, seed)
+def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path, seed: int) -> list[TaskRow]:
+    """The rows of a trainer's view of its tasks: those of all rollout steps, in order.
+
+    With dynamic sampling, whose steps draw any number of tasks: each task once, and beside the view a file with the
+    order, as numbers of rows.
+    """
+    order = order_of(config, rows, seed)
+    if not config.dynamic_sampling:
+        return order
+    numbers = {row.task_id: number for number, row in enumerate(rows)}
+    write_atomically(view.with_name(TASK_ORDER), json.dumps([numbers[row.task_id] for row in order]))
+    return list(rows)
 
 
 def order_of(config: TrainConfig, rows: Sequence[TaskRow], seed: int) -> list[TaskRow]:
-    """The same for tasks whose prompts are short enough."""
-    return schedule(rows, config.num_steps * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
+    """The tasks of all rollout steps, in order; with dynamic sampling, as many as the steps may draw."""
+    num_batches = config.num_steps * (MAX_BATCHES if config.dynamic_sampling else 1)
+    return schedule(rows, num_batches * config.prompts_per_step, seed=seed, shuffle=config.shuffle)
 
 
 def held_out_tasks(common: StageConfig, stage: Path, chat: ChatTokens, max_prompt_tokens: int) -> list[TaskRow]:

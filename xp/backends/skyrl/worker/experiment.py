@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
 from xp.worker.played import PlayedEpisode, record, with_group_rewards
+from xp.worker.tasks import TASK_ORDER
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
@@ -163,7 +165,11 @@ class XpTraining(XpExperiment):
         super().__init__(cfg, config.common, mix, config.mask_truncated, config.overlong)
 
     def get_train_dataset(self) -> PromptDataset:
-        return self.dataset(self.cfg.data.train_data)
+        made = self.dataset(self.cfg.data.train_data)
+        if self.cfg.trainer.algorithm.dynamic_sampling.type is not None:
+            order = Path(self.cfg.data.train_data[0]).with_name(TASK_ORDER)
+            made.dataframe = made.dataframe.select(json.loads(order.read_text()))
+        return made
 
     def get_tracker(self) -> SkyRLStepLog:
         return self._log

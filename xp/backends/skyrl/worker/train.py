@@ -25,12 +25,12 @@ from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
-from xp.tasks.load import load_tasks
+from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
-from xp.worker.tasks import held_out_tasks, policy_chat, training_order
+from xp.worker.tasks import held_out_tasks, policy_chat, training_view
 
 MIDDLEWARE = "xp.engines.key_check.EngineKeyCheck"
 
@@ -80,8 +80,8 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     common, sampling = config.common, config.common.sampling
     chat = policy_chat(common, config.start_model, stage)
     record_facts(common, config.start_model, stage, chat, config.distill)
-    order = training_order(config, rows, chat, seed=sampling.seed, max_prompt_tokens=sampling.max_prompt_tokens)
-    write_view(order, Path(config.common.paths[TRAIN_DATA]))
+    tasks, view = within_limit(Path(common.tasks), rows, chat, sampling.max_prompt_tokens), Path(common.paths[TRAIN_DATA])
+    write_view(training_view(config, tasks, view, sampling.seed), view)
     if config.evaluation is not None:
         eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
         held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)

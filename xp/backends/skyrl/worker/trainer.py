@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
+from torchdata.stateful_dataloader import StatefulDataLoader
 from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
@@ -18,18 +20,29 @@ from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
-from xp.episode.advantages import AdvantageFn, check_not_negative, without_variance
+from xp.episode.advantages import AdvantageFn, check_not_negative, differ, without_variance
 from xp.episode.rewards import Overlong
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, Distillation
 from xp.worker.importance import Importance, metrics
 from xp.worker.stage import AFTER, BEFORE
+from xp.worker.trained import never_filled
 
 IS_VOID = "xp_is_void"
 OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")
 """SkyRL's reductions that divide by the number of an update's episodes."""
 CRITIC_FIELDS = ("sequences", "attention_mask", "response_mask", "loss_mask", "values", "returns")
+
+
+class OrderedLoader(StatefulDataLoader):  # type: ignore[misc]
+    """A loader by whose length SkyRL counts epochs."""
+
+    num_steps: int | None = None
+    """Length of a loader with more batches than steps, as dynamic sampling needs; None: each batch is a step."""
+
+    def __len__(self) -> int:
+        return self.num_steps or int(super().__len__())
 
 
 class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
@@ -68,14 +81,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Build a loader without SkyRL's shuffling: the view is already in xp's order, as for all trainers."""
         trainer = self.cfg.trainer
         self.train_dataloader = self._ordered_loader(trainer.train_batch_size)
+        if trainer.algorithm.dynamic_sampling.type is not None:
+            self.train_dataloader.num_steps = trainer.max_training_steps
         steps = len(self.train_dataloader) * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
     def _ordered_loader(self, batch_size: int) -> Any:
         """Loader of batches of `batch_size` prompts, in the view's order."""
-        from torchdata.stateful_dataloader import StatefulDataLoader
-
-        return StatefulDataLoader(
+        return OrderedLoader(
             self.train_dataset,
             batch_size=batch_size,
             shuffle=False,
@@ -178,17 +191,37 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
                 await self.dispatch.save_weights_for_sampler()
         keeper.finish(self.global_step, reward)
 
+    def handle_dynamic_sampling(self, generator_output: Any, uids: Any) -> Any:
+        """SkyRL's method by xp's rule of variance: SkyRL's own takes void for 0, and the rounding of a mean for variance.
+
+        Raises:
+            XpError: (NOT_TRAINED) a step is not full after SkyRL's limit of batches.
+        """
+        of_group: dict[str, list[float]] = {}
+        for uid, reward in zip(uids, _totals(generator_output), strict=True):
+            of_group.setdefault(uid, []).extend([] if reward is None else [reward])
+        kept = {uid for uid, rewards in of_group.items() if differ(rewards)}
+        for uid, rewards in zip(uids, generator_output["rewards"], strict=True):
+            rewards[-1] = rewards[-1] if uid in kept else 0.0
+        algorithm, size = self.cfg.trainer.algorithm, self.cfg.trainer.train_batch_size
+        if kept:
+            with suppress(RuntimeError):  # the limit
+                return super().handle_dynamic_sampling(generator_output, uids)
+            state = self.dynamic_sampling_state
+        else:  # SkyRL's own filter fails if it keeps nothing.
+            self.dynamic_sampling_state = state = self.dynamic_sampling_state or {"sample_batch_count": 0}
+            state["sample_batch_count"] += 1
+            if state["sample_batch_count"] != algorithm.dynamic_sampling.max_sample_batches:
+                return generator_output, uids, True
+        raise never_filled(state.get("num_prompts_in_batch", 0), size, size * state["sample_batch_count"])
+
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
         """SkyRL's method, with the penalty for length, which its dynamic sampling has not seen, and without groups
         that have no variance, if so configured."""
         if self._overlong is not None:
             for rewards, reason in zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True):
                 rewards[-1] += 0.0 if reason == VOID else self._overlong.penalty(len(rewards))
-        reasons = generator_output["stop_reasons"]
-        totals = [
-            None if reason == VOID else sum(rewards)
-            for rewards, reason in zip(generator_output["rewards"], reasons, strict=True)
-        ]
+        totals = _totals(generator_output)
         if self.cfg.trainer.algorithm.advantage_estimator == "maxrl":
             check_not_negative(total for total in totals if total is not None)
         if self.cfg.trainer.algorithm.zero_variance_filter:
@@ -197,7 +230,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
                 for mask, is_flat in zip(generator_output["loss_masks"], without_variance(totals, uids), strict=True)
             ]
         data = super().convert_to_training_input(generator_output, uids)
-        data.metadata[IS_VOID] = [reason == VOID for reason in reasons]
+        data.metadata[IS_VOID] = [total is None for total in totals]
         return data
 
     def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
@@ -277,3 +310,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         metrics: dict[str, float] = super()._execute_training_step(model, data)
         self.tracker.updated(model, metrics, self.global_step)
         return metrics
+
+
+def _totals(generator_output: Any) -> list[float | None]:
+    """Reward of each episode; None: void."""
+    episodes = zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True)
+    return [None if reason == VOID else sum(rewards) for rewards, reason in episodes]

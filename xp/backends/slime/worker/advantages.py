@@ -16,6 +16,7 @@ from xp.episode.advantages import (
     AdvantageFn,
     Valid,
     check_not_negative,
+    differ,
     load_advantage_fn,
     reinforce_pp,
     without_variance,
@@ -139,16 +140,16 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     (arXiv:2503.14476).
 
     Raises:
-        XpError: (UNHEALTHY) too many episodes of this step are void; without this, sampling would never end with a
-            failing environment.
+        XpError: (UNHEALTHY) too many episodes of this step are void; (NOT_TRAINED) too few of its groups differ.
+            Without this, sampling would never end.
     """
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
     worker = worker_of(args)
-    worker.judge(group)
     worker.check_so_far()
     # The penalty for length is no variance: the paper's filter is on the answers' correctness.
     rewards = [float(read_played(one.metadata).outcome.task_reward or 0.0) for one in group if not is_void(one)]
-    if len(rewards) > 1 and max(rewards) - min(rewards) > EPSILON:
+    worker.judge(group, is_kept=differ(rewards))
+    if differ(rewards):
         return DynamicFilterOutput(keep=True)
     return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")

@@ -228,6 +228,8 @@ SCORE_GROUP = "xp.backends.slime.worker.rollout.score_group"
 """--custom-rm-path with --group-rm: `async (args, samples) -> rewards`, when the last sample of a group has ended."""
 HAS_VARIANCE = "xp.backends.slime.worker.advantages.has_variance"
 """--dynamic-sampling-filter-path: `(args, group) -> DynamicFilterOutput`, over the group's valid episodes."""
+FRESH_TASKS = "xp.backends.slime.worker.fresh_tasks.FreshTasks"
+"""--data-source-path with dynamic sampling: `(args) -> DataSource`, of any number of tasks."""
 EVALUATE = "xp.backends.slime.worker.rollout.evaluate"
 """--eval-function-path: `(args, rollout_id, data_source, evaluation) -> RolloutFnEvalOutput`, without episodes if no
 evaluation is due."""

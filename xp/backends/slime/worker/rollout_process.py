@@ -25,10 +25,12 @@ from xp.episode.trajectory import Trajectory
 from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
+from xp.tasks.schedule import MAX_BATCHES
 from xp.worker.evaluate import RunEvaluation
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
+from xp.worker.trained import never_filled
 
 DURING: Final = "during"
 PLAYED = "xp_played"
@@ -62,6 +64,7 @@ class Worker:
         self._lock = threading.Lock()
         self._played: list[Played] = []
         self._groups: list[Played] = []
+        self._num_kept = 0
         self.ungrouped: dict[int, PlayedEpisode] = {}
         """Settled episodes whose group has not ended, by the index of their sample."""
         self.held_out_groups: dict[str, list[tuple[Any, PlayedEpisode]]] = {}
@@ -150,9 +153,17 @@ class Worker:
         with self._lock:
             self._played.append(played)
 
-    def judge(self, samples: Sequence[Any]) -> None:
-        """Count the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics."""
+    def judge(self, samples: Sequence[Any], *, is_kept: bool) -> None:
+        """Count the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics.
+
+        Raises:
+            XpError: (NOT_TRAINED) the step has drawn all the tasks that it may, and is not full.
+        """
         self._groups += [read_played(sample.metadata) for sample in samples]
+        self._num_kept += is_kept
+        needed, num_groups = self.config.prompts_per_step, len(self._groups) // self.config.group_size
+        if self._num_kept < needed and num_groups >= MAX_BATCHES * needed:
+            raise never_filled(self._num_kept, needed, num_groups)
 
     def judged(self) -> list[Played]:
         """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
@@ -178,7 +189,7 @@ class Worker:
         """End a rollout step; after the last one, finish the upload."""
         with self._lock:
             self._played = []
-        self._groups = []
+        self._groups, self._num_kept = [], 0
         self.ungrouped.clear()  # of groups that Slime has aborted
         self._prompts.clear()
         if is_last:

@@ -35,13 +35,13 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.tasks.evaluated import Rounds
-from xp.tasks.load import load_tasks
+from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
-from xp.worker.tasks import held_out_tasks, policy_chat, training_order
+from xp.worker.tasks import held_out_tasks, policy_chat, training_view
 
 
 def main(argv: Sequence[str]) -> None:
@@ -109,7 +109,8 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
     record_facts(common, model, stage, chat, config.distill)
-    write_view(training_order(config, rows, chat, seed=common.seed, max_prompt_tokens=limit), stage / TASK_VIEW)
+    tasks, view = within_limit(Path(common.tasks), rows, chat, limit), stage / TASK_VIEW
+    write_view(training_view(config, tasks, view, common.seed), view)
     if config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)
         eval_config = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)

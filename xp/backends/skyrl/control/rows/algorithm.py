@@ -10,6 +10,7 @@ from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
 from xp.planning.rows import Row, is_corrected, is_to_engine, no_clip, sapo_rows, when
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
+from xp.tasks.schedule import MAX_BATCHES
 
 LOSS_REDUCTION = {
     LossAggregation.TOKEN_MEAN: "token_mean",
@@ -31,8 +32,6 @@ UPPER: Mapping[ImportanceCorrection, tuple[str, ...]] = {
     ImportanceCorrection.GEOMETRIC_MASK: ("geo_mask_high",),
 }
 """Correction -> SkyRL's keys of its bound; SkyRL's masks alone have no weights, so that two also have a cut."""
-MAX_SAMPLE_BATCHES = 30
-"""Largest number of batches in a step of dynamic sampling, after which SkyRL stops the run: SkyRL's default."""
 
 
 def _policy_loss(spec: RunSpec) -> str:
@@ -226,13 +225,13 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         lambda s: {
             f"{PLACE}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
-            f"{PLACE}.dynamic_sampling.max_sample_batches": MAX_SAMPLE_BATCHES,
-            # The view of the tasks is one epoch, as long as the training; resampled batches need more epochs.
-            "trainer.epochs": MAX_SAMPLE_BATCHES if s.algorithm.dynamic_sampling else 1,
+            f"{PLACE}.dynamic_sampling.max_sample_batches": MAX_BATCHES,
+            # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
+            "trainer.epochs": 1,
         },
         opens={f"{PLACE}.dynamic_sampling.max_sample_batches": "a step that draws so many batches stops the run"},
         note=lambda s: (
-            "A step that draws 30 batches without filling stops the run; void counts as 0 there."
+            f"A step that {MAX_BATCHES} batches do not fill ends the run; groups beyond a full step are lost."
             if s.algorithm.dynamic_sampling
             else ""
         ),

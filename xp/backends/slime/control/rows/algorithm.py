@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.worker.config import HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
 from xp.planning.backend import Support
 from xp.planning.rows import Row, is_corrected, is_to_engine, when
 from xp.spec import (
@@ -15,6 +15,7 @@ from xp.spec import (
     RatioLevel,
     RunSpec,
 )
+from xp.tasks.schedule import MAX_BATCHES
 
 WHITENED = (Estimator.REINFORCE_PP, Estimator.GAE)
 IMPORTANCE = "xp.backends.slime.worker.importance"
@@ -172,8 +173,13 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         lambda s: {
             "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
+            "--data-source-path": FRESH_TASKS if s.algorithm.dynamic_sampling else None,
             "--over-sampling-batch-size": s.training.prompts_per_step,
         },
-        note="A dropped group draws a whole batch of new prompts; unused ones are lost.",
+        note=lambda s: (
+            f"A dropped group draws one new task; a step that {MAX_BATCHES} batches of tasks do not fill ends the run."
+            if s.algorithm.dynamic_sampling
+            else ""
+        ),
     ),
 )

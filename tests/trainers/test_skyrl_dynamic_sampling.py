@@ -1,0 +1,172 @@
+"""Dynamic sampling in SkyRL's own loop, loader, filter and checkpoints: the tasks and groups of a plain simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.contracts.test_agreement import ROW
+from tests.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import native, train_config
+from xp.backends.skyrl.worker.generator import VOID
+from xp.backends.skyrl.worker.train import write_view
+from xp.errors import ExitCode, XpError
+from xp.tasks.schedule import MAX_BATCHES, schedule
+from xp.worker.tasks import training_view
+
+PROMPTS, SIZE, STEPS = 4, 3, 5
+WORDS = (
+    *("algorithm=dapo", f"training.prompts_per_step={PROMPTS}", f"training.group_size={SIZE}"),
+    *("training.micro_batch_size=3", "training.warmup_updates=0", "evaluation.every=null"),
+)
+ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(10)]
+NUMBERS = {row.task_id: number for number, row in enumerate(ROWS)}
+Rewards = Callable[[int], list[float | None]]
+"""Number of a group, in the order of play -> rewards of its episodes; None: void."""
+
+
+def uneven(number: int) -> list[float | None]:
+    """About every fourth group has variance; others are equal but for rounding, or void but for one."""
+    draw = random.Random(number)
+    flat: list[list[float | None]] = [[0.1] * SIZE, [1.0, None, 1.0], [None, 0.7, None], [None] * SIZE]
+    return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
+
+
+def has_variance(rewards: list[float | None]) -> bool:
+    return len({reward for reward in rewards if reward is not None}) > 1
+
+
+@dataclass
+class Run:
+    seen: list[list[str]]
+    """Tasks of each step, in the order of play."""
+    kept: list[list[str]]
+    """Tasks of the groups of each update."""
+
+
+def simulated(rewards: Rewards, num_steps: int) -> Run:
+    order = iter(schedule(ROWS, 1000, seed=1, shuffle=True))
+    run, number = Run([], []), 0
+    for _ in range(num_steps):
+        seen: list[str] = []
+        kept: list[str] = []
+        while len(kept) < PROMPTS:
+            for _ in range(PROMPTS):
+                task = next(order).task_id
+                seen.append(task)
+                kept += [task] if has_variance(rewards(number)) else []
+                number += 1
+        run.seen.append(seen)
+        run.kept.append(kept[:PROMPTS])
+    return run
+
+
+class Dispatch:
+    """SkyRL's workers, which do nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "save_weights_for_sampler":
+            return lambda: asyncio.sleep(0)
+        return lambda *_, **__: {"get_lcm_dp_size": 1, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
+
+
+def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run:
+    """Trains with SkyRL's loop, from its last checkpoint if there is one.
+
+    Args:
+        root: the outputs root.
+        rewards: of the groups.
+        num_steps: steps of the whole training.
+        first: number of groups that were played before.
+    """
+    from xp.backends.skyrl.worker.experiment import XpTraining
+    from xp.backends.skyrl.worker.trainer import XpTrainer
+
+    config = train_config(*WORDS, f"training.num_steps={num_steps}")
+    cfg = native(config, root)
+    view = Path(cfg.data.train_data[0])
+    view.parent.mkdir(parents=True, exist_ok=True)
+    write_view(training_view(config, ROWS, view, 1), view)
+    run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
+    number = iter(range(first, 1000))
+
+    class Trainer(XpTrainer):
+        async def generate(self, input_batch: Any) -> Any:
+            tasks = [extras["task_id"] for extras in input_batch["env_extras"]]
+            assert tasks[::SIZE] == tasks[SIZE - 1 :: SIZE]
+            run.seen[self.global_step - 1] += tasks[::SIZE]
+            played = [reward for _ in tasks[::SIZE] for reward in rewards(next(number))]
+            return {
+                "prompt_token_ids": [[NUMBERS[task]] for task in tasks],
+                "response_ids": [[1, 2]] * len(tasks),
+                "rewards": [[0.0, reward or 0.0] for reward in played],
+                "loss_masks": [[0, 0] if reward is None else [1, 1] for reward in played],
+                "stop_reasons": [VOID if reward is None else "stop" for reward in played],
+                "rollout_logprobs": None,
+            }
+
+        def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
+            assert [uids.count(uid) for uid in uids] == [SIZE] * SIZE * PROMPTS, "each group has its own baseline"
+            tasks = [ROWS[first].task_id for (first,) in generator_output["prompt_token_ids"]]
+            run.kept[self.global_step - 1] += tasks[::SIZE]
+            return super().convert_to_training_input(generator_output, uids)
+
+        def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
+            training_input["values"] = None
+            return training_input
+
+        def train_critic_and_policy(self, data: Any) -> Any:
+            return {}
+
+        def init_weight_sync_state(self) -> None: ...
+
+    log = SimpleNamespace(continue_after=lambda _: None, log=lambda *_, **__: None, finish=lambda: None)
+    experiment = object.__new__(XpTraining)
+    experiment.cfg, experiment.tokenizer = cfg, tokenizer_and_model()[0]
+    engine = SimpleNamespace(sleep=lambda: asyncio.sleep(0))
+    parts = {"tokenizer": tokenizer_and_model()[0], "train_dataset": experiment.get_train_dataset(), "inference_engine_client": engine}
+    made = Trainer(None, None, cfg=cfg, tracker=log, generator=None, **parts)
+    made.dispatch = Dispatch()
+    asyncio.run(made.train())
+    assert made.global_step == num_steps
+    return run
+
+
+def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(tmp_path: Path) -> None:
+    expected = simulated(uneven, STEPS)
+    assert sum(map(len, expected.seen)) > 3 * STEPS * PROMPTS, "many batches a step, several epochs of the tasks"
+    assert trained(tmp_path, uneven, STEPS) == expected
+
+
+def test_a_resumed_training_goes_on_with_fresh_tasks_and_then_ends(tmp_path: Path) -> None:
+    expected = simulated(uneven, STEPS)
+    begun = trained(tmp_path, uneven, 2)
+    resumed = trained(tmp_path, uneven, STEPS, first=sum(map(len, begun.seen)))
+    assert begun.seen + resumed.seen[2:] == expected.seen
+    assert begun.kept + resumed.kept[2:] == expected.kept
+    assert trained(tmp_path, uneven, STEPS) == Run([[]] * STEPS, [[]] * STEPS)
+
+
+@pytest.mark.parametrize("num_late", [0, 1])
+def test_a_step_that_cannot_be_filled_ends_the_training(tmp_path: Path, num_late: int) -> None:
+    """With or without a group of variance in the last batch."""
+    played: list[int] = []
+    end = (1 + MAX_BATCHES) * PROMPTS
+
+    def hopeless(number: int) -> list[float | None]:
+        played.append(number)
+        return [0.0, 1.0, 0.0] if number < PROMPTS + 2 or number >= end - num_late else [0.0] * SIZE
+
+    with pytest.raises(XpError, match=f"{2 + num_late} of a step's {MAX_BATCHES * PROMPTS} groups") as caught:
+        trained(tmp_path, hopeless, STEPS)
+    assert caught.value.code is ExitCode.NOT_TRAINED
+    assert played == list(range(end))

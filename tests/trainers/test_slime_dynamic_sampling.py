@@ -1,0 +1,127 @@
+"""Dynamic sampling in Slime's own rollout, with its source of tasks: the tasks and groups of a plain simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
+from tests.trainers.slime_play import Kept, args, arguments
+from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_config
+from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE
+from xp.backends.slime.worker.rollout_process import VOID_REWARD, write_played
+from xp.backends.slime.worker.train import write_view
+from xp.episode.metrics import Played
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.errors import ExitCode, XpError
+from xp.tasks.schedule import MAX_BATCHES, schedule
+from xp.worker.tasks import training_view
+
+__all__ = ["args", "arguments"]
+pytestmark = needs_slime
+
+PROMPTS, SIZE, STEPS = 4, 3, 4
+ROWS = [replace(ROW, task_id=f"fake/train/{index}", index=index) for index in range(10)]
+Steps = list[tuple[list[str], list[str]]]
+"""Tasks of each step that were played, and those of the groups of its update."""
+Rewards = Callable[[int], list[float | None]]
+"""Number of a group, in xp's order -> rewards of its episodes; None: void."""
+REWARDS: list[Rewards] = []
+PLAYED: list[Any] = []
+"""Samples that were played."""
+
+
+def uneven(number: int) -> list[float | None]:
+    """About every fourth group has variance."""
+    draw = random.Random(number)
+    flat: list[list[float | None]] = [[0.1] * SIZE, [1.0, None, 1.0], [None, 0.7, None], [None] * SIZE]
+    return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
+
+
+async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
+    """Slime's custom generate function: an episode takes any time, as those of short and long tasks."""
+    del args, sampling_params
+    PLAYED.append(sample)
+    await asyncio.sleep(random.random() / 200)
+    reward = REWARDS[-1](sample.group_index)[sample.index % SIZE]
+    status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
+    outcome = EpisodeResult(status, reward, () if reward is None else (reward,), 1, 1, 0)
+    write_played(sample.metadata, Played("fake", sample.metadata["task_id"], outcome, 3))
+    sample.reward = VOID_REWARD if reward is None else reward
+    sample.response, sample.status = "played", sample.Status.COMPLETED
+    return sample
+
+
+def simulated(num_steps: int) -> Steps:
+    order, steps = enumerate(schedule(ROWS, 1000, seed=1, shuffle=True)), []
+    for _ in range(num_steps):
+        seen: list[str] = []
+        kept: list[str] = []
+        while len(kept) < PROMPTS:
+            number, row = next(order)
+            seen.append(row.task_id)
+            kept += [row.task_id] * (len({one for one in uneven(number) if one is not None}) > 1)
+        steps.append((seen, kept))
+    return steps
+
+
+def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = None) -> Steps:
+    """Slime's rollouts from the checkpoint `latest` on."""
+    from slime.rollout.sglang_rollout import generate_rollout
+    from slime.utils.misc import load_function
+
+    from xp.backends.slime.worker.steps import log_rollout
+
+    root = args.xp_root
+    view, wanted = root / "tasks.jsonl", SimpleNamespace(dynamic_sampling=True, num_steps=STEPS, shuffle=True)
+    wanted.prompts_per_step = PROMPTS
+    write_view(training_view(wanted, ROWS, view, 1), view)  # type: ignore[arg-type]
+    args.rollout_batch_size = args.over_sampling_batch_size = PROMPTS
+    args.n_samples_per_prompt, args.prompt_data = SIZE, str(view)
+    args.save = args.load = str(root / "checkpoints")
+    args.custom_generate_function_path = f"{__name__}.play"
+    args.dynamic_sampling_filter_path = HAS_VARIANCE
+    put_worker(args, worker_config(root, group_size=SIZE, prompts_per_step=PROMPTS), FakeMix(NO_RETRY), Kept())
+    REWARDS.append(rewards)
+    steps: Steps = []
+    with engine(args):
+        source = load_function(FRESH_TASKS)(args)
+        source.load(latest)
+        for number in range(0 if latest is None else latest + 1, num_steps):
+            PLAYED.clear()
+            output = generate_rollout(args, number, source)
+            tasks = [group[0].metadata["task_id"] for group in output.samples]
+            seen = {sample.group_index: sample.metadata["task_id"] for sample in PLAYED}
+            steps.append(([seen[index] for index in sorted(seen)], tasks))
+            samples = [sample for group in output.samples for sample in group]
+            assert len({sample.group_index for sample in samples}) == PROMPTS
+            log_rollout(number, args, samples, output.metrics, 1.0)
+            source.save(number)
+    return steps
+
+
+def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(args: Any) -> None:
+    expected = simulated(STEPS)
+    assert sum(len(seen) for seen, _ in expected) > 3 * PROMPTS * STEPS, "several epochs of the tasks"
+    assert rollouts(args, uneven, STEPS) == expected
+
+
+def test_a_resumed_training_goes_on_with_fresh_tasks(args: Any) -> None:
+    begun = rollouts(args, uneven, 2)
+    assert begun + rollouts(args, uneven, STEPS, latest=1) == simulated(STEPS)
+
+
+def test_a_step_that_cannot_be_filled_ends_the_training(args: Any) -> None:
+    def hopeless(number: int) -> list[float | None]:
+        return [0.0, 1.0, 0.0] if number < 2 * PROMPTS - 1 else [0.0] * SIZE
+
+    with pytest.raises(XpError, match=f"3 of a step's {MAX_BATCHES * PROMPTS} groups") as caught:
+        rollouts(args, hopeless, STEPS)
+    assert caught.value.code is ExitCode.NOT_TRAINED
