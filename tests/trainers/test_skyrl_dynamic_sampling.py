@@ -124,7 +124,7 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
             training_input["values"] = None
             return training_input
 
-        def train_critic_and_policy(self, data: Any) -> Any:
+        def train_critic_and_policy(self, data: Any) -> Any:  # noqa: ARG002
             return {}
 
         def init_weight_sync_state(self) -> None: ...
@@ -133,7 +133,11 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
     experiment = object.__new__(XpTraining)
     experiment.cfg, experiment.tokenizer = cfg, tokenizer_and_model()[0]
     engine = SimpleNamespace(sleep=lambda: asyncio.sleep(0))
-    parts = {"tokenizer": tokenizer_and_model()[0], "train_dataset": experiment.get_train_dataset(), "inference_engine_client": engine}
+    parts = {
+        "tokenizer": tokenizer_and_model()[0],
+        "train_dataset": experiment.get_train_dataset(),
+        "inference_engine_client": engine,
+    }
     made = Trainer(None, None, cfg=cfg, tracker=log, generator=None, **parts)
     made.dispatch = Dispatch()
     asyncio.run(made.train())

@@ -72,7 +72,7 @@ def test_an_algorithm_trains_what_writes(outputs: Path, algorithm: str) -> None:
     own = ["algorithm.advantage_fn=my_algorithms:over_the_worst"] if algorithm == "custom" else []
     lines = train(outputs, 1, f"algorithm={algorithm}", *own, "training.num_steps=2", name=algorithm)
     assert [line["step"] for line in lines] == [1, 2]
-    assert all(line["training/grad_norm"] > 0 for line in lines)
+    assert all(line["training/grad_norm"] > 0 and line["training/updates"] == 2 for line in lines)
     assert max(line["training/logprob_gap"] for line in lines) < 1e-5
     assert not any("training/value_loss" in line for line in lines)
 

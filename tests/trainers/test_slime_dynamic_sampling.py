@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,7 +87,9 @@ def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = N
     args.save = args.load = str(root / "checkpoints")
     args.custom_generate_function_path = f"{__name__}.play"
     args.dynamic_sampling_filter_path = HAS_VARIANCE
-    put_worker(args, worker_config(root, group_size=SIZE, prompts_per_step=PROMPTS), FakeMix(NO_RETRY), Kept())
+    config = worker_config(root, group_size=SIZE, prompts_per_step=PROMPTS)
+    config = replace(config, common=replace(config.common, max_void_fraction=0.9))
+    put_worker(args, config, FakeMix(NO_RETRY), Kept())
     REWARDS.append(rewards)
     steps: Steps = []
     with engine(args):

@@ -33,6 +33,7 @@ def make(
     wrong: set[int],
     check: str = UNCHECKED,
     warmup_updates: int = 0,
+    rewards: tuple[float, ...] = (1.0, 0.0, 0.5, 0.25),
     schedule: str = "constant",
     **native: Any,
 ) -> Any:
@@ -46,6 +47,7 @@ def make(
     overrides = [
         *OVERRIDES,
         f"training.warmup_updates={warmup_updates}",
+        "training.entropy_coef=0",
         f"training.num_steps={num_steps}",
         f"training.on_nonfinite={rule}",
         f"training.lr_schedule={schedule}",
@@ -62,7 +64,7 @@ def make(
         train_dataset=Dataset.from_list(
             [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{n}"}]} for n in range(num_steps)]
         ),
-        rollout_func=Groups([1.0, 0.0, 0.5, 0.25]),
+        rollout_func=Groups([*rewards]),
         reward_funcs=settled_reward,
         callbacks=[log.callback()],
     )
@@ -120,8 +122,14 @@ def test_a_skipped_update_changes_no_weight(tmp_path: Path) -> None:
     assert not are_equal(seen[1], seen[2])
     assert all(bool(weight.isfinite().all()) for weight in seen[2])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line.get("training/updates_left_out") for line in lines] == [None, 1.0, None]
+    assert [line["training/updates"] for line in lines] == [1.0, 0.0, 1.0]
     assert [line.get("training/loss") is not None for line in lines] == [True, False, True]
+
+
+def test_an_update_of_equal_rewards_is_none(tmp_path: Path) -> None:
+    make(tmp_path, "stop", 2, set(), rewards=(0.5,) * 4).train()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["training/updates"], line["training/grad_norm"]) for line in lines] == [(0.0, 0.0)] * 2
 
 
 def test_a_run_that_leaves_every_update_out_is_not_called_trained(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     assert lines[-1]["sft/held_out_loss"] < last
 
 
+def test_updates_that_change_no_weight_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (f"sft.data={leave_talk(tmp_path, 4)}", "sft.batch_size=4", "sft.num_updates=1", "sft.warmup_updates=0")
+    outputs_with_model(tmp_path, *words, "sft.learning_rate=1e-60")
+    with pytest.raises(XpError, match="all weights of runs/r/sft are still those of") as raised:
+        sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
+    assert raised.value.code == ExitCode.NOT_TRAINED
+
+
 def test_nothing_to_learn_from_ends_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = leave_talk(tmp_path, 3)

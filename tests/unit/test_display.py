@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from xp.builtin.model.tiny_model import SHIPPED
-from xp.cli.display import _rates, _reward, notice_lines
+from xp.cli.display import _made, _reward, notice_lines
 from xp.composition import compose
 from xp.planning.plan import build_plan
 from xp.run_records.held_out import HeldOutResult
@@ -48,19 +48,24 @@ def test_a_plan_says_where_the_tiny_model_learns_nothing(overrides: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    ("rates", "expected"),
+    ("made", "expected"),
     [
-        ([7e-4, None, 7e-4], "learning rate 0.0007"),
-        ([7e-4, 3.5e-4, 0.0], "learning rates of 0 to 0.0007"),
-        ([], None),
+        ([(7e-4, 2), (None, 2), (7e-4, 2)], "3 steps = 96 episodes, 6 updates at learning rate 0.0007"),
+        (
+            [(7e-4, 1), (3.5e-4, 0), (0.0, 1)],
+            "3 steps (1 without an update) = 96 episodes, 2 updates at learning rates of 0 to 0.0007",
+        ),
     ],
 )
-def test_the_summary_has_the_rates_of_the_updates(
-    rates: list[float | None], expected: str | None, tmp_path: Path
+def test_the_summary_has_what_the_trainer_counted(
+    made: list[tuple[float | None, int]], expected: str, tmp_path: Path
 ) -> None:
-    lines = [{"stage": "train", "step": at, "training/learning_rate": rate} for at, rate in enumerate(rates)]
+    lines: list[dict[str, object]] = [{"stage": "train", "step": 0}]
+    for step, (rate, updates) in enumerate(made, 1):
+        values = {"episodes/num": 32.0, "training/updates": float(updates), "training/learning_rate": rate}
+        lines.append({"stage": "train", "step": step, **values})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert _rates(tmp_path) == expected
+    assert _made(tmp_path, "train") == f": {expected}"
 
 
 @pytest.mark.parametrize(

@@ -197,12 +197,6 @@ def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:
     assert native(compose(["recipes=whodunit-ctf-skyrl"]))["generator.max_turns"] == 20
 
 
-def test_dynamic_sampling_may_draw_more_batches_than_there_are_steps() -> None:
-    found = native(compose([*SKYRL, "algorithm.dynamic_sampling=true"]))
-    assert found["trainer.algorithm.dynamic_sampling.type"] == "filter"
-    assert found["trainer.epochs"] == found["trainer.algorithm.dynamic_sampling.max_sample_batches"]
-
-
 def test_no_path_of_the_plan_is_of_a_machine() -> None:
     config = train_config(*SKYRL)
     assert all(not path.startswith("/") for path in config.common.paths.values())
@@ -277,7 +271,7 @@ TOKEN, LOW = "algorithm.importance_correction=token_truncate", "algorithm.import
 def test_a_choice_of_the_algorithm_is_skyrls_key(overrides: list[str], keys: dict[str, object]) -> None:
     written = native(compose([*SKYRL, *overrides]))
     assert {name: written[f"{LOSS}{name}"] for name in keys} == keys
-    assert written["trainer.epochs"] == (30 if overrides == ["algorithm.dynamic_sampling=true"] else 1)
+    assert written["trainer.epochs"] == 1
 
 
 @pytest.mark.parametrize(

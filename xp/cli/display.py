@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
 from xp.episode.metrics import FULL_REWARD
+from xp.episode.metrics_file import read_metrics
 from xp.launchers.node.log import Redrawn
 from xp.lib.terminal import shown
 from xp.lib.text import counted
@@ -193,7 +194,7 @@ def arithmetic(plan: Plan) -> list[str]:
 def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, written_report
-    from xp.planning.extent import held_out_lines, training_line
+    from xp.planning.extent import held_out_lines
 
     out = console()
     run = outputs / "runs" / plan.run_id
@@ -202,7 +203,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     results = read_held_out(file) if is_evaluated else {}
     was_trained = any(stage.name == "train" for stage in plan.stages)
     was_tuned = any(stage.name == "sft" for stage in plan.stages)
-    size = f": {training_line(plan.spec, _rates(run)).removeprefix('the run: ')}" if was_trained else ""
+    size = _made(run, "train" if was_trained else "sft") if was_trained or was_tuned else ""
     work = "Trained" if was_trained else "Fine-tuned" if was_tuned else "Evaluated"
     out.print(headed(f"\n{work}", f" {title(plan)}{size}"))
     for line in notice_lines(plan):
@@ -240,16 +241,22 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
 
 
-def _rates(run: Path) -> str | None:
-    """Text of the learning rates of a run's updates; None: no line of the training has one."""
-    from xp.episode.metrics_file import read_metrics
+def _made(run: Path, stage: str) -> str:
+    """Size of a training or fine-tuning, as its trainer counted it."""
+    lines = [line for line in read_metrics(run / "metrics.jsonl", stage) if line["step"]]
+    made = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
+    sums = [counted(int(sum(made[name])), word) for name, word in MADE.items() if made[name] and word]
+    idle = f" ({made['training/updates'].count(0)} without an update)" if 0 in made["training/updates"] else ""
+    rate = ""
+    if made[RATE]:
+        low, high = (f"{end(made[RATE]):.3g}" for end in (min, max))
+        rate = f" at learning rate {low}" if low == high else f" at learning rates of {low} to {high}"
+    return f": {counted(len(lines), 'step')}{idle} = {', '.join(sums)}{rate}"
 
-    lines = read_metrics(run / "metrics.jsonl", "train")
-    rates = [rate for line in lines if (rate := line.get("training/learning_rate")) is not None]
-    if not rates:
-        return None
-    low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
-    return f"learning rate {low}" if low == high else f"learning rates of {low} to {high}"
+
+RATE = "training/learning_rate"
+MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
+"""Metrics of the summary -> word for what their sum counts."""
 
 
 def _learnable(file: Path) -> str:
@@ -271,7 +278,6 @@ def _symptoms(plan: Plan, run: Path) -> list[str]:
     from xp.diagnosis.history import Facts, History
     from xp.diagnosis.rules import symptoms
     from xp.diagnosis.symptom import Severity
-    from xp.episode.metrics_file import read_metrics
 
     file = run / "metrics.jsonl"
     if not file.is_file():

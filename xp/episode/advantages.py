@@ -49,11 +49,16 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
         rewards: of all episodes; None: void.
         groups: name of each episode's group.
     """
+    flat = {group for group, valid in of_groups(rewards, groups).items() if len(valid) > 1 and not differ(valid)}
+    return [group in flat for group in groups]
+
+
+def of_groups(rewards: Sequence[float | None], groups: Sequence[str]) -> dict[str, list[float]]:
+    """Rewards of each group's valid episodes; arguments as of `without_variance`."""
     by_group: dict[str, list[float]] = {}
     for group, reward in zip(groups, rewards, strict=True):
         by_group.setdefault(group, []).extend([] if reward is None else [reward])
-    flat = {group for group, valid in by_group.items() if len(valid) > 1 and not differ(valid)}
-    return [group in flat for group in groups]
+    return by_group
 
 
 def differ(rewards: Sequence[float]) -> bool:

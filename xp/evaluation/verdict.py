@@ -39,7 +39,7 @@ CODES: Final = {
     RunVerdict.BROKEN: ExitCode.BROKEN,
     RunVerdict.INCOMPLETE: ExitCode.INCOMPLETE,
 }
-FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM)
+FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM, ExitCode.NOT_TRAINED)
 """Exit codes of a failed training."""
 
 

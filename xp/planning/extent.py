@@ -56,8 +56,8 @@ def num_steps(spec: RunSpec) -> int | None:
     return None if tasks is None else training.epochs * (tasks // training.prompts_per_step)
 
 
-def training_line(spec: RunSpec, rates: str | None = None) -> str:
-    """One line about the length of the run; `rates`: the learning rates that its updates had."""
+def training_line(spec: RunSpec) -> str:
+    """One line about the length of the run."""
     training, steps = spec.training, num_steps(spec)
     episodes = training.prompts_per_step * training.group_size
     updates = training.updates_per_step * training.passes_per_step
@@ -67,8 +67,6 @@ def training_line(spec: RunSpec, rates: str | None = None) -> str:
         return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
     how = "" if training.epochs is None else f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
     size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
-    if rates is not None:
-        return f"the run: {counted(steps, 'step')}{how} = {size} at {rates}"
     if training.warmup_updates > steps * updates:
         rate += f", which the warm-up of {counted(training.warmup_updates, 'update')} does not reach"
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"

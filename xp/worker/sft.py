@@ -192,6 +192,7 @@ class Updates:
             "training/loss": loss,
             "training/grad_norm": grad_norm,
             "training/learning_rate": learning_rate,
+            "training/updates": float(grad_norm > 0),
             "time/update_s": now - self._began,
         }
         self._began = now

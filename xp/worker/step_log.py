@@ -62,6 +62,7 @@ class StepLog:
         self._finite = FiniteUpdates(OnNonfinite(common.on_nonfinite))
         self._watch = None if symptoms is None else SymptomWatch(symptoms, root / common.metrics)
         self.gpus = GpuWatch()
+        self._num_updates = 0
         self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
 
     def continue_after(self, step: int) -> None:
@@ -73,12 +74,18 @@ class StepLog:
         """Returns whether all numbers of an update are finite; raises XpError(DIVERGED) if the run must stop."""
         return self._finite.are_finite(step, values)
 
+    def count_update(self, grad_norm: float | None) -> float | None:
+        """Counts an optimizer update of the step, if its gradient is finite and not 0; returns the norm."""
+        self._num_updates += grad_norm is None or 0 < grad_norm < math.inf
+        return grad_norm
+
     def check_gap(self, step: int, gap: float) -> None:
         """Raises XpError(DIVERGED) if engine and trainer differ by more than `training.max_logprob_gap`."""
         check_gap(step, gap, self._common.max_logprob_gap)
 
     def line(self, step: int, line: Mapping[str, float]) -> None:
         """Writes the line of a finished rollout step; raises XpError if a symptom ends the run."""
+        line, self._num_updates = {**line, "training/updates": float(self._num_updates)}, 0
         if self._file is not None:
             self._file.write(step, {**line, **self.gpus.metrics()})
             if self._watch is not None:

@@ -36,6 +36,7 @@ NATIVE: Final[Mapping[str, str]] = {
 """SkyRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
+    "training/updates": "",
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     DISTILL_KL: "only with `algorithm.distill`",

@@ -10,9 +10,11 @@ from typing import Any
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.reading import config_of
+from xp.worker.demonstrations import PHASE
 from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
+from xp.worker.trained import check_trained
 
 
 def main(argv: Sequence[str]) -> None:
@@ -34,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     sft_cfg = sft_config(cfg, config, stage, num_updates, has_held_out=bool(held_out))
     num_workers = config.common.num_workers if config.common.rehearsal else None
     run_in_ray(cfg, train_in_task, (sft_cfg, config, Path.cwd()), num_workers=num_workers)
+    check_trained(PHASE, config.common, num_updates, config.model, config.target)
 
 
 def native_config(config: SkyRLSftConfig, root: Path) -> Any:

@@ -54,6 +54,8 @@ class SftLog:
     def __init__(self, updates: Updates, num_updates: int) -> None:
         self._updates, self._num_updates = updates, num_updates
         self._held_out_loss: float | None = None
+        self._step = 0
+        """The trainer's number of updates."""
         self.learning_rate = math.nan
         """Rate of the update that was computed last."""
 
@@ -61,6 +63,7 @@ class SftLog:
         """Takes the metrics of an update, or of an evaluation, which SkyRL makes before the first and after the last
         update."""
         del commit
+        self._step = step
         loss = data.get(HELD_OUT)
         if "train/loss" in data:
             values = data["train/loss"], data["train/grad_norm"], self.learning_rate
@@ -74,7 +77,8 @@ class SftLog:
 
     def finish(self) -> None:
         """Writes the last update's metrics."""
-        self._updates.finish(self._num_updates, self._held_out_loss)
+        if self._step:  # else a resumed fine-tuning had nothing to do
+            self._updates.finish(self._step, self._held_out_loss)
 
 
 class XpSftTrainer(SFTTrainer):  # type: ignore[misc]

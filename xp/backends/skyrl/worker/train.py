@@ -31,6 +31,7 @@ from xp.tasks.training_length import settle
 from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_view
+from xp.worker.trained import check_trained
 
 MIDDLEWARE = "xp.engines.key_check.EngineKeyCheck"
 
@@ -55,6 +56,7 @@ def main(argv: Sequence[str]) -> None:
     check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
     num_workers = config.common.num_workers if config.common.rehearsal else None
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
+    check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
 
 
 def check_warm_up(cfg: Any, updates: int, field: str = "training.warmup_updates") -> None:
@@ -80,7 +82,8 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     common, sampling = config.common, config.common.sampling
     chat = policy_chat(common, config.start_model, stage)
     record_facts(common, config.start_model, stage, chat, config.distill)
-    tasks, view = within_limit(Path(common.tasks), rows, chat, sampling.max_prompt_tokens), Path(common.paths[TRAIN_DATA])
+    tasks = within_limit(Path(common.tasks), rows, chat, sampling.max_prompt_tokens)
+    view = Path(common.paths[TRAIN_DATA])
     write_view(training_view(config, tasks, view, sampling.seed), view)
     if config.evaluation is not None:
         eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)

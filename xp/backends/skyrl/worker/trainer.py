@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
-from torchdata.stateful_dataloader import StatefulDataLoader
 from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
@@ -20,7 +19,7 @@ from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
-from xp.episode.advantages import AdvantageFn, check_not_negative, differ, without_variance
+from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
 from xp.lib.verified import write_digests
 from xp.worker.best import BestKeeper
@@ -33,16 +32,6 @@ IS_VOID = "xp_is_void"
 OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")
 """SkyRL's reductions that divide by the number of an update's episodes."""
 CRITIC_FIELDS = ("sequences", "attention_mask", "response_mask", "loss_mask", "values", "returns")
-
-
-class OrderedLoader(StatefulDataLoader):  # type: ignore[misc]
-    """A loader by whose length SkyRL counts epochs."""
-
-    num_steps: int | None = None
-    """Length of a loader with more batches than steps, as dynamic sampling needs; None: each batch is a step."""
-
-    def __len__(self) -> int:
-        return self.num_steps or int(super().__len__())
 
 
 class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
@@ -81,14 +70,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Build a loader without SkyRL's shuffling: the view is already in xp's order, as for all trainers."""
         trainer = self.cfg.trainer
         self.train_dataloader = self._ordered_loader(trainer.train_batch_size)
-        if trainer.algorithm.dynamic_sampling.type is not None:
-            self.train_dataloader.num_steps = trainer.max_training_steps
         steps = len(self.train_dataloader) * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
     def _ordered_loader(self, batch_size: int) -> Any:
         """Loader of batches of `batch_size` prompts, in the view's order."""
-        return OrderedLoader(
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return StatefulDataLoader(
             self.train_dataset,
             batch_size=batch_size,
             shuffle=False,
@@ -99,6 +88,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     def load_checkpoints(self) -> Any:
         checkpoint = super().load_checkpoints()
+        if checkpoint[0] == self.total_training_steps:
+            self.cfg.trainer.epochs = 0  # With dynamic sampling, the loader has tasks for another step.
         self.tracker.continue_after(checkpoint[0])
         return checkpoint
 
@@ -110,6 +101,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             PolicyWorker, CriticWorker = workers.TiedPolicyWorker, workers.WeighingCriticWorker  # noqa: N806
             RefWorker = workers.TemperedRefWorker  # noqa: N806
         super().build_models(PolicyWorker, CriticWorker, RefWorker)
+        step = self.dispatch.optim_step
+        self.dispatch.optim_step = lambda name: (
+            step(name) if name == "critic" else self.tracker.count_update(step(name))
+        )
 
     def _cleanup_old_checkpoints(self) -> None:
         """SkyRL's method, with xp's own rule of which directories are checkpoints."""
@@ -192,18 +187,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         keeper.finish(self.global_step, reward)
 
     def handle_dynamic_sampling(self, generator_output: Any, uids: Any) -> Any:
-        """SkyRL's method by xp's rule of variance: SkyRL's own takes void for 0, and the rounding of a mean for variance.
+        """SkyRL's method by xp's rule of variance: SkyRL's takes void for 0, and the rounding of a mean for variance.
 
         Raises:
             XpError: (NOT_TRAINED) a step is not full after SkyRL's limit of batches.
         """
-        of_group: dict[str, list[float]] = {}
-        for uid, reward in zip(uids, _totals(generator_output), strict=True):
-            of_group.setdefault(uid, []).extend([] if reward is None else [reward])
-        kept = {uid for uid, rewards in of_group.items() if differ(rewards)}
+        kept = {uid for uid, valid in of_groups(_totals(generator_output), uids).items() if differ(valid)}
         for uid, rewards in zip(uids, generator_output["rewards"], strict=True):
             rewards[-1] = rewards[-1] if uid in kept else 0.0
-        algorithm, size = self.cfg.trainer.algorithm, self.cfg.trainer.train_batch_size
         if kept:
             with suppress(RuntimeError):  # the limit
                 return super().handle_dynamic_sampling(generator_output, uids)
@@ -211,8 +202,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         else:  # SkyRL's own filter fails if it keeps nothing.
             self.dynamic_sampling_state = state = self.dynamic_sampling_state or {"sample_batch_count": 0}
             state["sample_batch_count"] += 1
-            if state["sample_batch_count"] != algorithm.dynamic_sampling.max_sample_batches:
+            if state["sample_batch_count"] != self.cfg.trainer.algorithm.dynamic_sampling.max_sample_batches:
                 return generator_output, uids, True
+        size = self.cfg.trainer.train_batch_size
         raise never_filled(state.get("num_prompts_in_batch", 0), size, size * state["sample_batch_count"])
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:

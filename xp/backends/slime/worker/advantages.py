@@ -146,10 +146,7 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
     worker = worker_of(args)
-    worker.check_so_far()
     # The penalty for length is no variance: the paper's filter is on the answers' correctness.
     rewards = [float(read_played(one.metadata).outcome.task_reward or 0.0) for one in group if not is_void(one)]
     worker.judge(group, is_kept=differ(rewards))
-    if differ(rewards):
-        return DynamicFilterOutput(keep=True)
-    return DynamicFilterOutput(keep=False, reason=f"zero_std_{rewards[0]:.1f}" if rewards else "void")
+    return DynamicFilterOutput(keep=differ(rewards))

@@ -35,7 +35,7 @@ MEASURED: Final[Mapping[str, str]] = {
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
-    "training/updates_left_out": "",
+    "training/updates": "",
     "episodes/groups_left_out": "only with dynamic sampling",
     "time/start_s": "",
     "time/rollout_s": "",

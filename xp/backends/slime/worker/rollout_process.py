@@ -19,7 +19,6 @@ from xp.engines.teacher import TeacherApi
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import Played, check_health
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.episode.upload import Recorder
@@ -61,8 +60,6 @@ class Worker:
         self._chat: ChatTokens | None = None
         self._prompts: dict[str, list[int]] = {}
         self._recorder = self._train_recorder = recorder
-        self._lock = threading.Lock()
-        self._played: list[Played] = []
         self._groups: list[Played] = []
         self._num_kept = 0
         self.ungrouped: dict[int, PlayedEpisode] = {}
@@ -147,21 +144,22 @@ class Worker:
             self._prompts[task_id] = chat.prompt(sample.prompt, json.dumps(sample.metadata["tools"]))
         return list(self._prompts[task_id])
 
-    def take(self, played: Played, record: Trajectory) -> None:
+    def take(self, record: Trajectory) -> None:
         """Record a finished episode."""
         self._recorder.write(record)
-        with self._lock:
-            self._played.append(played)
 
     def judge(self, samples: Sequence[Any], *, is_kept: bool) -> None:
         """Count the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics.
 
         Raises:
-            XpError: (NOT_TRAINED) the step has drawn all the tasks that it may, and is not full.
+            XpError: (UNHEALTHY) too many of the step's episodes are void; (NOT_TRAINED) it has drawn all the tasks
+                that it may, and is not full.
         """
         self._groups += [read_played(sample.metadata) for sample in samples]
         self._num_kept += is_kept
         needed, num_groups = self.config.prompts_per_step, len(self._groups) // self.config.group_size
+        if num_groups % needed == 0:
+            check_health(self._groups, self.config.common.max_void_fraction)
         if self._num_kept < needed and num_groups >= MAX_BATCHES * needed:
             raise never_filled(self._num_kept, needed, num_groups)
 
@@ -176,19 +174,8 @@ class Worker:
             limit.check(rollout_id, self.path(common.metrics), common.attempt)
             self._rollout_in_time = rollout_id
 
-    def check_so_far(self) -> None:
-        """Raise XpError(UNHEALTHY) if this step already has more void episodes than a whole step may have."""
-        limit = self.config.common.max_void_fraction
-        with self._lock:
-            played = list(self._played)
-        num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in played)
-        if num_void > limit * self.config.prompts_per_step * self.config.group_size:
-            check_health(played, limit)
-
     def end_step(self, *, is_last: bool) -> None:
         """End a rollout step; after the last one, finish the upload."""
-        with self._lock:
-            self._played = []
         self._groups, self._num_kept = [], 0
         self.ungrouped.clear()  # of groups that Slime has aborted
         self._prompts.clear()

@@ -29,6 +29,7 @@ from xp.worker.demonstrations import PHASE
 from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
+from xp.worker.trained import check_trained
 
 EXAMPLE: Final = "example"
 """Key of a line's metadata: index of the episode; null: a filler without a trained token."""
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
         run_train(config.command.with_value(STEPS_FLAG, str(num_updates)), worker_config(config, root, num_updates))
     publish_model(exports / str(num_updates - 1), root / config.target)
     prune(checkpoints, exports, config.keep_checkpoints)
+    check_trained(PHASE, config.common, num_updates, config.model, config.target)
 
 
 def worker_config(config: SlimeSftConfig, root: Path, num_updates: int) -> WorkerConfig:

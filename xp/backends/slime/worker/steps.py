@@ -23,8 +23,6 @@ from xp.worker.best import BestKeeper
 from xp.worker.evaluate import evaluated_while_training
 from xp.worker.stage import BEFORE
 
-DROPPED = "rollout/dynamic_filter/drop_"
-
 
 def log_rollout(
     rollout_id: int, args: Any, samples: Sequence[Any], extra_metrics: Mapping[str, Any] | None, rollout_time: float
@@ -34,6 +32,7 @@ def log_rollout(
     Raises:
         XpError: (UNHEALTHY) too many of the step's episodes are void; it stops before anything is trained on them.
     """
+    del extra_metrics
     worker = worker_of(args)
     config = worker.config
     played = [read_played(sample.metadata) for sample in samples]
@@ -42,7 +41,6 @@ def log_rollout(
     worker.num_steps_played += 1
     worker.end_step(is_last=worker.is_last(rollout_id) and worker.due(rollout_id) is None)
     check_health(played, config.common.max_void_fraction)
-    dropped = sum(value for name, value in (extra_metrics or {}).items() if name.startswith(DROPPED))
     metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
     if worker.start_s is not None and worker.num_steps_played == 1:
@@ -50,8 +48,8 @@ def log_rollout(
     if config.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(worker.num_steps_played > 1)
-    if args.dynamic_sampling_filter_path is not None:
-        metrics["episodes/groups_left_out"] = float(dropped)
+    if judged:
+        metrics["episodes/groups_left_out"] = float(len(judged) // config.group_size - config.prompts_per_step)
     if args.debug_rollout_only:
         metrics_file(config).write(rollout_id + 1, metrics)
     else:

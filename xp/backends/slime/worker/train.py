@@ -42,6 +42,7 @@ from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_view
+from xp.worker.trained import check_trained
 
 
 def main(argv: Sequence[str]) -> None:
@@ -75,6 +76,7 @@ def main(argv: Sequence[str]) -> None:
     seal_exports(root / config.checkpoints, root / config.exports, critic)
     publish_model(root / config.exports / str(last), root / config.model_dir)
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
+    check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
 
 
 def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:

@@ -48,7 +48,6 @@ class Watched(StepLog):
         super().__init__(config.common, metrics_file(config), config.symptoms, root=root)
         self._native, self._config = native, config
         self._updates: list[dict[str, float]] = []
-        self._left_out = 0
         self._ended = 0.0
         """Time of the last line."""
         self._rate: float | None = None
@@ -90,7 +89,8 @@ class Watched(StepLog):
             | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
-        self._left_out += not self.are_finite(rollout_id + 1, watched)
+        self.are_finite(rollout_id + 1, watched)
+        self.count_update(watched["grad_norm"])
         if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
             half = json.loads(half_of(self._config, rollout_id).read_text()) if self._config.max_staleness else None
             if half is None or not half["metrics"]["training/staleness"]:
@@ -100,9 +100,7 @@ class Watched(StepLog):
         training = finite_means(self._updates) | distill_kl()
         if OF_WEIGHTS[0] in training:
             training |= importance.metrics([training.pop(name) for name in OF_WEIGHTS])
-        if self._left_out:
-            training["training/updates_left_out"] = float(self._left_out)
-        self._updates, self._left_out = [], 0
+        self._updates = []
         if any(name.startswith(OF_CRITIC) for name in metrics):
             write_atomically(_critics(self._config, rollout_id), json.dumps(training) + "\n")
             return

@@ -25,7 +25,7 @@ MEASURED: Final[Mapping[str, str]] = {
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
-    "training/updates_left_out": "",
+    "training/updates": "",
     "time/start_s": "",
     "time/rollout_s": "",
     "time/step_s": "from the end of the step before, or of the evaluation after that",

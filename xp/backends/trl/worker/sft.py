@@ -23,6 +23,7 @@ from xp.worker.learning_rate import disable_dropout, make_scheduler
 from xp.worker.program import run_stage
 from xp.worker.sft import Updates, examples
 from xp.worker.tasks import policy_chat
+from xp.worker.trained import check_trained
 
 LABEL_OF_OTHERS = -100
 """Label of a token that has no loss, by torch's cross_entropy."""
@@ -53,6 +54,8 @@ def main(argv: Sequence[str]) -> None:
     )
     train(config, tokenizer, learnt, held_out, ranks)
     leave_group(ranks)
+    if ranks.is_main:
+        check_trained(PHASE, config.common, config.updates(len(learnt)), config.model, config.target)
 
 
 def train(

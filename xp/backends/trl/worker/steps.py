@@ -35,8 +35,6 @@ class TRLStepLog(StepLog):
         """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
-        self._left_out = 0
-        """Number of skipped updates of this rollout step."""
         self._is_left_out = False
         """True if the last update was skipped."""
         self._start: dict[str, float] = {}
@@ -72,7 +70,6 @@ class TRLStepLog(StepLog):
         step = global_step // self._config.updates_per_rollout + 1
         is_finite = self.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
         self._is_left_out = not is_finite
-        self._left_out += not is_finite
         return is_finite
 
     def is_first(self, global_step: int) -> bool:
@@ -93,13 +90,11 @@ class TRLStepLog(StepLog):
         """Adds TRL's log of an optimizer update."""
         names = {name: ours for name, ours in NATIVE.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
         self._updates.append({ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None})
+        self.count_update(0.0 if self._is_left_out else logs.get("grad_norm"))
         if global_step % self._config.updates_per_rollout:
             return
         step = global_step // self._config.updates_per_rollout
         training = finite_means(self._updates)
-        if self._left_out:
-            training["training/updates_left_out"] = float(self._left_out)
-            self._left_out = 0
         now = time.monotonic()
         self.line(step, {**self._episodes, **training, **self._start, "time/step_s": now - self._began})
         self._began, self._updates, self._start = now, [], {}

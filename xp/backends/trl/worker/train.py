@@ -35,6 +35,7 @@ from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
+from xp.worker.trained import check_trained
 from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def main(argv: Sequence[str]) -> None:
         log.finish()
         rollouts.evaluate_trained(trainer, lambda: _publish(trainer, tokenizer, Path(config.model_dir), ranks))
     leave_group(ranks)
+    if ranks.is_main:
+        check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
 
 
 def _publish(trainer: Any, tokenizer: Any, target: Path, ranks: Ranks) -> None:

@@ -176,10 +176,6 @@ ALGORITHM = (
             "--data-source-path": FRESH_TASKS if s.algorithm.dynamic_sampling else None,
             "--over-sampling-batch-size": s.training.prompts_per_step,
         },
-        note=lambda s: (
-            f"A dropped group draws one new task; a step that {MAX_BATCHES} batches of tasks do not fill ends the run."
-            if s.algorithm.dynamic_sampling
-            else ""
-        ),
+        note=f"A dropped group draws one new task; {MAX_BATCHES} batches of tasks that do not fill a step end the run.",
     ),
 )
