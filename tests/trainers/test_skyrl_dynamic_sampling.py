@@ -129,6 +129,9 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
 
         def init_weight_sync_state(self) -> None: ...
 
+        def _cleanup_old_checkpoints(self) -> None:
+            """Without SkyRL's call of Ray on each node."""
+
     log = SimpleNamespace(continue_after=lambda _: None, log=lambda *_, **__: None, finish=lambda: None)
     experiment = object.__new__(XpTraining)
     experiment.cfg, experiment.tokenizer = cfg, tokenizer_and_model()[0]

@@ -218,7 +218,7 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
     found = object.__new__(kind)
     found.tracker, _ = step_log(tmp_path)
-    found.cfg = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2))
+    found.cfg, found.total_training_steps = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2)), 24
     assert found.load_checkpoints() == (step, *loaded[1:])
     lines = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert [line["step"] for line in lines] == ([step] if step else [])

@@ -49,6 +49,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     """
 
     tracker: SkyRLStepLog
+    dynamic_sampling_state: Any
     _node_ids: Any
 
     def __init__(
