@@ -26,6 +26,7 @@ def test_two_steps_on_trl_train_and_evaluate_without_a_void_episode(
             write_task(tmp_path / "tasks" / split / f"task_{number}")
     few = ["training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "evaluation.batch_size=8"]
     few += ["training.micro_batch_size=8", "training.max_response_tokens=24", "env.max_turns=2"]
+    few += ["training.entropy_coef=0.01"]  # the model earns nothing
     words = ["env=harbor", f"env.target={tmp_path / 'tasks'}", "env.sandbox=none", f"outputs={tmp_path / 'outputs'}"]
     assert main([*words, "model=tiny", *few]) == 0
     assert "without isolation" in capfd.readouterr().out

@@ -204,7 +204,8 @@ class Algorithm(Section):
     """Penalty that is added to the reward of the training's episodes, never of evaluations; None: none. Their length
     includes tools' results, like training.max_response_tokens."""
     dynamic_sampling: bool
-    """Replaces groups without variance by new ones (DAPO, arXiv:2503.14476)."""
+    """Replaces groups without variance by groups of the next tasks (DAPO, arXiv:2503.14476); a step that 30 batches of
+    `training.prompts_per_step` tasks do not fill ends the run (exit code 16)."""
     zero_variance_filter: bool
     """Leaves groups without variance out of the loss, of its divisor too."""
 
