@@ -128,8 +128,8 @@ test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, che
 	.venv-environments/bin/pip install --quiet "reasoning-gym==0.1.25" "verifiers==0.4.0"
 	touch $@
 
-test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers and inspect_ai, with the real packages
-	ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
+test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers, inspect_ai and OpenEnv (OPENENV_PATH: a checkout), with the real packages
+	OPENENV_PATH=$(OPENENV_PATH) ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
 test-install: setup  ## Really install the trainers' locks (several GB) and try every import that a stage makes there
 	XP_TEST_INSTALL=1 $(BIN)/python -m pytest -s tests/installed

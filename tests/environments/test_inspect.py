@@ -102,6 +102,18 @@ def test_tools_of_a_task_agree() -> None:
     assert found == [1.0, 0.0, 1.0, 0.0]
 
 
+def test_a_task_that_shuffles_without_a_seed_is_the_same_in_every_process() -> None:
+    found = []
+    for _ in range(2):
+        provider = load_provider(task_of("shuffled"), os.environ)
+        found.append([task.spec for task in provider.tasks("all", range(20))])
+        provider.close()
+    assert found[0] == found[1]
+    assert [one["id"] for one in found[0]] == list(range(1, 21))
+    assert found[0][0]["input"] != "Which is 0?" or found[0][1]["input"] != "Which is 1?"
+    assert len({str(one["target"]) for one in found[0]}) > 1
+
+
 def test_a_task_without_a_solver_agrees() -> None:
     scripts: list[tuple[int, Script]] = [(0, ["Paris."]), (0, ["Lyon"])]
     found = rewards(task_of("without_solver"), scripts)

@@ -15,7 +15,7 @@ from tests.environments.python import ROOT, python, told
 from tests.ors_server import rules
 from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
-from xp.envs.base import Provider, Task, ToolCrashed
+from xp.envs.base import ProtocolError, Provider, Task, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
@@ -25,7 +25,15 @@ from xp.testing.provider import ProviderSuite, lent
 
 PACKAGES = ROOT / "tests/environments/packages"
 OWN = (ROOT / "tests/environments/own_rollouts.py").read_text()
-NONE: dict[str, Any] = {"environment": None, "taskset": {}, "seats": {}, "seat": None, "num_tasks": None, "prices": {}}
+NONE: dict[str, Any] = {
+    "environment": None,
+    "config": {},
+    "taskset": {},
+    "seats": {},
+    "seat": None,
+    "num_tasks": None,
+    "prices": {},
+}
 SUBPROCESS = {"runtime": {"type": "subprocess"}, "harness": {"id": "null"}}
 USER = ["Tell me the capital of my country.", "###DONE###"]
 Script = list[str | tuple[str, dict[str, Any]]]
@@ -142,6 +150,17 @@ def test_the_packages_own_environment_with_a_simulated_user_agrees() -> None:
     assert expected == [2.0, 0.0]
 
 
+def test_one_attempt_of_an_environment_with_several_agrees_and_more_are_refused() -> None:
+    scripts: list[tuple[int, Script]] = [(0, ["Paris"]), (2, ["Osaka"])]
+    own_config = {"id": "best-of-n", "n": 1, "taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}
+    found = played(package("xp_capitals", environment="best-of-n", config={"n": 1}), scripts)
+    assert found == own(own_config, scripts) == [2.0, 0.0]
+    provider = load_provider(package("xp_capitals", environment="best-of-n", config={"n": 2}), os.environ)
+    with pytest.raises(ProtocolError, match=r"agent plays several times .* options\.config"):
+        provider.open(Task("x", "train", 0)).answer("Paris")
+    provider.close()
+
+
 def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "of-the-judge")
 
@@ -184,6 +203,7 @@ def test_a_judge_that_is_not_there_makes_the_episode_void() -> None:
         ("xp_capitals", {"taskset": {"continents": "x"}}, "continents"),
         ("xp_capitals", {"seats": {"player": {}}}, "no seat 'player'; there are: agent"),
         ("xp_capitals", {"environment": "user-sim"}, "options.seat"),
+        ("xp_capitals", {"config": {"agent": {}}}, "options.config.agent"),
     ],
 )
 def test_what_the_package_does_not_have_is_named(target: str, options: dict[str, Any], said: str) -> None:

@@ -42,16 +42,19 @@ class Drawn(Environment):
         return ToolOutput(blocks=[TextBlock(text="done")], reward=float(is_right), finished=True)
 
 
+OPTIONS = random.SystemRandom().sample(range(40), 40)
+
+
 class Shuffled(Drawn):
-    """The options are in an order by hash(), which Python seeds anew in each process."""
+    """The options are in an order that each process draws when it imports this module."""
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text=f"Which is the largest? {OPTIONS}")]
+
+
+class Hashed(Drawn):
+    """The options are in an order by hash(), which Python seeds anew in each process unless it is told a seed."""
 
     def get_prompt(self) -> list[TextBlock]:
         options = sorted(range(40), key=lambda option: hash(f"{self.task_spec['number']} {option}"))
         return [TextBlock(text=f"Which is the largest? {options}")]
-
-
-class Steady(Drawn):
-    """Depends on its task alone."""
-
-    def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=f"Multiply {self.task_spec['number']} by 7.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import threading
@@ -83,6 +84,10 @@ class Silent(Exception):
         raise ValueError
 
 
+def rows_of_a_set() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return {"train": [{"prompt": word, "answer": random.choice("ab")} for word in set("abcdefghij")]}
+
+
 def unsendable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return {"train": [{"prompt": "a", "check": lambda text: text}]}
 
@@ -156,10 +161,22 @@ class Higher:
         return {"observations": observations, "reward": float(is_right), "done": is_right, "metadata": {}}
 
 
+class Rewriter:
+    """Rewrites the model's message, as SkyRL's environments may; its reward is the limit of turns."""
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        self._rewritten, self._max_turns = env_config["rewritten"], extras["max_turns"]
+
+    def step(self, _: str) -> dict[str, Any]:
+        output = {"observations": [], "reward": self._max_turns, "done": True, "metadata": {}}
+        return output | {"postprocessed_action": self._rewritten}
+
+
 def skyrl_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """A row as SkyRL's examples write it."""
     spec = {"method": "rule", "ground_truth": "18"}
-    return {"train": [{"prompt": [{"role": "user", "content": "3 * 6?"}], "env_class": "gsm8k", "reward_spec": spec}]}
+    answers = {"env_class": "gsm8k", "reward_spec": spec, "reward_model": spec}
+    return {"train": [{"prompt": [{"role": "user", "content": "3 * 6?"}], **answers}]}
 
 
 def with_metrics(answer: str, row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,8 +7,11 @@ import time
 from typing import Any
 
 from fastmcp import FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.utilities.types import Image
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.env_server.types import Action, Observation, State
 
 
@@ -94,7 +97,7 @@ class Payer(Environment[Pay, Receipt, State]):
 
 
 class Tools(MCPEnvironment):
-    """Acts by MCP tools."""
+    """Acts by MCP tools; a failed call costs half a point, and a fifth one is the end."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -109,13 +112,31 @@ class Tools(MCPEnvironment):
         @server.tool
         def fail() -> str:
             """Raise."""
-            raise RuntimeError("it broke")
+            raise ToolError("no such file: x")
+
+        @server.tool
+        def add(a: int, b: int) -> int:
+            """Add."""
+            return a + b
+
+        @server.tool
+        def look() -> Image:
+            """A picture."""
+            return Image(data=b"png", format="png")
 
         super().__init__(server)
+        self.num_faults = 0
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
         del seed, episode_id
         return Observation(done=False)
+
+    async def step_async(self, action: Action, timeout_s: float | None = None, **more: Any) -> Observation:
+        seen = await super().step_async(action, timeout_s=timeout_s, **more)
+        is_fault = getattr(seen, "error", None) is not None
+        self.num_faults += is_fault
+        seen.reward, seen.done = -0.5 if is_fault else 0.25, self.num_faults >= 5
+        return seen
 
     def _step_impl(self, action: Action, timeout_s: float | None = None, **_: Any) -> Observation:
         del timeout_s
@@ -126,6 +147,18 @@ class Tools(MCPEnvironment):
         return State()
 
 
+async def own_results(environment: Any, calls: Any) -> list[tuple[str, float | None, bool, bool]]:
+    """Text, reward, end and whether a call failed, of calls of an environment's MCP tools without any server."""
+    environment.reset(seed=0)
+    results = []
+    for name, arguments in calls:
+        seen = await environment.step_async(CallToolAction(tool_name=name, arguments=arguments))
+        error, result = getattr(seen, "error", None), getattr(seen, "result", None)
+        text = error.message if error else "\n".join(block.text for block in result.content) if result else "{}"
+        results.append((text, seen.reward, seen.done, error is not None))
+    return results
+
+
 class Unnamed(Environment):  # type: ignore[type-arg]
     """Says nothing of its models."""
 
@@ -133,5 +166,5 @@ class Unnamed(Environment):  # type: ignore[type-arg]
 def rows() -> dict[str, list[dict[str, Any]]]:
     return {
         "train": [{"prompt": "{observation}"}, {"prompt": "Go.", "reset": {"start": 50}}],
-        "test": [{"prompt": "?"}],
+        "test": [{"prompt": "{observation}"}],
     }

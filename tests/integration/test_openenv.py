@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.envs_under_test.openenv_counter import Tools, own_results
 from tests.fake_session import RULES
 from tests.ors_server import rules
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
+from xp.envs.target import origin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
@@ -104,28 +107,54 @@ def test_a_late_answer_is_never_taken_for_the_next_ones() -> None:
     found.close()
 
 
-def test_an_environment_for_one_session_says_what_to_set() -> None:
+def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(caplog: pytest.LogCaptureFixture) -> None:
     found = OpenEnvProvider(counter("Lonely"), os.environ)
-    session = found.open(task())
-    with (
-        impatient(found, create_timeout_s=3.0),
-        pytest.raises((EnvUnavailable, DeadlineExceeded), match=r"max_sessions|in time"),
-    ):
-        found.open(task())
-    session.close()
-    found.open(task()).close()
+
+    def play(amount: int) -> float | None:
+        session = found.open(task())
+        reward = session.call("step", {"amount": amount}).reward
+        time.sleep(0.3)
+        session.close()
+        return reward
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(play, range(6))) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     found.close()
+    assert [line for line in caplog.messages if "session" in line or "answer" in line] == [
+        f"{origin(found._reach().url)} holds 1 session at a time; xp opens no more (env.limits.max_sessions)"
+    ]
 
 
 def test_mcp_tools_are_the_tools() -> None:
     found = OpenEnvProvider(counter("Tools"), os.environ)
     session = found.open(task())
-    assert {tool.name for tool in session.tools()} == {"say", "fail"}
+    assert {tool.name for tool in session.tools()} == {"say", "fail", "add", "look"}
     assert session.call("say", {"text": "hi"}).text == "hi"
-    assert session.call("say", {}).is_call_error
-    assert session.call("shout", {}).is_call_error
+    with pytest.raises(ProtocolError, match="image"):
+        session.call("look", {})
     session.close()
     found.close()
+
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("say", {"text": "hi"}),
+    ("say", {}),
+    ("say", {"text": 1}),
+    ("shout", {"text": "hi"}),
+    ("fail", {}),
+    ("add", {"a": 1, "b": 2}),
+    ("add", {"a": "one", "b": 2}),
+    ("add", {"a": 1, "b": 2, "c": 3}),
+]
+
+
+def test_rewards_ends_and_texts_of_mcp_calls_are_the_environments_own_bad_calls_included() -> None:
+    found = OpenEnvProvider(counter("Tools"), os.environ)
+    session = found.open(task())
+    results = [session.call(*one) for one in CALLS]
+    found.close()
+    expected = asyncio.run(own_results(Tools(), CALLS))
+    assert [(one.text, one.reward, one.finished, one.is_call_error) for one in results] == expected
 
 
 CLASSES = {"echo": "OpenEnvEcho", "coding": "Coding"}

@@ -198,7 +198,7 @@ class Silent:
             rules(provider="local", grader=f"{DRAWN}_rows:equals", rows=f"{DRAWN}_rows:hashed"),
             "fake/train/0 in another process",
         ),
-        (rules(serve=f"{DRAWN}:Steady"), None),
+        (rules(serve=f"{DRAWN}:Hashed"), None),
     ],
 )
 def test_another_prompt_is_a_fault_unless_it_is_live(config: EnvConfig, place: str | None) -> None:

@@ -360,15 +360,31 @@ def test_trls_functions_get_texts_or_messages_as_the_prompt_is(package: Path, pr
     assert [play(config, 0, answer)[0].reward for answer in "34"] == [1.0, 0.0]
 
 
-def test_trls_own_accuracy_reward_scores_an_episode(package: Path) -> None:
-    pytest.importorskip("trl", reason="TRL is not installed (extra trl)")
+@pytest.mark.parametrize("name", ["accuracy_reward", "reasoning_accuracy_reward", "think_format_reward"])
+def test_trls_own_functions_give_their_own_rewards(name: str) -> None:
+    own = getattr(pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)"), name)
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    row = {"prompt": [{"role": "user", "content": "a third?"}], "solution": r"$\frac{1}{3}$"}
-    (package / "rows.jsonl").write_text(json.dumps(row))
-    config = replace(
-        graded("equals", rows="lent_rows:rows.jsonl", grader_form=GraderForm.TRL), grader="trl.rewards:accuracy_reward"
-    )
-    assert [play(config, 0, text)[0].reward for text in (r"\boxed{\frac{1}{3}}", r"\boxed{\frac{1}{2}}")] == [1.0, 0.0]
+    texts = [r"\boxed{\frac{1}{3}}", r"<think>A half?</think>So \boxed{\frac{1}{3}}", r"<think>\boxed{1}", "1/3", ""]
+    row = {"prompt": [MESSAGE], "solution": r"$\frac{1}{3}$"}
+    handler = GraderHandler(replace(graded("equals", grader_form=GraderForm.TRL), grader=f"trl.rewards:{name}"))
+    rewards = []
+    for number, text in enumerate(texts):
+        handler.open(number, row)
+        rewards.append(handler.take(number, text).reward)
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    assert rewards == own(completions=completions, solution=[row["solution"]] * len(texts))
+    assert len(set(rewards)) == 2
+
+
+@pytest.mark.parametrize(("rewritten", "is_refused"), [(None, False), ("go ", False), ("<act>go</act>", True)])
+def test_a_message_that_the_environment_rewrites_is_refused(rewritten: str | None, is_refused: bool) -> None:
+    handler = GraderHandler(graded("Rewriter", grader_args={"rewritten": rewritten}, max_turns=7))
+    handler.open(1, {"prompt": "?"})
+    if not is_refused:
+        assert handler.take(1, "go").reward == 7.0
+        return
+    with pytest.raises(ProtocolError, match="postprocessed_action='<act>go</act>'"):
+        handler.take(1, "go")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from xp.envs import openenv
 from xp.envs.base import EnvFault, EnvUnavailable, ProtocolError, ToolCrashed
+from xp.errors import XpError
 
 
 def test_the_action_model_is_the_tool_without_the_shared_field() -> None:
@@ -30,12 +31,66 @@ def test_an_environment_of_mcp_tools_has_no_step() -> None:
         ({"board": [1, 2], "turn": "x"}, '{"board": [1, 2], "turn": "x"}'),
         ({}, "{}"),
         ({"tool_name": "f", "result": {"content": [{"type": "text", "text": "a"}, {"text": "b"}]}}, "a\nb"),
+        ({"tool_name": "f", "result": {"content": [{"type": "resource", "resource": {"uri": "a", "text": "b"}}]}}, "b"),
         ({"tool_name": "f", "result": {"x": 1}}, '{"x": 1}'),
         ({"tool_name": "f", "result": "plain", "error": None}, "plain"),
     ],
 )
 def test_an_observation_is_what_the_model_reads(observation: dict[str, Any], text: str) -> None:
-    assert openenv.text_of(observation) == text
+    assert openenv.text_of(observation, "x") == text
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "resource_link"])
+def test_a_result_that_is_no_text_is_refused(kind: str) -> None:
+    blocks = [{"type": "text", "text": "a"}, {"type": kind, "data": "iVBO", "mimeType": "a/b"}]
+    with pytest.raises(ProtocolError, match=f"{kind} .*text alone"):
+        openenv.observed({"observation": {"tool_name": "f", "result": {"content": blocks}}}, "x")
+
+
+@pytest.mark.parametrize("kind", ["execution_error", "invalid_args", "tool_not_found", "timeout"])
+def test_a_failed_call_is_the_models_with_its_reward_and_end(kind: str) -> None:
+    error = {"error_type": kind, "message": "no such file"}
+    reply = {"observation": {"tool_name": "f", "result": None, "error": error}, "reward": -0.5, "done": True}
+    result = openenv.observed(reply, "x")
+    assert (result.text, result.reward, result.finished, result.is_call_error) == ("no such file", -0.5, True, True)
+
+
+def test_a_call_that_did_not_reach_its_tool_is_a_fault() -> None:
+    error = {"error_type": "transport_error", "message": "gone"}
+    with pytest.raises(ToolCrashed, match="gone"):
+        openenv.observed({"observation": {"error": error}, "reward": -0.5}, "x")
+
+
+FINQA = {"observation": {"metadata": {"question": "How much?", "company": {"name": "A"}}}}
+MAZE = {"observation": {"position": [0, 0], "metadata": {"maze": [[0, 1]]}}, "metadata": {"maze": [[0, 1]]}}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "text"),
+    [
+        ("At {observation}", MAZE, 'At {"position": [0, 0]}'),
+        ("{metadata.maze}, {x}", MAZE, "[[0, 1]], {x}"),
+        ("{metadata.question} of {metadata.company.name}", FINQA, "How much? of A"),
+        ("{observation}", {"observation": {}, "metadata": {"question": "{metadata}?"}}, "{metadata}?"),
+        ("{metadata}", FINQA, '{"question": "How much?", "company": {"name": "A"}}'),
+        ("{observation}", {"observation": {"metadata": {}}}, "{}"),
+        ("Say hello.", {"observation": {"text": "", "metadata": {}}}, "Say hello."),
+    ],
+)
+def test_a_prompt_shows_observation_and_metadata(prompt: str, reply: dict[str, Any], text: str) -> None:
+    (message,) = openenv.opening({"prompt": prompt}, "x", reply)
+    assert message["content"] == text
+
+
+@pytest.mark.parametrize("prompt", ["Answer.", "{metadata.answer}", "{metadata.question.text}"])
+@pytest.mark.parametrize("reply", [FINQA, MAZE])
+def test_a_prompt_that_shows_nothing_of_the_observation_is_refused(prompt: str, reply: dict[str, Any]) -> None:
+    with pytest.raises(XpError, match="metadata"):
+        openenv.opening({"prompt": prompt}, "x", reply)
+
+
+def test_a_row_with_arguments_of_the_reset_sets_its_task_itself() -> None:
+    assert openenv.opening({"prompt": "Say: a", "reset": {}}, "x", MAZE)[0]["content"] == "Say: a"
 
 
 @pytest.mark.parametrize(

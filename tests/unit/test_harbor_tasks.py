@@ -41,7 +41,6 @@ def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ("[[steps]]\nname = 'one'\n", "tasks of one step"),
         ("gpus = 1\n", "gpus"),
         ("os = 'windows'\n", "os=windows"),
         ("network_mode = 'allowlist'\n", "network_mode"),
@@ -71,6 +70,13 @@ def test_a_task_without_instruction_or_test_is_named_and_not_left_out(tmp_path: 
         (write_task(tmp_path / name) / missing).unlink()
     write_task(tmp_path / "c")
     with pytest.raises(XpError, match=r"(?s)task a: .*instruction.md.*task b: there is no tests/test.sh"):
+        load_provider(harbor(tmp_path), os.environ)
+
+
+def test_a_task_of_several_steps_is_named_although_its_instructions_are_elsewhere(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "a", config=CONFIG + "[[steps]]\nname = 'one'\n")
+    (task / "instruction.md").unlink()
+    with pytest.raises(XpError, match=r"task a: it has .*tasks of one step"):
         load_provider(harbor(tmp_path), os.environ)
 
 

@@ -61,6 +61,16 @@ def test_tasks_that_cannot_leave_their_process_are_a_fault() -> None:
     provider.close()
 
 
+def test_tasks_in_the_order_of_a_set_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        provider = HostedGrader(graded("equals", rows=f"{MODULE}:rows_of_a_set"), os.environ)
+        found.append(provider.tasks("train", range(10)))
+        provider.close()
+    assert [task.spec for task in found[0]] == [task.spec for task in found[1]]
+
+
 def child_of(provider: HostedProvider) -> Any:
     return provider._host.child()
 

@@ -85,6 +85,8 @@ def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) 
         (["env=graded", "env.env_class=sums", "env.rows=my_data:riddles.jsonl"], "riddles"),
         (["env=gsm8k_mini", "env.rows=my_data:riddles.jsonl"], "riddles"),
         (["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"], "echo-env"),
+        (["env=openenv", "env.serve=envs.echo_env.server.app:app", "env.rows=my_data:rows"], "echo_env"),
+        (["env=openenv", "env.serve=server.app:app", "env.rows=my_data:rows"], "app"),
         (["env=verifiers", "env.target=wordle"], "wordle"),
         (["env=inspect", "env.target=/my/tasks.py@sums"], "sums"),
         (["env=harbor", "env.target=/my/terminal-tasks"], "terminal-tasks"),

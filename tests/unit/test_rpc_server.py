@@ -24,6 +24,35 @@ rpc_server.serve(lambda config: Handler())
 """
 
 
+LATE = """
+import threading, time
+from xp.envs import rpc_server
+
+class Handler:
+    def wait(self, *_):
+        parent_has_closed.wait()
+
+    def end(self):
+        parent_has_closed.set()
+        time.sleep(0.5)  # the late answer is sent meanwhile
+
+parent_has_closed = threading.Event()
+rpc_server.serve(lambda config: Handler())
+"""
+
+
+def test_an_answer_after_the_parents_end_is_dropped_without_a_word() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-c", LATE, str(theirs.fileno())], pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE
+    )
+    theirs.close()
+    ours.send(RULES)
+    ours.send((0, "wait", 0, None))
+    ours.close()
+    assert child.communicate(timeout=PATIENCE_S) == (None, b"")
+
+
 def test_a_signal_does_not_disturb_an_end_that_has_begun(tmp_path: Path) -> None:
     ours, theirs = multiprocessing.Pipe()
     child = subprocess.Popen(

@@ -13,6 +13,8 @@ NAMING = ("serve", "target", "image", "provider", "grader", "rows")
 """Fields that give an environment of a general option its name; the first that has one."""
 SPLITS = ("train", "test", "validation", "dev", "data", "rows", "tasks")
 """Names of files that say nothing about an environment; their directory's name is used."""
+GENERIC = ("app", "server", "main", "src")
+"""Names of modules that say nothing about an environment; their package's name is used."""
 MIXED = "env"
 """The group of which several options can be chosen."""
 SIGN = "+"
@@ -54,7 +56,7 @@ def general_option(env: Mapping[str, Any]) -> str:
 
 
 def _short(value: str) -> str:
-    """`guess` of `my.envs:Guess`, `my.guess:app`, `data/guess.jsonl`, `data/guess/train.parquet` and `Org/Guess`."""
+    """`guess` of `my.envs:Guess`, `guess.server.app:app`, `guess.jsonl`, `data/guess/train.parquet` and `Org/Guess`."""
     if "://" in value:
         return ""
     module, _, word = value.rpartition(":") if "/" not in value else ("", "", value)
@@ -62,7 +64,8 @@ def _short(value: str) -> str:
     stem = re.sub(r"\.(jsonl?|csv|parquet|py)$", "", path.name)
     short = path.parent.name if stem in SPLITS else stem.partition(":")[0]
     if module and stem == path.name:
-        short = word if word[:1].isupper() else module.rpartition(".")[2]
+        packages = [name for name in module.split(".") if name not in GENERIC] or [word]
+        short = word if word[:1].isupper() else packages[-1]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()
 
 

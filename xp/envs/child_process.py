@@ -11,13 +11,14 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
-from xp.envs.pythons import executable, path_for
+from xp.envs.pythons import HASH_SEED, executable, path_for
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.private_directory import PREFIX
@@ -57,7 +58,7 @@ class ChildProcess:
     def _start_by(self, python: str) -> Child:
         """Starts the child with an interpreter, which must have pydantic and the program's imports."""
         plain, hidden = inherited({**os.environ, **self._environ}, self._config.secrets)
-        env = {**plain, **hidden, "PYTHONPATH": path_for(python)}
+        env = {**plain, **hidden, **HASH_SEED, "PYTHONPATH": path_for(python)}
         return Child(self._program, self._config, env, python)
 
     def number(self) -> int:
@@ -94,7 +95,8 @@ class Child:
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
-        self._connection.send(config)
+        with suppress(ConnectionError):  # An interpreter that ended at once has no answer to the first request either.
+            self._connection.send(config)
         self._reader = threading.Thread(target=self._read, name="child-replies", daemon=True)
         self._reader.start()
         threading.Thread(target=self._watch, name="child-end", daemon=True).start()

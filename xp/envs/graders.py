@@ -114,7 +114,7 @@ def conversations_of(config: EnvConfig) -> Begin:
         return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
-        return _stepped(lambda row: kind(env_config=dict(config.grader_args), extras=_without_prompt(row)))
+        return _stepped(lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)))
     return _graded(kind(**config.grader_args).grade, config)
 
 
@@ -193,7 +193,7 @@ def _stepped(make: Callable[[Row], Any]) -> Begin:
 
         def take(text: str) -> ToolResult:
             nonlocal is_scored
-            result = _step(env.step(text))
+            result = _step(env.step(text), text)
             is_scored = is_scored or result.reward is not None
             if result.finished and not is_scored:
                 raise ProtocolError(NO_REWARD)
@@ -219,9 +219,15 @@ def _plain(opening: Any) -> list[Message]:
         ) from None
 
 
-def _step(output: Mapping[str, Any]) -> ToolResult:
+def _step(output: Mapping[str, Any], action: str) -> ToolResult:
     if not isinstance(output, Mapping) or not {"observations", "reward", "done"} <= output.keys():
         raise ProtocolError("step() of the grader must return a mapping with observations, reward and done")
+    rewritten = output.get("postprocessed_action")
+    if rewritten is not None and str(rewritten).strip() != action.strip():
+        raise ProtocolError(
+            f"step() of the grader rewrote the model's message (postprocessed_action={str(rewritten)!r:.80}), which no"
+            " trainer's tokens can follow: take what you need of it in step(), and return no postprocessed_action"
+        )
     text = "\n\n".join(str(message["content"]) for message in output["observations"])
     is_done = bool(output["done"])
     return ToolResult(text, _number(output["reward"]), finished=is_done, awaits_reply=not is_done)
@@ -247,11 +253,12 @@ def _registered(config: EnvConfig, row: Row) -> Any:
             f"environment {config.name}: env_class={config.env_class} needs the package skyrl-gym ({error})",
             ExitCode.RUNTIME,
         ) from error
-    return skyrl_gym.make(config.env_class, env_config={}, extras=_without_prompt(row))
+    return skyrl_gym.make(config.env_class, env_config={}, extras=_extras(config, row))
 
 
-def _without_prompt(row: Row) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != PROMPT}
+def _extras(config: EnvConfig, row: Row) -> dict[str, Any]:
+    """What SkyRL's generator gives an environment: the row without its prompt, and the limit of turns."""
+    return {name: value for name, value in row.items() if name != PROMPT} | {"max_turns": config.max_turns}
 
 
 class GraderHandler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
 import threading
@@ -33,6 +34,7 @@ class HostHandler:
 
     def start(self, _: int, hosted: str) -> str | None:
         """Makes the provider `module:Class`; returns the name of a module that this Python lacks, else None."""
+        random.seed(0)  # Tasks that the package shuffles without a seed have the same order in every process.
         try:
             self._provider = load_object(hosted)(self._config, os.environ)
         except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from xp.envs.pythons import candidates, executable, path_for
+from xp.envs.pythons import HASH_SEED, candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
@@ -226,7 +226,8 @@ def _child_environ(environ: Mapping[str, str], overrides: Mapping[str, str], key
     libraries."""
     plain, hidden = inherited(environ)
     quiet = {"OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    return {**plain, **hidden, **quiet, **overrides, "PYTHONPATH": path_for(python), KEY_VARIABLE: key}
+    own = {"PYTHONPATH": path_for(python), KEY_VARIABLE: key}
+    return {**plain, **hidden, **quiet, **HASH_SEED, **overrides, **own}
 
 
 def source_version(serve: str) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -29,20 +32,22 @@ from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.loop import run
 from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerHandle, ServerSession
-from xp.envs.retry import Refused
+from xp.envs.retry import AtCapacity
 from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target, origin
 from xp.envs.transport import Repeat, raise_for_status, translated
-from xp.errors import XpError
-from xp.lib.data_files import Row
+from xp.errors import ExitCode, XpError
+from xp.lib.data_files import Row, value_at
 from xp.lib.digest import digest_of
+from xp.lib.text import counted
 
 STEP: Final = "step"
 MCP_FIELDS: Final = frozenset({"tool_name", "arguments"})
 """Properties of the action of an environment whose actions are calls of MCP tools."""
-CALL_ERRORS: Final = ("invalid_args", "tool_not_found")
-"""Error types of a failed MCP call that are the model's fault."""
+TRANSPORT_ERROR: Final = "transport_error"
+"""The error type of a failed MCP call that is not the model's fault; a tool's own exception is `execution_error`."""
 MAX_ERROR_CHARS: Final = 500
+_log = logging.getLogger(__name__)
 
 
 def step_tool(schema: Any, what: str) -> ToolSpec | None:
@@ -71,17 +76,18 @@ def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
         wire.refuse(what, "done", is_done)
     error = observation.get("error")
     if isinstance(error, Mapping) and "error_type" in error:
-        if error["error_type"] not in CALL_ERRORS:
-            raise ToolCrashed(f"{what}: {str(error.get('message'))[:MAX_ERROR_CHARS]}")
-        return ToolResult(str(error.get("message")), is_call_error=True)
-    return ToolResult(text_of(observation), reward, is_done)
+        message = str(error.get("message"))
+        if error["error_type"] == TRANSPORT_ERROR:
+            raise ToolCrashed(f"{what}: {message[:MAX_ERROR_CHARS]}")
+        return ToolResult(message, reward, is_done, is_call_error=True)
+    return ToolResult(text_of(observation, what), reward, is_done)
 
 
-def text_of(observation: Mapping[str, Any]) -> str:
+def text_of(observation: Mapping[str, Any], what: str) -> str:
     """Text for the model: the observation's only text, the blocks of an MCP result, or else the fields as JSON."""
     fields = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
     if fields.keys() >= {"tool_name", "result"}:
-        return _mcp_text(fields["result"])
+        return _mcp_text(fields["result"], what)
     if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
         return text
     return json.dumps(fields, ensure_ascii=False)
@@ -97,7 +103,7 @@ def refusal(error: Any, what: str) -> ToolResult:
         errors = [f"{'.'.join(map(str, _list(one.get('loc'))))}: {one.get('msg')}" for one in entries]
         return ToolResult(f"{message}: {'; '.join(errors)[:MAX_ERROR_CHARS]}", is_call_error=True)
     if code == "CAPACITY_REACHED":
-        raise Refused(f"{what}: {message}; set env.limits.max_sessions to what it takes", is_starting=True)
+        raise AtCapacity(f"{what}: {message}", detail.get("max_sessions"))
     if code in ("EXECUTION_ERROR", "FACTORY_ERROR"):
         raise ToolCrashed(f"{what}: {message}")
     raise ProtocolError(f"{what}: {code} {message}")
@@ -107,11 +113,20 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _mcp_text(result: Any) -> str:
+def _mcp_text(result: Any, what: str) -> str:
     if isinstance(result, Mapping) and isinstance(result.get("content"), list):
-        blocks = [block for block in result["content"] if isinstance(block, Mapping)]
-        return "\n".join(str(block["text"]) for block in blocks if "text" in block)
+        return "\n".join(_block_text(wire.mapping(block, what), what) for block in result["content"])
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def _block_text(block: Mapping[str, Any], what: str) -> str:
+    """Text of a block or of its embedded resource; raises ProtocolError for an image or another file."""
+    resource = block.get("resource")
+    text = (resource if isinstance(resource, Mapping) else block).get("text")
+    if not isinstance(text, str):
+        kind = f"{str(block.get('type'))[:40]} ({str(block.get('mimeType'))[:40]})"
+        raise ProtocolError(f"{what}: a block of type {kind}: xp gives a model text alone")
+    return text
 
 
 CLOSE_S: Final = 5.0
@@ -252,18 +267,35 @@ class OpenEnvCore(ServerCore):
             self._schema = wire.parse_json(body, "GET /schema")
         return self._schema
 
-    async def open(self, reset: Mapping[str, Any]) -> tuple[Socket, ToolResult]:
-        """Opens a session and resets it. A session is its connection, so that a failed one leaves nothing on the
-        server."""
+    async def open(self, reset: Mapping[str, Any], show: Show) -> tuple[Socket, list[Message]]:
+        """Opens a session and resets it; returns it with its first messages.
+
+        A session is its connection, so that a failed one leaves nothing on the server.
+
+        Args:
+            show: makes the messages from the answer to the reset.
+        """
         deadline, attempt = asyncio.get_running_loop().time() + self.limits.create_timeout_s, 0
         while True:
             attempt += 1
             try:
-                return await self._open_once(reset, deadline)
+                return await self._open_once(reset, deadline, show)
             except EnvFault as fault:
+                if isinstance(fault, AtCapacity) and self._is_beyond(fault.max_sessions):
+                    raise
                 await self.transport.pause(Repeat.OPENING, fault, attempt, deadline)
 
-    async def _open_once(self, reset: Mapping[str, Any], deadline: float) -> tuple[Socket, ToolResult]:
+    def _is_beyond(self, most: Any) -> bool:
+        """Lowers the limit to the server's; returns whether more sessions than that are open or being opened here."""
+        if isinstance(most, int) and 0 < most < self.slots.limit:
+            where = origin(self._target.url)
+            _log.warning(
+                "%s holds %s at a time; xp opens no more (env.limits.max_sessions)", where, counted(most, "session")
+            )
+            self.slots.limit = most
+        return self.slots.num_taken > self.slots.limit
+
+    async def _open_once(self, reset: Mapping[str, Any], deadline: float, show: Show) -> tuple[Socket, list[Message]]:
         self.transport.check_open()
         if self._client is None:
             self._client = client_of(self._target)
@@ -274,11 +306,12 @@ class OpenEnvCore(ServerCore):
             seen = self._result((kind, {**data, "reward": None} if isinstance(data, Mapping) else data), "reset")
             if seen.is_call_error:
                 raise ProtocolError(f"reset on {origin(self._target.url)}: {seen.text}")
+            prompt = show(data)
         except BaseException:
             await socket.close()
             raise
         self._open.add(socket)
-        return socket, seen
+        return socket, prompt
 
     async def tools(self, socket: Socket) -> tuple[ToolSpec, ...]:
         """The action model as one tool, or the environment's MCP tools."""
@@ -295,10 +328,9 @@ class OpenEnvCore(ServerCore):
         return self._mcp_tools
 
     async def call(self, socket: Socket, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        tools = await self.tools(socket)
-        if name not in {tool.name for tool in tools}:
-            return ToolResult(f"{name!r} is no tool here, only {', '.join(t.name for t in tools)}", is_call_error=True)
-        is_step = step_tool(self._schema, "GET /schema") is not None
+        is_step = step_tool(await self.schema(), "GET /schema") is not None
+        if is_step and name != STEP:  # An environment with MCP tools answers, and may score, such a call itself.
+            return ToolResult(f"{name!r} is no tool here, only {STEP}", is_call_error=True)
         action = arguments if is_step else {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
         return self._result(await socket.ask("step", action, deadline), f"step {name}")
@@ -326,8 +358,9 @@ class OpenEnvCore(ServerCore):
         return observed(data, what)
 
 
-OBSERVATION: Final = "{observation}"
-"""Placeholder in a row's prompt for the environment's observation after the reset."""
+Show = Callable[[Mapping[str, Any]], list[Message]]
+PLACEHOLDER: Final = re.compile(r"\{(observation|metadata(?:\.\w+)*)\}")
+"""Placeholder in a row's prompt for the observation after the reset, for its metadata, or for an entry of them."""
 RESET: Final = "reset"
 """Column of a row with the reset's arguments other than the seed."""
 
@@ -361,8 +394,8 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
     def open(self, task: Task) -> OpenEnvSession:
         self._check(task)
         core, spec = self._core(), self._spec(task.split, task.index)
-        socket, seen = self._in_slot(core, lambda: core.open(spec[RESET]))
-        return OpenEnvSession(core, socket, opening(spec["row"], seen))
+        show = partial(opening, spec["row"], f"environment {self._config.name}: task {task.id}")
+        return OpenEnvSession(core, *self._in_slot(core, lambda: core.open(spec[RESET], show)))
 
     def _size(self, split: str) -> int:
         return len(self._rows[split]) * self._config.num_seeds
@@ -374,7 +407,7 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         """Spec of a task: the row, and its reset's arguments. The seeds of a row are consecutive tasks."""
         number, seed = divmod(index, self._config.num_seeds)
         row = dict(self._rows[split][number])
-        return {"row": row, RESET: {"seed": seed, **row.get(RESET, {})}}
+        return {"row": row, RESET: {"seed": seed, **(row.get(RESET) or {})}}
 
     def _new_core(self, target: Target) -> OpenEnvCore:
         return OpenEnvCore(target, self._config)
@@ -389,11 +422,39 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
         return server, Target(server.url, None, {"X-API-Key": server.key}, {})
 
 
-def opening(row: Row, seen: ToolResult) -> list[Message]:
-    """The row's prompt, with the observation after the reset instead of `{observation}`."""
-    messages = messages_of(row)
+def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
+    """The row's prompt, with what the reset observed instead of its placeholders.
+
+    Args:
+        where: beginning of messages.
+        reply: answer to the reset.
+
+    Raises:
+        XpError: the metadata lacks an entry, or the prompt shows nothing and the row does not set its task itself.
+    """
+    observation, messages = reply["observation"], messages_of(row)
+    metadata = wire.mapping(observation.get("metadata") or reply.get("metadata") or {}, f"{where}: metadata")
+    fields = [name for name, value in observation.items() if name != "metadata" and value not in (None, "", [], {})]
+    names = [", ".join(one)[:MAX_ERROR_CHARS] or "nothing" for one in (fields, metadata)]
+    known = f"its observation has {names[0]}, its metadata {names[1]}"
+
+    def shown(placeholder: re.Match[str]) -> str:
+        if placeholder[1] == "observation":
+            return text_of(observation if fields or not metadata else metadata, where)
+        if (value := value_at({"metadata": metadata}, placeholder[1])) is None:
+            raise XpError(f"{where}: the reset gave nothing for {placeholder[0]}: {known}", ExitCode.CONFIG)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    is_shown = any(PLACEHOLDER.search(one["content"]) for one in messages)
+    if (fields or metadata) and row.get(RESET) is None and not is_shown:
+        raise XpError(
+            f"{where}: the prompt shows nothing of what the reset observed: {known}\n"
+            "write {observation}, {metadata} or {metadata.NAME} into the prompt; a row that sets its task itself has"
+            ' the column reset ("reset": {})',
+            ExitCode.CONFIG,
+        )
     for message in messages:
-        message["content"] = message["content"].replace(OBSERVATION, seen.text)
+        message["content"] = PLACEHOLDER.sub(shown, message["content"])
     return messages
 
 

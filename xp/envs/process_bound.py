@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import os
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,6 +17,7 @@ from xp.envs.base import DeadlineExceeded, EnvUnavailable, SessionLost
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.loop import current_loop, run
+from xp.envs.retry import AtCapacity
 from xp.envs.target import Target, override_values
 from xp.envs.transport import Transport
 
@@ -32,13 +34,33 @@ class ServerHandle(Protocol):
     def stop(self) -> None: ...
 
 
+class SessionSlots:
+    """Slots of a process's sessions; `limit` may be lowered while they are taken."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.num_taken = limit, 0
+        self._changed = threading.Condition()
+
+    def acquire(self, timeout: float) -> bool:
+        """Takes a slot, at the latest after so many seconds; returns False without one."""
+        with self._changed:
+            is_free = self._changed.wait_for(lambda: self.num_taken < self.limit, timeout)
+            self.num_taken += is_free
+            return is_free
+
+    def release(self) -> None:
+        with self._changed:
+            self.num_taken -= 1
+            self._changed.notify()
+
+
 class ServerCore(ABC):
     """State of a provider in one process: its connection, and a slot for each open session."""
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
         self.pid = os.getpid()
         self.limits = config.limits
-        self.slots = threading.Semaphore(config.limits.max_sessions)
+        self.slots = SessionSlots(config.limits.max_sessions)
         self.transport = Transport(target, config.limits.max_attempts)
 
     @abstractmethod
@@ -130,13 +152,15 @@ class ProcessBoundProvider(ABC, Generic[C]):
     def _in_slot(self, core: C, opening: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Opens a session, after a wait for a free slot; closing the session frees the slot."""
         limits = self._config.limits
-        if not core.slots.acquire(timeout=limits.episode_timeout_s):
-            raise DeadlineExceeded(f"{self!r}: {limits.max_sessions} sessions are open, and none was closed in time")
-        try:
-            return run(opening(), limits.create_timeout_s + SLACK_S)
-        except BaseException:
-            core.slots.release()
-            raise
+        deadline = time.monotonic() + limits.episode_timeout_s
+        while (left_s := deadline - time.monotonic()) > 0 and core.slots.acquire(left_s):
+            try:
+                return run(opening(), limits.create_timeout_s + SLACK_S)
+            except BaseException as error:
+                core.slots.release()
+                if not isinstance(error, AtCapacity):
+                    raise
+        raise DeadlineExceeded(f"{self!r}: {core.slots.limit} sessions are open, and none was closed in time")
 
     def _reach(self) -> Target:
         with self._lock:

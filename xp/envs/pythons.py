@@ -16,6 +16,10 @@ PYTHON_VARIABLE: Final = "XP_PYTHON"
 """Variable with the interpreter that started xp, if it is on this machine (launcher=local)."""
 
 
+HASH_SEED: Final = {"PYTHONHASHSEED": "0"}
+"""Variable of every process that plays environments: tasks that depend on hash() or the order of a set are the same."""
+
+
 def candidates(chosen: str | None, environ: Mapping[str, str]) -> list[str]:
     """The chosen interpreter; without a choice this one, and then the one that started xp."""
     if chosen:

@@ -31,6 +31,19 @@ class Refused(EnvUnavailable):
         self.is_starting = is_starting
 
 
+class AtCapacity(Refused):
+    """The server holds no more sessions.
+
+    Args:
+        message: text of the fault.
+        max_sessions: the number of sessions that it holds, as its answer has it.
+    """
+
+    def __init__(self, message: str, max_sessions: object) -> None:
+        super().__init__(message, is_starting=True)
+        self.max_sessions = max_sessions
+
+
 class Unreachable(Refused):
     """No connection: the server is restarting, or does not exist."""
 

@@ -52,6 +52,8 @@ class RpcServer:
         with self._lock:
             try:
                 self._connection.send((number, *result))
+            except ConnectionError:
+                pass  # The parent has closed the connection.
             except Exception as error:  # The user's classes decide what pickling does.
                 fault = (ProtocolError.__name__, f"what `{verb}` returned cannot be sent: {error}")
                 self._connection.send((number, "fault", fault))

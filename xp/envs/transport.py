@@ -26,7 +26,7 @@ from xp.envs.base import (
     ToolCrashed,
     UnsafeOrigin,
 )
-from xp.envs.retry import Refused, RetryRule, Unreachable, retry_after_s
+from xp.envs.retry import AtCapacity, Refused, RetryRule, Unreachable, retry_after_s
 from xp.envs.target import Target, origin
 from xp.errors import XpError
 from xp.lib.text import valid_text
@@ -339,7 +339,8 @@ class Transport:
             raise fault
         if attempt >= SAID_AFTER and rule.goes_on(fault) and not self._is_out:
             self._is_out = True
-            _log.warning("%s does not answer (%s); trying again for %.0f s", self._origin, type(fault).__name__, left)
+            state = "is at capacity" if isinstance(fault, AtCapacity) else f"does not answer ({type(fault).__name__})"
+            _log.warning("%s %s; trying again for %.0f s", self._origin, state, left)
         await asyncio.sleep(wait)
 
     async def close(self) -> None:

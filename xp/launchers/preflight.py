@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from xp.envs.pythons import HASH_SEED
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.lib.packages import install_command
@@ -102,7 +103,7 @@ def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
         places.append(str(checkout))
     if runtime.python is None:
         places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
-    return {**checkouts(runtime), "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+    return {**checkouts(runtime), "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1", **HASH_SEED}
 
 
 def probe(

@@ -133,7 +133,9 @@ def check_unchanged(
                 f"environment {name} ({place}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"
                 f"rewards would be of other tasks than the prompts; remove {directory} and start a new run,"
-                " whose prepare stage fetches the tasks again",
+                " whose prepare stage fetches the tasks again\n"
+                "if they differ again, the environment draws them anew in each process, by the order of a set or by"
+                " random numbers without a seed: start xp with PYTHONHASHSEED=0, or give it a seed",
                 ExitCode.TASKS,
             )
         if compared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect_ai import Task, task
-from inspect_ai.dataset import Sample
+from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import Score, Target, accuracy, choice, includes, match, mean, model_graded_qa, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, generate, multiple_choice, solver, system_message, use_tools
@@ -48,6 +48,15 @@ def choices() -> Task:
         Sample(input="Which is blue?", choices=["the sky", "grass"], target="A"),
     ]
     return Task(dataset=samples, solver=multiple_choice(), scorer=choice())
+
+
+@task
+def shuffled() -> Task:
+    samples = [Sample(input=f"Which is {n}?", choices=[str(n + k) for k in range(4)], target="A") for n in range(20)]
+    dataset = MemoryDataset(samples)
+    dataset.shuffle()
+    dataset.shuffle_choices()
+    return Task(dataset=dataset, solver=multiple_choice(), scorer=choice())
 
 
 @solver

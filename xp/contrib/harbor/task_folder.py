@@ -102,6 +102,8 @@ def read_task(folder: Path) -> HarborTask:
     """Reads a task; raises BrokenTask with the reason."""
     try:
         config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if config.get("steps"):  # Each step has an instruction and tests of its own.
+            raise ValueError("it has [[steps]], and xp plays tasks of one step")
         instruction = _without_canary((folder / INSTRUCTION).read_text(encoding="utf-8")).strip()
         _check_tree(folder, folder.resolve(), frozenset())
         _check(folder, config, instruction)
@@ -148,8 +150,6 @@ def _check(folder: Path, config: Mapping[str, Any], instruction: str) -> None:
         raise ValueError(f"{INSTRUCTION} is empty")
     if not (folder / "tests" / TEST).is_file():
         raise ValueError(f"there is no tests/{TEST}")
-    if config.get("steps"):
-        raise ValueError("it has [[steps]], and xp plays tasks of one step")
     if (folder / "environment" / "docker-compose.yaml").exists():
         raise ValueError("it has a docker-compose.yaml, and xp starts one container of one image")
     for scope, known in KNOWN.items():

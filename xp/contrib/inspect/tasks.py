@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
+import numpy
 from inspect_ai import Task as InspectTask
 from inspect_ai._eval.loader import load_tasks
 from inspect_ai._util.registry import registry_params
-from inspect_ai.dataset import Sample
+from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig, Model, get_model
 
 from xp.contrib.inspect.evaluation import InspectEvaluation
@@ -37,6 +38,7 @@ class InspectTasks:
         self._config = config
         os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces include the conversations.
         roles = {name: _role(config, name, one, environ) for name, one in config.options["roles"].items()}
+        _seed_shuffles()
         task = _task(config)
         self._samples = _samples(config, task)
         self._scoring = Scoring(config.options["score"], config.options["prices"])
@@ -66,6 +68,13 @@ class InspectTasks:
 
     def close(self) -> None:
         self._evaluation.close()
+
+
+def _seed_shuffles() -> None:
+    """Gives shuffles without a seed the same result in every process; see xp.envs.host for those by `random`."""
+    numpy.random.seed(0)  # of `hf_dataset`
+    shuffle_choices = MemoryDataset.shuffle_choices
+    MemoryDataset.shuffle_choices = lambda self, seed=None: shuffle_choices(self, 0 if seed is None else seed)
 
 
 def _task(config: EnvConfig) -> InspectTask:

@@ -15,6 +15,8 @@ class VerifiersOptions(BaseModel):
 
     environment: str | None
     """Environment of verifiers that plays the tasks (`user-sim`, another package); None: the package's own."""
+    config: dict[str, Any]
+    """Fields of the environment's own configuration, such as its number of attempts."""
     taskset: dict[str, Any]
     """Fields of the package's configuration of its tasks, such as `task.judges` and `task.rewards`."""
     seats: dict[str, dict[str, Any]]

@@ -49,6 +49,16 @@ class VerifiersSession(ConversationSession):
         played: asyncio.Future[Any] = asyncio.ensure_future(work)
         return played
 
+    def _observed(self, before: ModelRequest, request: ModelRequest) -> ToolResult:
+        seats = {trace.id: trace.agent.name for trace in self._traces}
+        if request.trace != before.trace and seats.get(request.trace) == self._seat:
+            raise ProtocolError(
+                f"the seat {self._seat} plays several times in one episode, of which xp trains one: set the number of"
+                " attempts to 1 in the environment's configuration (options.config), such as"
+                " env.options.config.attempts=1"
+            )
+        return super()._observed(before, request)
+
     def _end(self, episode: Any) -> ToolResult:
         """Reward of the model's seat: the weighted sum of its rewards. Raises EnvFault if anything failed."""
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]

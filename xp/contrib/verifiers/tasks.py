@@ -104,7 +104,10 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
             if name == seat:
                 fields.setdefault("max_turns", config.max_turns)
         taskset = {"id": config.target, **options["taskset"]}
-        return load_environment(resolve_env_config({"id": chosen, "taskset": taskset, **seats})), seat
+        content = {"id": chosen, "taskset": taskset, **seats}
+        if taken := sorted(set(options["config"]) & set(content)):
+            raise XpError(f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats")
+        return load_environment(resolve_env_config({**options["config"], **content})), seat
     except ModuleNotFoundError as error:
         raise XpError(f"{where}: target {config.target}: {error}", ExitCode.CONFIG) from error
     except (ValidationError, AttributeError, TypeError, ValueError) as error:
