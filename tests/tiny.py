@@ -14,19 +14,16 @@ from xp.composition import compose
 
 @cache
 def tokenizer_and_model() -> tuple[Any, Any]:
-    """Tokenizer and model as the `model` stage makes them, but not warmed up and with larger, distinct weights."""
+    """The tokenizer and network of the model that xp ships, not warmed up and with larger, distinct weights."""
     import torch
 
-    from xp.builtin.model.build import Build
-    from xp.builtin.model.tiny_model import TinyModelConfig, make_model, make_tokenizer
-    from xp.planning.stages import build_arguments
+    from tools.tiny_model.__main__ import make_model, make_tokenizer
+    from tools.tiny_model.build import Build
 
-    build = compose([]).model.build
-    assert build is not None
-    config = TinyModelConfig(Path("unused"), 1024, 2, "", Build(**build_arguments(build) | {"initializer_range": 0.5}))
+    build = Build(initializer_range=0.5)
     torch.manual_seed(0)
-    tokenizer = make_tokenizer(config.build)
-    return tokenizer, make_model(config, tokenizer).eval()
+    tokenizer = make_tokenizer(build)
+    return tokenizer, make_model(build, 1024, tokenizer).eval()
 
 
 def leave_untrained(root: Path, *overrides: str) -> Path:

@@ -187,8 +187,8 @@ catalogs: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Remake the lists of 
 parity-measure: setup $(SKYRL_VENV)/.done $(SLIME_VENV)/.done  ## Measure how far each trainer's updates are from the papers' (SLIME_PATH, MEGATRON_PATH: checkouts; twenty minutes); then make docs
 	$(BIN)/python -m tools.parity --python skyrl=$(SKYRL_VENV)/bin/python --python slime=$(SLIME_VENV)/bin/python --out tools/parity/measured.json
 
-tiny-model: setup  ## Build the model that xp ships, from scratch (about four minutes)
-	$(BIN)/python -m tools.ship_model
+tiny-model: setup  ## Train the model that xp ships, from scratch (about four minutes)
+	$(BIN)/python -m tools.tiny_model
 
 ## Whole trainings, compared. Finished runs are read and interrupted ones resumed, so a target can be stopped and called again.
 

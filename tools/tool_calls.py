@@ -203,7 +203,7 @@ def vllm_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
 
         filters = (PyFilter(PyFilterOptions().cmd3()).process_full_text(text) for text in batch)
         return [_read([(one.name, one.arguments) for one in result.tool_calls]) for result in filters]
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "xp/builtin/model/shipped")
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "xp/builtin/tiny")
     tokenizer.add_special_tokens({"additional_special_tokens": [*TAGS]})
     parser = ToolParserManager.get_tool_parser(PARSERS[dialect][0])
 

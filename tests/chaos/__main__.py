@@ -22,8 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.faults import BUILDS, FAULTS, PER_RUN, Work, is_root
-from tests.chaos.place import BUILT, POLL_S, SMALL, STAGES, Place, cpu_s, ended
+from tests.chaos.faults import FAULTS, PER_RUN, Work, is_root
+from tests.chaos.place import POLL_S, SMALL, STAGES, Place, cpu_s, ended
 
 SAME, REFUSED, LATE, WRONG = "same result", "clear refusal", "too late", "WRONG"
 MAX_ATTEMPTS = 4
@@ -115,11 +115,9 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     root = options.directory or Path(tempfile.mkdtemp(prefix="xp-chaos-"))
     until = time.monotonic() + 60 * options.minutes
-    with ThreadPoolExecutor(2) as pool:
-        shipped, built = pool.map(undisturbed, (root / "shipped", root / "built"), (SMALL, BUILT))
-    for name, whole in (("shipped", shipped), ("built", built)):
-        work = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in whole.work.items())
-        print(f"undisturbed, model {name}: {work} s of processor time, in {root}", flush=True)
+    whole = undisturbed(root / "undisturbed", SMALL)
+    work = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in whole.work.items())
+    print(f"undisturbed: {work} s of processor time, in {root}", flush=True)
     endless = kinds_of(options.seed, options.kinds.split(",") if options.kinds else ())
     kinds = iter(list(enumerate(islice(endless, 10_000))))  # Unlike a generator, an iterator that threads may share.
     verdicts: list[Verdict] = []
@@ -127,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     def play(_: int) -> None:
         while time.monotonic() < until and sum(one.hits for one in verdicts) < options.faults:
             number, kind = next(kinds)
-            verdicts.append(_played(kind, number, options.seed, root, built if kind in BUILDS else shipped))
+            verdicts.append(_played(kind, number, options.seed, root, whole))
 
     with ThreadPoolExecutor(options.parallel) as pool:
         list(pool.map(play, range(options.parallel)))

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.clock import Clock
-from tests.chaos.place import BUILT, POLL_S, SMALL, STAGES, Place, ended
+from tests.chaos.place import POLL_S, SMALL, STAGES, Place, ended
 from tests.reliability import proxy as network
 from tests.reliability.proxy import Exchange, Fault, FaultProxy
 from xp.envs.local_server import LocalServer
@@ -75,7 +75,7 @@ def _to_the_end(place: Place, process: psutil.Popen, environ: Mapping[str, str],
 
 def kill(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """SIGKILL for the supervisor, for one process of its tree, or for all; the environment is served by the run."""
-    place = Place(root, BUILT)
+    place = Place(root)
 
     def strike(place: Place, process: psutil.Popen) -> str:
         who = draw.choice(("supervisor", "one", "all"))
@@ -97,7 +97,7 @@ def killed(processes: Sequence[psutil.Process]) -> int:
 
 def clock(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Place, str]:
     """The wall clock jumps by up to a month, either way, while the run goes on; every second time it is killed too."""
-    place, wall = Place(root, BUILT), Clock(root / "clock")
+    place, wall = Place(root), Clock(root / "clock")
 
     def strike(place: Place, process: psutil.Popen) -> str:
         del place
@@ -118,7 +118,7 @@ def disk(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Plac
     root.mkdir(parents=True)
     sizes = sorted(draw.uniform(0.02, 0.95) * OUTPUT_MB for _ in range(number))
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sizes[0] * 1024:.0f}k", "tmpfs", str(root)], check=True)
-    place, said = Place(root, BUILT), []
+    place, said = Place(root), []
     for size in [*sizes, 8 * OUTPUT_MB]:
         subprocess.run(["mount", "-o", f"remount,size={size * 1024:.0f}k", str(root)], check=True)
         code = ended(place.go_on())
@@ -274,5 +274,3 @@ PER_RUN = {
     "session expired": 10,
 }
 """Faults of one run; those that cost no attempt are more."""
-BUILDS = ("kill", "clock", "disk")
-"""Kinds whose runs build their model (BUILT)."""

@@ -39,9 +39,6 @@ SMALL = (
     "env.limits.call_timeout_s=60",
     "env.limits.episode_timeout_s=3000",
 )
-"""With the model that xp ships, which calls tools."""
-BUILT = (*SMALL, "model.build.warmup_steps=2")
-"""With a model that the run builds first; hardly warmed up, it calls none."""
 CHANGES = ("time", "attempt", "run", "training/logprob_gap")
 """Beginnings of the names of metrics that may differ between two runs of one spec; the gap is rounding, which depends
 on the episodes that were computed together."""
@@ -57,7 +54,7 @@ class Place:
 
     Args:
         root: is made.
-        spec: overrides of the run, SMALL or BUILT first.
+        spec: overrides of the run, SMALL first.
         environ: variables beside this process's.
         name: of the run, as the spec has it.
     """

@@ -19,7 +19,7 @@ FAKE = """#!/bin/sh
 # The command's answers; what is submitted is read from the run's directory.
 if [ "$1" = run ]; then echo "xp-submitted ap-1 fc-1"; else echo "[]"; fi
 """
-SHORT = ("training.num_steps=2", "model.build.warmup_steps=30", "evaluation.num_tasks=2")
+SHORT = ("training.num_steps=2", "evaluation.num_tasks=2")
 WHOLE = pytest.mark.skipif("XP_TEST_INSTALL" not in os.environ, reason="several gigabytes: make test-install")
 
 

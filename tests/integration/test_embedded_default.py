@@ -24,7 +24,6 @@ SMALL = (
     "env.reward_fn=my_rewards:by_length",
     "env.train.num_tasks=16",
     "env.held_out.num_tasks=8",
-    "model.build.warmup_steps=3",
     "training.prompts_per_step=2",
     "training.group_size=4",
     "training.micro_batch_size=8",

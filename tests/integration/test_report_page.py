@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser import Watched, chromium, needs_chromium
 from tests.report_run import episode, make_evaluation, make_run, write_episodes
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.cli.report import write_page
 from xp.episode.metrics_file import MetricsFile
 

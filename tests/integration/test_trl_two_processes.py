@@ -16,7 +16,7 @@ from xp.errors import ExitCode
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SMALL = (
-    *("hardware.accelerators_per_node=2", "model.build.warmup_steps=40"),
+    "hardware.accelerators_per_node=2",
     *("env.train.num_tasks=16", "env.held_out.num_tasks=8"),
     *("evaluation.before_training=false", "evaluation.every=1"),
     *("training.num_steps=2", "training.prompts_per_step=4", "training.group_size=4", "training.micro_batch_size=8"),

@@ -8,13 +8,10 @@ import pytest
 
 from tests.resuming import lose_once, process_with
 
-BUILT = "model.build.warmup_steps=2"
-"""A model that the run builds first."""
-
 
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
 @pytest.mark.slow
 def test_trl_resumes_when_the_process_with_policy_and_engine_is_killed(tmp_path: Path) -> None:
-    loss = lose_once(tmp_path, lambda tree: process_with("xp.backends.trl.worker.train", tree).kill(), BUILT)
+    loss = lose_once(tmp_path, lambda tree: process_with("xp.backends.trl.worker.train", tree).kill())
     assert loss.exit_code == 137

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from tools.parity.model import make_model
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.lib import private_directory
 
 

@@ -16,9 +16,9 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.fake_session import call
 from tests.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, generator, request, train_config
-from xp.builtin.model.scripted_play import Player
-from xp.builtin.model.scripted_play import play as detect
 from xp.builtin.mystery import generate_case
+from xp.builtin.scripted_play import Player
+from xp.builtin.scripted_play import play as detect
 from xp.composition import compose
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus

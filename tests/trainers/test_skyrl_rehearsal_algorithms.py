@@ -15,7 +15,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.tiny import tokenizer_and_model
 from tests.trainers.test_skyrl_rehearsal import SMALL, run
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode

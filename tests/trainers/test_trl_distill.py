@@ -22,7 +22,7 @@ from tools.parity.trl_program import _trainer, updates
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.means import trained
 from xp.backends.trl.worker.teacher import Teacher
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.engines import teacher as engine_teacher
 from xp.engines.teacher import TeacherApi, check_teacher
 from xp.errors import ExitCode, XpError

@@ -15,7 +15,7 @@ from tools.parity.options import CORRECTED, Option
 from tools.parity.recorded import batch
 from tools.parity.trl_program import _trainer
 from xp.backends.trl.worker.means import trained
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.worker.importance import Importance
 
 NATIVE = ("token_truncate", "sequence_mask", "sequence_truncate", "token_mask")

@@ -82,7 +82,6 @@ def test_the_resolved_spec_survives_yaml() -> None:
         (["env.reward.reduction=avg"], ["env.reward.reduction=avg", "'sum', 'mean', 'max', 'min' or 'last'"]),
         (["env.train.num_tasks=3", "env.train.indices=[1]"], ["env.train", "exclude each other"]),
         (["env.target=Org/Name"], ["env: give exactly one of target"]),
-        (["model.build=null"], ["model: give exactly one of path"]),
         (["name=../up"], ["name=../up", "letters of English"]),
         (["+training.foo=1"], ["neither added"]),
         (["~seed"], ["neither added"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.cli.display import _made, _reward, notice_lines
 from xp.composition import compose
 from xp.planning.plan import build_plan

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import XpError
 from xp.models.vocabulary import read_vocabulary, vocabulary_fault

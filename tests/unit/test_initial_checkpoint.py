@@ -117,8 +117,8 @@ def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
     assert "Slime's critic starts from a Megatron checkpoint" in fault(*overrides(tmp_path, "slime", *critic))
 
 
-def test_the_embedded_models_network_is_compared_where_known(tmp_path: Path) -> None:
-    build = compose([]).model.build
+def test_the_embedded_models_network_is_compared(tmp_path: Path) -> None:
+    build = compose([]).model.architecture
     assert build is not None
     start = checkpoint_at(
         tmp_path / "start",

@@ -62,7 +62,7 @@ def test_parameters_are_counted_exactly(model: str, published: int) -> None:
 def test_the_tiny_model_is_counted_as_it_is_made() -> None:
     from tests.tiny import tokenizer_and_model
 
-    shape = compose([]).model.build
+    shape = compose([]).model.architecture
     assert shape is not None
     tokenizer, model = tokenizer_and_model()
     shape = shape.model_copy(update={"vocab_size": len(tokenizer)})

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.models.files import hub_text, local_directory, pinned_place

@@ -149,8 +149,7 @@ def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> Non
     assert f"set model=hf model.path={other}" in text
     assert compose(["model=smollm2-135m-instruct", f"model.path={same}"]).model.path == str(same)
     assert "set model=hf model.path=Org/Else" in fault("model=qwen3-4b", "model.path=Org/Else")
-    for more in ((), ("model.build=null",)):
-        assert f"builds its own model; set model=hf model.path={same}" in fault(f"model.path={same}", *more)
+    assert f"set model=hf model.path={same}" in fault(f"model.path={same}")
 
 
 @pytest.mark.parametrize("path", ["/data/model", "Org/Name", "./mine"])

@@ -17,7 +17,7 @@ import yaml
 from tests.fake_provider import FakeWorld
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens

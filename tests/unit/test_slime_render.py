@@ -192,7 +192,6 @@ UNSUPPORTED = {
     "algorithm.sapo": "algorithm=sapo",
     "algorithm.use_kl_in_reward": "algorithm.use_kl_in_reward=true",
     "model.lora": "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
-    "model.build": "model=tiny",
     "training.passes_per_step": "training.passes_per_step=2",
     "backend.parallel.offload_parameters": "backend.parallel.offload_parameters=true",
     "training.repetition_penalty": "training.repetition_penalty=1.1",

@@ -1,8 +1,10 @@
-"""The tiny model's tokenizer, its loss weights and how it is put in place."""
+"""The model that xp ships: its network, its place, and what its maker does."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,57 +13,34 @@ import pytest
 
 pytest.importorskip("trl")
 
-from xp.builtin.model.build import Build
-from xp.builtin.model.tiny_model import MANIFEST, TinyModelConfig, _sorted_schemas, main, make_tokenizer, publish
-from xp.builtin.model.tokenizer import SPECIAL, chat_template
-from xp.builtin.model.warm_up import Warmup, render_demonstration
+from tools.tiny_model.__main__ import build_model, make_model, make_tokenizer, ship, sorted_schemas
+from tools.tiny_model.build import Build
+from tools.tiny_model.tokenizer import SPECIAL, chat_template
+from tools.tiny_model.warm_up import Warmup, render_demonstration
 from xp.builtin.mystery import ALIBIS, ROOMS, SUSPECTS, WEAPONS
+from xp.builtin.tiny_model import MANIFEST, PLACE, SHIPPED, publish
 from xp.composition import compose
-from xp.errors import ExitCode, XpError
-from xp.planning.plan import build_plan
+from xp.lib.digest import file_digest
+from xp.lib.verified import damaged
+from xp.models.network import mismatches
+from xp.planning.backend import RunPaths
+from xp.planning.stages import model_stages
 
-BUILD = {
-    "hidden_size": 16,
-    "num_layers": 1,
-    "num_heads": 2,
-    "num_kv_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 16,
-    "vocab_size": 768,
-    "rope_theta": 10000.0,
-    "initializer_range": 0.1,
-    "warmup_steps": 3,
-    "warmup_batch_size": 2,
-    "warmup_ramp_steps": 2,
-    "warmup_learning_rate": 0.003,
-    "matrix_learning_rate": 0.01,
-    "weight_decay": 0.01,
-    "max_grad_norm": 1.0,
-    "choice_weight": 2.0,
-    "reply_weight": 0.5,
-    "bare_share": 0.5,
-    "bare_probability": 1.0,
-    "hasty_share": 0.3,
-    "sloppy_share": 0.4,
-}
+BUILD = Build(
+    hidden_size=16,
+    num_layers=1,
+    head_dim=8,
+    intermediate_size=16,
+    warmup_steps=3,
+    warmup_batch_size=2,
+    warmup_ramp_steps=2,
+    bare_share=0.5,
+)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return make_tokenizer(Build(seed=0, **BUILD))
-
-
-def config(directory: Path) -> Path:
-    path = directory / "config.json"
-    value = {
-        "output_dir": str(directory / "model"),
-        "seed": 0,
-        "max_context_tokens": 512,
-        "num_threads": 1,
-        "made_from": "",
-    }
-    path.write_text(json.dumps(value | {"build": BUILD}))
-    return path
+    return make_tokenizer(BUILD)
 
 
 @pytest.mark.parametrize("word", [*SUSPECTS, *ROOMS, *WEAPONS, *ALIBIS])
@@ -85,8 +64,8 @@ def test_the_template_is_the_one_that_trl_knows(tokenizer: Any) -> None:
 
 
 def test_the_loss_counts_the_assistants_text_with_its_end(tokenizer: Any) -> None:
-    warmup = Warmup(_tiny(tokenizer), tokenizer, Build(seed=0, **BUILD), _sorted_schemas())
-    text = render_demonstration(0, Build(seed=0, **BUILD), _sorted_schemas()).removeprefix(warmup._system)
+    warmup = Warmup(_tiny(tokenizer), tokenizer, BUILD, sorted_schemas())
+    text = render_demonstration(0, BUILD, sorted_schemas()).removeprefix(warmup._system)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     weights = warmup._weights(ids)
     own = tokenizer.decode([token for token, weight in zip(ids, weights, strict=True) if weight >= 1.0])
@@ -96,16 +75,56 @@ def test_the_loss_counts_the_assistants_text_with_its_end(tokenizer: Any) -> Non
     assert set(weights) == {0.0, 0.5, 1.0, 2.0}
 
 
-def test_the_same_build_gives_the_same_bytes_and_the_manifest_names_them(tmp_path: Path) -> None:
-    manifests = []
+def test_the_same_build_gives_the_same_bytes(tmp_path: Path) -> None:
+    digests = []
     for name in ("one", "two"):
-        directory = tmp_path / name
-        directory.mkdir()
-        main([str(config(directory))])
-        manifests.append(json.loads((directory / "model" / MANIFEST).read_text()))
-        assert {path.name for path in directory.iterdir()} == {"config.json", "model"}
-    assert manifests[0] == manifests[1]
-    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(manifests[0]["files"])
+        (tmp_path / name).mkdir()
+        build_model(BUILD, 512, 1, tmp_path / name)
+        digests.append({file.name: file_digest(file) for file in (tmp_path / name).iterdir()})
+    assert digests[0] == digests[1]
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(digests[0])
+
+
+def test_the_option_describes_the_shipped_model() -> None:
+    model = compose([]).model
+    assert model.architecture is not None
+    config = json.loads((SHIPPED / "config.json").read_text())
+    assert mismatches(model.architecture.model_dump(), config) == []
+    assert model.max_context_tokens == config["max_position_embeddings"]
+    assert model.path == PLACE == f"models/tiny-{file_digest(SHIPPED / 'model.safetensors')[:12]}"
+    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < 3_000_000
+
+
+PROGRAM = """
+import sys
+from xp.builtin.tiny_model import main
+main(sys.argv[1:])
+print("HEAVY", sorted({"torch", "transformers", "trl"} & set(sys.modules)))
+"""
+
+
+def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -> None:
+    (stage,) = model_stages(compose([]), RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
+    (tmp_path / "config.json").write_text(*stage.job.files.values())
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "config.json"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "HEAVY []" in done.stdout
+    assert damaged(tmp_path / PLACE / MANIFEST) is None
+    assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (SHIPPED / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_shipped_model_is_what_its_command_makes(tmp_path: Path) -> None:
+    """Files other than the weights are equal byte for byte; weights depend on the machine's arithmetic."""
+    loss = ship(tmp_path / "again")
+    made, shipped = (json.loads((place / MANIFEST).read_text()) for place in (tmp_path / "again", SHIPPED))
+    assert made["build"] == shipped["build"]
+    assert {n: d for n, d in made["files"].items() if n != "model.safetensors"} == {
+        n: d for n, d in shipped["files"].items() if n != "model.safetensors"
+    }
+    assert abs(loss - shipped["warmup_loss"]) < 0.02
 
 
 MINE = '{"files": {}, "of": "mine"}'
@@ -131,16 +150,4 @@ def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Pat
 
 
 def _tiny(tokenizer: Any) -> Any:
-    from xp.builtin.model.tiny_model import make_model
-
-    return make_model(TinyModelConfig(Path("unused"), 512, 1, "", Build(seed=0, **BUILD)), tokenizer)
-
-
-def test_unknown_or_excessive_shares_of_players_are_refused() -> None:
-    for players, message in (
-        ("{hasty: 0.3, lazy: 0.1}", r"model\.build\.players: no player is called lazy; there are hasty, sloppy"),
-        ("{hasty: 0.6, sloppy: 0.5}", r"must not exceed 1 together; got 1\.1"),
-    ):
-        with pytest.raises(XpError, match=message) as error:
-            build_plan(compose([f"model.build.players={players}"]), "r")
-        assert error.value.code is ExitCode.CONFIG
+    return make_model(BUILD, 512, tokenizer)

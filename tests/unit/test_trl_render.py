@@ -56,7 +56,7 @@ def leaves(spec: RunSpec) -> list[str]:
     paths: list[str] = []
 
     def walk(path: str, value: Any) -> None:
-        if isinstance(value, dict) and path not in ("model.chat_template", "model.build.players"):
+        if isinstance(value, dict) and path != "model.chat_template":
             for name, one in value.items():
                 walk(f"{path}.{name}", one)
         else:

@@ -16,7 +16,7 @@ from typing import Any
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.config import Lora
 from xp.backends.trl.worker.train import peft_config, settled_reward
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.planning.backend import RunPaths
 from xp.planning.memory.estimate import GIB, estimate

@@ -111,7 +111,7 @@ class Bench:
         from transformers import AutoTokenizer
 
         from xp.backends.trl.worker.process import quiet_trainer
-        from xp.builtin.model.tiny_model import SHIPPED
+        from xp.builtin.tiny_model import SHIPPED
         from xp.episode.tokens import ChatTokens
 
         words = ["backend.engine.name=vllm", f"env.limits.max_sessions={options.at_once}", *options.overrides]

@@ -82,11 +82,11 @@ class Bench:
         return AutoModelForCausalLM.from_pretrained(self.base)
 
     def _make_model(self, files: Any, env: Any) -> None:
-        print("making the model first (kept with --outputs)", flush=True)
+        print("copying the model first (kept with --outputs)", flush=True)
         for path, text in files.items():
             (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
             (self.directory / path).write_text(text)
-        program = [sys.executable, "-m", "xp.builtin.model.tiny_model", next(iter(files))]
+        program = [sys.executable, "-m", "xp.builtin.tiny_model", next(iter(files))]
         subprocess.run(program, cwd=self.directory, env={**os.environ, **env, "PYTHONPATH": os.getcwd()}, check=True)
 
 

@@ -27,7 +27,7 @@ import yaml
 
 from tools.benchmarks.curves import WINDOW, draw, windows
 from tools.benchmarks.sweeps import TrainedRun, sweep, trained_runs
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.errors import XpError
 from xp.evaluation.paired import Paired, compare, p_text
 from xp.evaluation.statistics import bootstrap, interval

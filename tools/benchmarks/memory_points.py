@@ -54,7 +54,7 @@ def write_model(directory: Path, vocabulary: int) -> None:
     """A Qwen3 of one thin layer with a wide vocabulary, and the embedded default's tokenizer."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    from xp.builtin.model.tiny_model import SHIPPED
+    from xp.builtin.tiny_model import SHIPPED
 
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     words = AutoTokenizer.from_pretrained(SHIPPED)

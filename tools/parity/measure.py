@@ -13,7 +13,7 @@ from typing import Any
 
 from tools.parity.options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
 from tools.parity.recorded import BAR, CriticRule, DistillRule, ParityCase, UpdateRule, Work
-from xp.builtin.model.tiny_model import SHIPPED
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths, backend_of

@@ -9,8 +9,8 @@ from typing import Any, Final
 from openreward.environments import Environment, JSONObject, Server, TextBlock, ToolOutput, tool
 from pydantic import BaseModel, ConfigDict, Field
 
-from xp.builtin.model.scripted_play import Player, play
 from xp.builtin.mystery import Game, generate_case
+from xp.builtin.scripted_play import Player, play
 
 TASKS_VERSION: Final = "1"
 """Version of the splits, the prompts and the tools. Raise it with any change of them, here or in mystery.py."""

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xp.builtin.tiny_model import PLACE
 from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
 from xp.episode.metrics import FULL_REWARD
@@ -164,7 +165,7 @@ def _strange_tools(spec: RunSpec) -> list[str]:
         name for name, member in spec.env.members.items() if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
     ]
     is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
-    if spec.model.build is None or is_taught or not strange:
+    if spec.model.path != PLACE or is_taught or not strange:
         return []
     return [
         f"model={spec.model.name} knows the game of whodunit_mini alone, so it learns nothing in {', '.join(strange)};"

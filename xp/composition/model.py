@@ -17,7 +17,7 @@ from xp.lib.data_files import HUB, path_in
 from xp.lib.names import is_name
 from xp.models.clock import CLOCK, TODAY, asks_clock
 from xp.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
-from xp.models.network import KEYS, context_of, mismatches, network_of, not_causal
+from xp.models.network import context_of, mismatches, network_of, not_causal
 from xp.planning.sft import ROOMS, places_of
 from xp.spec import LauncherName
 from xp.spec.section import ADDRESS
@@ -174,9 +174,7 @@ def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: A
     """An option's name stands in every record, its network in every plan: another model is another option."""
     path, name = model["path"], option["name"]
     way_out = f"set model={GENERAL} {_KEY}={path}"
-    if option.get("path") is None:
-        yield Fault(_KEY, f"{_KEY}={path}: model={name} builds its own model; {way_out}")
-    elif config is None or not isinstance(model.get("architecture"), dict):
+    if config is None or not isinstance(model.get("architecture"), dict):
         yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {way_out}")
     elif lines := mismatches(model["architecture"], config):
         yield _other_network(_KEY, path, name, lines, way_out)
@@ -323,11 +321,7 @@ def _network_of_start(
 ) -> Iterator[Fault]:
     """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
     network = model.get("architecture")
-    if not isinstance(network, dict) and isinstance(build := model.get("build"), dict):
-        # Its tokenizer decides the vocabulary, when it is made.
-        network = {key: build[key] for key in KEYS if key in build and key != "vocab_size"}
-        lines = [line for line in mismatches(network, config) if line.split(" ")[0] in network]
-    elif isinstance(network, dict):
+    if isinstance(network, dict):
         lines = mismatches(network, config)
     else:
         known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.backends.trl.control.processes import evaluation_server
+from xp.builtin.tiny_model import MANIFEST, PLACE
 from xp.engines.conversation import OpenEngine
 from xp.engines.judge_server import serving_judge
 from xp.envs.config import Dialect
@@ -27,7 +28,7 @@ from xp.models.clock import CLOCK, with_date
 from xp.planning.backend import RunPaths
 from xp.planning.episode import chat_of, judge_server, sampling_of
 from xp.planning.rows import longest_in_engine
-from xp.planning.stages import MANIFEST, model_place, model_stages
+from xp.planning.stages import model_place, model_stages
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
 from xp.worker.played import PlayedEpisode
@@ -229,7 +230,7 @@ def _python_with(engine: Engine, python: str | None) -> str:
 
 
 def ensure_made(spec: RunSpec, directory: str) -> None:
-    """Makes a model of xp's own, or fetches a hub's, if it is not there or damaged; raises XpError if that fails."""
+    """Copies the model of xp's own, or fetches a hub's, if it is not there or damaged; raises XpError if that fails."""
     place = model_place(spec.model)
     outputs = Path(spec.outputs).absolute()
     stages = model_stages(spec, RunPaths(run="runs/unused", attempt=1, tasks="tasks/unused"))
@@ -238,13 +239,13 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
     job, exists = stages[0].job, (outputs / place).exists()
     # The manifest of a hub's model has no digests: the hub's client has compared them.
     manifest = outputs / place / MANIFEST
-    fault = damaged(manifest) if exists and spec.model.build is not None else None
+    fault = damaged(manifest) if exists and spec.model.path == PLACE else None
     if exists and fault is None:
         return
     if exists:
         print(f"model: {place} is damaged ({fault}); it is made again", file=sys.stderr, flush=True)
     (config,) = job.files.values()
-    verb = "fetched" if spec.model.build is None else "made"
+    verb = "copied" if spec.model.path == PLACE else "fetched"
     print(f"model: {spec.model.name} is {verb}, which is done once", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.json"

@@ -101,7 +101,7 @@ FIELDS: Mapping[str, str] = {
 
 def batch_shape(spec: RunSpec) -> BatchShape:
     """The batch shape of a spec."""
-    shape = spec.model.architecture or spec.model.build
+    shape = spec.model.architecture
     per_node = max(1, spec.trainer_accelerators)
     if spec.hardware.accelerator == "cpu":
         per_node += spec.backend.engine.accelerators or 0  # processes beside those that train

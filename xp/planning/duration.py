@@ -19,7 +19,7 @@ from xp.planning.batch import batch_shape
 from xp.planning.extent import num_steps
 from xp.planning.memory.estimate import fine_tuning, shape_of, teacher_shape, weights_of
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
-from xp.spec import Architecture, BuildSpec, EngineName, RunSpec
+from xp.spec import Architecture, EngineName, RunSpec
 
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128
@@ -139,7 +139,7 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     return STEP_S + (max(rollout, update) if is_parallel else rollout + update)
 
 
-def _active(shape: Architecture | BuildSpec) -> float:
+def _active(shape: Architecture) -> float:
     """Parameters that a token uses."""
     weights = weights_of(shape)
     if not isinstance(shape, Architecture) or not shape.num_experts:

@@ -42,7 +42,7 @@ def no_expert_parallel(spec: RunSpec, sizes: Collection[int], what: str) -> str 
         sizes: the sizes above 1 that the engine supports.
         what: the accelerators that these sizes are of.
     """
-    size, shape = spec.backend.engine.expert_parallel, spec.model.architecture or spec.model.build
+    size, shape = spec.backend.engine.expert_parallel, spec.model.architecture
     if size == 1:
         return None
     if spec.backend.engine.name is EngineName.TRANSFORMERS:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.builtin.model.scripted_play import Player
+from xp.builtin.tiny_model import MANIFEST, PLACE
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
-from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage
-from xp.lib.digest import bytes_digest, text_digest
 from xp.models.files import pinned_place
 from xp.planning.backend import RunPaths
 from xp.planning.episode import (
@@ -27,7 +24,6 @@ from xp.planning.episode import (
     overlong,
 )
 from xp.spec import (
-    BuildSpec,
     Distill,
     EngineName,
     HeldOutSpec,
@@ -100,17 +96,13 @@ def host_resources(spec: RunSpec) -> Resources:
     return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
 
 
-MAKER = "xp.builtin.model.tiny_model"
-MAKER_PACKAGES = ("torch", "transformers", "trl", "tokenizers")
-MANIFEST = "manifest.json"
+COPIER = "xp.builtin.tiny_model"
 FETCHER = "xp.worker.hub_model"
 
 
 def model_place(model: Model) -> str:
     """Location of the untrained policy: a directory, a hub's id, or where the model stage puts it in the outputs."""
-    if model.path is not None:
-        return model.path if model.revision is None else pinned_place(model.path, model.revision)
-    return f"models/{model.name}-{made_from(model)[:16]}"
+    return model.path if model.revision is None else pinned_place(model.path, model.revision)
 
 
 def teacher_place(distill: Distill) -> str:
@@ -123,26 +115,6 @@ def _distillation(distill: Distill | None) -> Distillation | None:
     if distill is None:
         return None
     return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
-
-
-def made_from(model: Model) -> str:
-    """Digest of everything that a built model is made from: its `build` object, its context, and xp's code for it."""
-    assert model.build is not None  # Model's validator: exactly one of path and build
-    return text_digest(json.dumps([build_arguments(model.build), model.max_context_tokens, _maker_digest()]))
-
-
-def model_config(model: Model, target: str, num_threads: int | None) -> str:
-    """Input of the stage's program, as JSON."""
-    assert model.build is not None
-    config = {
-        "output_dir": target,
-        "seed": model.build.seed,
-        "max_context_tokens": model.max_context_tokens,
-        "num_threads": num_threads,
-        "made_from": made_from(model),
-        "build": build_arguments(model.build),
-    }
-    return json.dumps(config, indent=2) + "\n"
 
 
 def start_place(spec: RunSpec) -> str:
@@ -161,12 +133,11 @@ def reference_place(spec: RunSpec, places: RunPaths) -> str:
 
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-    """Stage that makes the model or fetches it from the hub, skipped if it exists; none for any other model."""
-    model, threads = spec.model, spec.backend.num_threads
-    if model.build is None:
-        return _fetched(spec, places, "model", model.path, model.revision)
-    target = model_place(model)
-    return (_model_stage(spec, places, "model", (MAKER, MANIFEST), target, model_config(model, target, threads)),)
+    """Stage that copies xp's own model or fetches one from the hub, skipped if it exists; none for any other model."""
+    if spec.model.path != PLACE:
+        return _fetched(spec, places, "model", spec.model.path, spec.model.revision)
+    config = json.dumps({"target": PLACE}) + "\n"
+    return (_model_stage(spec, places, "model", (COPIER, MANIFEST), PLACE, config, packages=()),)
 
 
 def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -177,8 +148,8 @@ def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     return _fetched(spec, places, "teacher", distill.teacher, distill.revision)
 
 
-def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str | None, commit: str | None) -> tuple[Stage, ...]:
-    if path is None or commit is None:
+def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str, commit: str | None) -> tuple[Stage, ...]:
+    if commit is None:
         return ()
     target = pinned_place(path, commit)
     config = json.dumps({"name": path, "commit": commit, "target": target}, indent=2) + "\n"
@@ -186,7 +157,13 @@ def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str | None, commi
 
 
 def _model_stage(
-    spec: RunSpec, places: RunPaths, name: str, program: tuple[str, str], target: str, config: str
+    spec: RunSpec,
+    places: RunPaths,
+    name: str,
+    program: tuple[str, str],
+    target: str,
+    config: str,
+    packages: tuple[str, ...] = ("huggingface_hub",),
 ) -> Stage:
     """Stage of a program, given with the file that it writes last, that leaves a model in `target`."""
     (module, done), file = program, f"{places.stage(name)}/config.json"
@@ -195,33 +172,10 @@ def _model_stage(
         files={file: config},
         outputs=(f"{target}/{done}", f"{target}/config.json"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=MAKER_PACKAGES if module == MAKER else ("huggingface_hub",)),
+        runtime=Runtime(packages=packages),
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
     return Stage(name, job, needs=("prepare",), done=f"{target}/{done}")
-
-
-def build_arguments(build: BuildSpec) -> dict[str, Any]:
-    """The builder's arguments: sizes, rates, and the share of each of its players.
-
-    Raises:
-        XpError: the builder has no such player.
-    """
-    imperfect = [player.value for player in Player if player is not Player.DILIGENT]
-    if unknown := sorted(set(build.players) - set(imperfect)):
-        raise XpError(
-            f"model.build.players: no player is called {unknown[0]}; there are {', '.join(imperfect)}", ExitCode.CONFIG
-        )
-    shares = {f"{player}_share": build.players.get(player, 0.0) for player in imperfect}
-    return build.model_dump(mode="json", exclude={"players"}) | shares
-
-
-@cache
-def _maker_digest() -> str:
-    """Digest of the code that makes the model; a change of the code gives a new model."""
-    package = Path(__file__).resolve().parents[1] / "builtin"
-    files = [*sorted(package.glob("model/*.py")), package / "mystery.py"]
-    return bytes_digest(b"".join(file.read_bytes() for file in files))
 
 
 STORE = "tasks"

@@ -39,7 +39,7 @@ from xp.spec.backend import (
 )
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.judge import JudgeModel
-from xp.spec.model import Architecture, BuildSpec, DType, LoraSpec, Model
+from xp.spec.model import Architecture, DType, LoraSpec, Model
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import (
     WITHOUT_USER,

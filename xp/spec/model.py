@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,13 +13,10 @@ from xp.spec.open_name import DialectName
 from xp.spec.section import (
     Commit,
     Count,
-    Fraction,
     LocalPath,
     Name,
-    NotNegative,
     Positive,
     Section,
-    WideSeed,
     check_no_secret_below,
 )
 
@@ -27,40 +24,6 @@ from xp.spec.section import (
 class DType(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-class BuildSpec(Section):
-    """A model made on the spot: architecture, tokenizer and supervised warm-up (see xp.builtin.model.build)."""
-
-    seed: WideSeed
-    hidden_size: Count
-    num_layers: Count
-    num_heads: Count
-    num_kv_heads: Count
-    head_dim: Count
-    """Width of an attention head."""
-    intermediate_size: Count
-    vocab_size: Count
-    rope_theta: Positive
-    initializer_range: Positive
-    warmup_steps: Count
-    warmup_batch_size: Count
-    warmup_ramp_steps: Count
-    warmup_learning_rate: Positive
-    matrix_learning_rate: Positive
-    weight_decay: NotNegative
-    max_grad_norm: Positive
-    """Largest norm of the warm-up's gradients; larger ones are scaled down."""
-    choice_weight: Positive
-    reply_weight: NotNegative
-    bare_share: Fraction
-    bare_probability: Fraction
-    players: Mapping[Name, Fraction]
-    """Share of demonstrations played by each of the builder's imperfect players; the rest is without mistakes."""
-
-    def faults(self) -> Iterator[str]:
-        if (total := sum(self.players.values())) > 1:
-            yield f"the shares of players must not exceed 1 together; got {total:g}"
 
 
 class Architecture(Section):
@@ -124,11 +87,10 @@ class Model(Section):
     """The policy."""
 
     name: Name
-    path: LocalPath | None
-    """Hugging Face id or local directory; None where `build` makes the model."""
+    path: LocalPath
+    """Hugging Face id or local directory."""
     revision: Commit | None
     """Commit of a hub's model; xp looks it up for a branch or tag. None: the newest when the model is loaded."""
-    build: BuildSpec | None
     dtype: DType
     """Data type of the forward and backward pass; trained weights are kept in float32 beside it."""
     dialect: DialectName
@@ -145,7 +107,7 @@ class Model(Section):
     router_replay: bool
     """Trains a mixture of experts with the experts that the engine chose for each token (R3, arXiv:2510.11370)."""
     architecture: Architecture | None
-    """The network; None where no trainer needs it, or where `build` describes it."""
+    """The network; None where no trainer needs it."""
 
     @field_validator("name", "path", mode="before")
     @classmethod
@@ -158,5 +120,3 @@ class Model(Section):
             yield "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
         if self.router_replay and self.architecture is not None and self.architecture.num_experts is None:
             yield f"router_replay is for mixtures of experts, and {self.name} is dense; set it to false"
-        if (self.path is None) == (self.build is None):
-            yield "give exactly one of path (a Hugging Face id or directory) and build"

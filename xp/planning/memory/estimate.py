@@ -22,7 +22,7 @@ from xp.models.network import network_of
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
-from xp.spec import Architecture, BuildSpec, DType, EngineName, LoraSpec, Placement, RunSpec, Strategy
+from xp.spec import Architecture, DType, EngineName, LoraSpec, Placement, RunSpec, Strategy
 
 GIB = 2**30
 """A gigabyte of a card's name: nvidia-smi shows 143,771 MiB of an H200's 141, 81,559 MiB of an H100's 80."""
@@ -71,9 +71,9 @@ class MemoryEstimate:
         return max(0, min(self.episodes_per_engine, int(self.kv_room / self.kv_episode)))
 
 
-def shape_of(spec: RunSpec) -> Architecture | BuildSpec | None:
+def shape_of(spec: RunSpec) -> Architecture | None:
     """The network's architecture, if the spec has it."""
-    return spec.model.architecture or spec.model.build
+    return spec.model.architecture
 
 
 def teacher_shape(spec: RunSpec) -> Architecture | None:
@@ -203,7 +203,7 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
     return None if network is None else Architecture(**network)
 
 
-def _draft(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights) -> tuple[float, float]:
+def _draft(spec: RunSpec, shape: Architecture, weights: Weights) -> tuple[float, float]:
     """Bytes of what guesses tokens in an engine, and numbers that its KV cache has of a token.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
@@ -239,7 +239,7 @@ def _has_engine(spec: RunSpec) -> bool:
     return spec.backend.engine.name is not EngineName.TRANSFORMERS
 
 
-def _states(spec: RunSpec, shape: Architecture | BuildSpec, weights: Weights, batch: BatchShape) -> dict[str, float]:
+def _states(spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
     on_rank, lora = _rank_parameters(spec, weights, batch), spec.model.lora
     strategy = spec.backend.parallel.strategy
@@ -305,7 +305,7 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     return {name: size for name, size in states.items() if name not in away}
 
 
-def _layer_bytes(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> float:
+def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: float) -> float:
     """Bytes of what a layer computes for its backward pass.
 
     Megatron's fused norms and products keep less. In transformers' layers each norm keeps its input, that in float32
@@ -323,7 +323,7 @@ def _layer_bytes(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchSha
     return tokens * (norms + _width(spec) * (5 * heads + 2 * kv + 4 * inner))
 
 
-def _activations(spec: RunSpec, shape: Architecture | BuildSpec, batch: BatchShape, tokens: float) -> dict[str, float]:
+def _activations(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: float) -> dict[str, float]:
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
     with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes if at_once else 0.0
@@ -359,7 +359,7 @@ class Weights:
         return self.dense + self.num_layers * self.experts
 
 
-def weights_of(shape: Architecture | BuildSpec) -> Weights:
+def weights_of(shape: Architecture) -> Weights:
     """Counts a model's parameters; a built model is a Qwen3 with one embedding, normalized queries and keys, no
     biases."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
@@ -377,7 +377,7 @@ def weights_of(shape: Architecture | BuildSpec) -> Weights:
     return Weights(embedding, attention + feed_forward + 2 * hidden, experts, shape.num_layers)
 
 
-def lora_parameters(shape: Architecture | BuildSpec, lora: LoraSpec) -> int:
+def lora_parameters(shape: Architecture, lora: LoraSpec) -> int:
     """Parameters of the adapters, with one for every linear layer but the head: rank x (inputs + outputs)."""
     hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     ends = 2 * (hidden + heads) + 2 * (hidden + kv) + 3 * (hidden + shape.intermediate_size)

@@ -30,7 +30,7 @@ from xp.planning.memory.estimate import (
     weights_of,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
-from xp.spec import Architecture, BuildSpec, RunSpec, Strategy
+from xp.spec import Architecture, RunSpec, Strategy
 
 LARGER = "choose a larger hardware option or a smaller model"
 MOST = 3
@@ -371,9 +371,9 @@ def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
     }
 
 
-def _uncounted(shape: Architecture | BuildSpec) -> str:
+def _uncounted(shape: Architecture) -> str:
     """A note on a family with parts that are not counted."""
-    if isinstance(shape, BuildSpec) or shape.model_type in COUNTED:
+    if shape.model_type in COUNTED:
         return ""
     return f", counted as a plain decoder, which {shape.model_type} is not"
 

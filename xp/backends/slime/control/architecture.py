@@ -79,10 +79,6 @@ def _if_sparse(shape: Architecture, flags: Flags) -> Flags:
 def family_refusal(spec: RunSpec) -> Refusal | None:
     """Refusal of a network that xp cannot write for Megatron, after which other faults do not matter; else None."""
     shape, model = spec.model.architecture, spec.model
-    if model.path is None:
-        return Refusal(
-            "model.build", f"Slime trains a model that has a Hugging Face directory; choose one, not {model.name}"
-        )
     if shape is None:
         return Refusal(
             "model.architecture",

@@ -96,7 +96,6 @@ MODEL = (
         carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
         native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
     ),
-    Row("model.build", carried_by="xp.builtin.model, in the model stage"),
     Row(
         "model.dtype",
         _dtype,

@@ -53,11 +53,6 @@ MODEL = (
     ),
     Row("model.max_context_tokens", "--sglang-context-length"),
     Row(
-        "model.build",
-        support=Support.UNSUPPORTED,
-        note="A model that xp builds has no flags for Megatron.",
-    ),
-    Row(
         "model.chat_template",
         carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
     ),

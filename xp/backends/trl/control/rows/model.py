@@ -18,7 +18,6 @@ MODEL = (
         " The order of tasks is the same on every backend.",
     ),
     Row("model.path", carried_by="AutoModelForCausalLM.from_pretrained"),
-    Row("model.build", carried_by="xp.builtin.model, in the model stage"),
     Row(
         "model.dtype",
         lambda s: {"bf16": s.model.dtype is DType.BFLOAT16, "fp16": False},

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from xp.builtin.model.scripted_play import Player, play, transcript
-from xp.builtin.model.tokenizer import END, render
+from tools.tiny_model.tokenizer import END, render
 from xp.builtin.mystery import ROOMS, SUSPECTS, WEAPONS, generate_case
+from xp.builtin.scripted_play import Player, play, transcript
 
 if TYPE_CHECKING:
     import torch
 
-    from xp.builtin.model.build import Build
+    from tools.tiny_model.build import Build
 
 SPLIT: Final = "warm_up"
 """Of the mysteries shown: its cases are never test cases."""
