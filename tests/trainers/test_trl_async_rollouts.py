@@ -255,6 +255,7 @@ def test_log_probabilities_are_the_writers_and_their_ratio_the_weight(
     _, run = trained
     _, model = tokenizer_and_model()
     model = type(model)(model.config).eval()
+    assert run.seen
     for step, found in enumerate(run.seen):
         is_trained = (found["completion_mask"] * found["tool_mask"]) > 0
         # A step is written by the policy that the step before it began with.

@@ -67,5 +67,6 @@ def test_without_a_reward_no_weight_of_a_mixture_moves(tmp_path: Path) -> None:
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
     before = {name: one.detach().clone() for name, one in trainer.model.named_parameters()}
     trainer.train()
+    assert before
     for name, after in trainer.model.named_parameters():
         torch.testing.assert_close(after.detach(), before[name], rtol=0, atol=0, msg=name)

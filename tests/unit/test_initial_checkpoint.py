@@ -11,6 +11,7 @@ import pytest
 from tests.unit.test_own_model import fault, model_at
 from tests.unit.test_own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
+from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.planning.plan import Plan, build_plan
 
@@ -118,17 +119,5 @@ def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_embedded_models_network_is_compared(tmp_path: Path) -> None:
-    build = compose([]).model.architecture
-    assert build is not None
-    start = checkpoint_at(
-        tmp_path / "start",
-        model_type="qwen2",
-        hidden_size=build.hidden_size,
-        num_hidden_layers=build.num_layers,
-        num_attention_heads=build.num_heads,
-        num_key_value_heads=build.num_kv_heads,
-        intermediate_size=build.intermediate_size,
-        head_dim=build.head_dim,
-        rope_theta=build.rope_theta,
-    )
-    assert compose([f"training.initial_checkpoint={start}"]).training.initial_checkpoint == str(start)
+    assert compose([f"training.initial_checkpoint={SHIPPED}"]).training.initial_checkpoint == str(SHIPPED)
+    assert "hidden_size is 96" in fault(f"training.initial_checkpoint={checkpoint_at(tmp_path / 'start')}")

@@ -141,6 +141,7 @@ def test_the_prepare_stages_table_says_over_where_counting_stopped(
     task_set = set_with_a_long_prompt(tmp_path, monkeypatch)
     counted = prompt_lengths(task_set, Reader(str(tmp_path / "model"), 500, Chat()))
     rows = list(task_set.rows())
+    assert counted.groups
     for (_, purpose), found in counted.groups.items():
         own = [row for row in rows if row.purpose == purpose]
         long = sum(num_characters(row.messages) > 1e6 for row in own)
