@@ -14,8 +14,8 @@ from xp.envs.rows import load_rows
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_data
 from xp.lib import data_files, packages
+from xp.lib.code_files import find_module
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
-from xp.lib.load import find_module
 from xp.planning.episode import env_config
 from xp.planning.extent import row_lines
 from xp.planning.plan import build_plan

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -21,6 +19,8 @@ from xp.envs.pythons import HASH_SEED, candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
+from xp.lib.code_files import find_module, place_digest, with_imports
+from xp.lib.digest import digest_of
 from xp.lib.exchange import direct_opener
 from xp.lib.packages import way_out
 from xp.secrets.environment import inherited
@@ -231,17 +231,10 @@ def _child_environ(environ: Mapping[str, str], overrides: Mapping[str, str], key
 
 
 def source_version(serve: str) -> str:
-    """Version of the source of `module:Class`; it changes with its file and with its package's files."""
-    module = serve.partition(":")[0]
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
+    """Version of the source of `module:Class`; it changes with its file or package, and with what these import."""
+    spec = find_module(serve.partition(":")[0])
     if spec is None or spec.origin is None:
         return f"{serve} of unknown source"
     path = Path(spec.origin)
-    files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return f"{serve} {digest.hexdigest()[:16]}"
+    places = with_imports([path.parent if path.name == "__init__.py" else path])
+    return f"{serve} {digest_of(list(map(place_digest, places)))[:16]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from xp.evaluation.records import Requested
 from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
+from xp.lib import loaded_code
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.planning.episode import chat_of, episode_config, episode_environ, sampling_of
@@ -153,11 +155,13 @@ class EvaluationRun:
         health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
+        record = {loaded_code.VARIABLE: str((place / loaded_code.FILE).absolute())}
+        os.environ |= record
         board = Board(self.title, len(todo), episodes.values(), self._cost)
         with (
             served_judge(self.entry.spec, self._settings.eval, place) as judge,
             EnvironmentMixture(
-                rules, self._environ | judge, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))
+                rules, self._environ | judge | record, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))
             ) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,

@@ -19,6 +19,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import Summary
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
+from xp.lib.loaded_code import FILE, changed
 from xp.lib.names import is_name
 from xp.lib.reading import json_of
 from xp.lib.text import counted
@@ -68,8 +69,8 @@ def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
     place, number = first, 1
     while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
         place, number = following, number + 1
-    # An interrupted evaluation is resumed, also by a command with `again`.
-    return following if again and (place / SUMMARY).exists() else place
+    # An interrupted evaluation is resumed, also by a command with `again`, but not by code that changed unseen.
+    return following if (again and (place / SUMMARY).exists()) or changed(place / FILE) else place
 
 
 @contextmanager

@@ -10,12 +10,12 @@ import ast
 import os
 import sysconfig
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from importlib.machinery import ModuleSpec
+from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Final
 
-from xp.lib.load import find_module
+from xp.lib.digest import digest_of, file_digest
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
@@ -26,14 +26,36 @@ def code_places(spec: ModuleSpec) -> list[Path]:
     return [Path(place) for place in spec.submodule_search_locations or ()] or [Path(str(spec.origin))]
 
 
+def find_module(module: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
+    """Finds a module like `importlib.util.find_spec`, but without importing the parents of a dotted name.
+
+    Args:
+        module: its name.
+        path: directories to search; None: `sys.path`.
+    """
+    where = None if path is None else list(path)
+    spec = None
+    for part in module.split("."):
+        # The last part of the name alone: for a dotted one, a namespace package looks for its parent in sys.modules.
+        spec = PathFinder.find_spec(part, where)
+        if spec is None:
+            return None
+        where = list(spec.submodule_search_locations or ())
+    return spec
+
+
 def users_place(spec: ModuleSpec | None) -> Path | None:
     """Directory or file of a top-level module of the user; None for one that is built in, installed, or xp's."""
     if spec is None or not (spec.has_location or spec.submodule_search_locations):
         return None
     place = code_places(spec)[0].resolve()
-    libraries = (Path(path).resolve() for path in sysconfig.get_paths().values())
-    is_installed = any(place.is_relative_to(path) for path in libraries) or not _INSTALLED.isdisjoint(place.parts)
+    is_installed = any(map(place.is_relative_to, _libraries())) or not _INSTALLED.isdisjoint(place.parts)
     return None if is_installed or place.is_relative_to(_PACKAGE) else place
+
+
+@cache
+def _libraries() -> frozenset[Path]:
+    return frozenset(Path(path).resolve() for path in sysconfig.get_paths().values())
 
 
 def with_imports(places: Iterable[Path], path: Sequence[str] | None = None) -> list[Path]:
@@ -92,6 +114,11 @@ def code_files(place: Path) -> list[Path]:
         below[:] = [name for name in below if name not in omitted]
         files += [Path(directory, name) for name in names if name not in omitted]
     return sorted(files)
+
+
+def place_digest(place: Path) -> str:
+    """Digest of the code of a module's place, by file."""
+    return digest_of({str(file.relative_to(place.parent)): file_digest(file) for file in code_files(place)})
 
 
 def left_out(directory: str, names: Sequence[str]) -> set[str]:

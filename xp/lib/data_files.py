@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.code_files import find_module
 from xp.lib.digest import text_digest
-from xp.lib.load import find_module
 from xp.lib.packages import require
 from xp.lib.reading import opened, text_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
-from xp.lib.load import find_module
+from xp.lib.code_files import find_module
 
 _ROOT = Path(__file__).resolve().parents[2]
 IS_CLONE: Final = (_ROOT / "Makefile").is_file() and Path(sys.prefix).is_relative_to(_ROOT)

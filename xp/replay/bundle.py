@@ -71,6 +71,12 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
     except XpError as error:
         left_out.append(f"recipe: {error}")
     left_out += _on_this_machine(spec)
+    copied = {f"code.{place.name.removesuffix('.py')}" for place in (attempt / "code").iterdir()}
+    left_out += [
+        f"{name}: no statement imports it, so that the run has no copy"
+        for name in lock.facts
+        if name.startswith("code.") and name not in copied
+    ]
     record = read_record(run)
     files[ABOUT] = _json(
         {

@@ -16,6 +16,8 @@ from xp.launchers.files import PACKAGE, shipped_files
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile, from_value
 from xp.lib.digest import digest_of, file_digest
+from xp.lib.loaded_code import FILE as LOADED
+from xp.lib.loaded_code import loaded
 from xp.lib.reading import config_of, json_of
 from xp.run_records.record import number_of
 from xp.run_records.run_directory import xp_command
@@ -137,6 +139,7 @@ def read_lock(directory: Path) -> Lock:
     files = () if "tasks.content" in lock.facts else directory.glob(f"attempt_*/train/{FACTS}")
     for found in sorted(files, key=lambda one: number_of(one.parents[1]))[-1:]:
         facts = json_of(found, ExitCode.RUN_DIR, below=directory)
+        facts |= {f"{_CODE}{place.stem}": digest for place, digest in loaded(found.with_name(LOADED)).items()}
         return from_value(Lock, asdict(replace(lock, facts={**facts, **lock.facts})))
     return lock
 

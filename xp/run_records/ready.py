@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from xp.launchers.base import Context, Echo, Launcher, Telling
 from xp.launchers.files import PACKAGE, copy_modules, copy_package, inside, locate_data, locate_modules
 from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
 from xp.lib.atomic import write_atomically
+from xp.lib.loaded_code import FILE, loaded
 from xp.lib.names import is_name
 from xp.run_records.lock import LockInputs, inputs_of
 from xp.run_records.record import Provenance
@@ -85,7 +86,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
-        modules=locate_modules(modules),
+        modules=tuple(dict.fromkeys((*locate_modules(modules), *_loaded_before(outputs / "runs" / plan.run_id)))),
         data=locate_data(plan.spec),
         job_trackers=job_trackers,
     )
@@ -101,6 +102,12 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
+
+
+def _loaded_before(run: Path) -> Iterator[Path]:
+    """Modules of the user that earlier attempts of a run loaded from outside its own copy."""
+    for file in run.glob(f"attempt_*/*/{FILE}"):
+        yield from (place for place in loaded(file) if place.exists() and run.resolve() not in place.parents)
 
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:

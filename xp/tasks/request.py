@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, cast
 from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
 from xp.envs.target import module_of
 from xp.errors import ExitCode, XpError
-from xp.lib.code_files import code_files, code_places, with_imports
+from xp.lib.code_files import code_files, code_places, find_module, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, path_in
 from xp.lib.digest import digest_of, file_digest
-from xp.lib.load import find_module
 from xp.plugins import CONTRIB, Kind, load
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
+from xp.lib import loaded_code
 from xp.lib.signals import Stopped, stopping
 
 
@@ -25,6 +26,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
         The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
     """
     os.environ.setdefault(BEGAN, str(time.time()))
+    os.environ.setdefault(loaded_code.VARIABLE, str(Path(argv[0]).absolute().parent / loaded_code.FILE))
     for name, place in CACHES.items():
         os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
     try:

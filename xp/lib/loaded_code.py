@@ -1,0 +1,58 @@
+"""Records which modules of the user a stage's processes load, since no import statement may name them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, Final
+
+from xp.lib.code_files import place_digest, users_place
+
+VARIABLE: Final = "XP_LOADED_CODE"
+"""Variable with the file of the record, for child processes too."""
+FILE: Final = "loaded.jsonl"
+_NOTED: Final = set[tuple[str, Path]]()
+
+
+class _Recorder(MetaPathFinder):
+    """Finds nothing; sees the names of all modules that are not loaded yet."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        del target
+        if path is None:
+            _note(PathFinder.find_spec(name))
+        return None
+
+
+def watch() -> None:
+    """Records the user's modules that are loaded, and those that this process will load, if a file is named."""
+    if VARIABLE in os.environ:
+        for module in [module for name, module in sys.modules.items() if "." not in name]:
+            _note(getattr(module, "__spec__", None))
+        if not any(isinstance(finder, _Recorder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _Recorder())
+
+
+def _note(spec: ModuleSpec | None) -> None:
+    file, place = os.environ.get(VARIABLE), users_place(spec)
+    if file and place is not None and (file, place) not in _NOTED:
+        _NOTED.add((file, place))
+        with suppress(OSError), open(file, "a", encoding="utf-8") as record:
+            record.write(json.dumps([str(place), place_digest(place)]) + "\n")
+
+
+def loaded(file: Path) -> dict[Path, str]:
+    """Place of each recorded module -> digest of its files as they were; empty without a record."""
+    with suppress(OSError, ValueError, TypeError):
+        return {Path(place): digest for place, digest in map(json.loads, file.read_text("utf-8").splitlines())}
+    return {}
+
+
+def changed(file: Path) -> list[str]:
+    """Names of the recorded modules whose files are others now."""
+    return [place.stem for place, was in loaded(file).items() if place.exists() and place_digest(place) != was]
