@@ -33,7 +33,7 @@ from xp.worker.distill import Distillation
 from xp.worker.facts import FILE, record_facts
 
 ENVIRONMENT = '"""An environment."""\n\nclass Env:\n    pass\n'
-GRADER = '"""A grader."""\n\ndef score(answer, row):\n    return 1.0\n'
+GRADER = '"""A grader."""\nimport lock_points\n\ndef score(answer, row):\n    return 1.0\n'
 
 
 @dataclass
@@ -86,6 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         shutil.copytree(SHIPPED, tmp_path / name)
     (tmp_path / "lock_env.py").write_text(ENVIRONMENT)
     (tmp_path / "lock_graders.py").write_text(GRADER)
+    (tmp_path / "lock_points.py").write_text("POINTS = 1\n")
     (tmp_path / "talk.jsonl").write_text('{"messages": []}')
     shutil.copytree(files.PACKAGE / "lib", tmp_path / "xp/lib")
     (tmp_path / "xp/__init__.py").touch()
@@ -120,6 +121,7 @@ TAMPERED: Mapping[str, tuple[Callable[[Place], object], str]] = {
     "trl": (lambda it: other_version(it, "trl"), "versions.trl: 1.16.0 -> 9.9"),
     "torch": (lambda it: other_version(it, "torch"), "versions.torch: 2.13.0 -> 9.9"),
     "a grader's line": (lambda it: it.edit("lock_graders.py", "1.0", "2.0"), "code.lock_graders: lock_graders.py"),
+    "an imported module": (lambda it: it.edit("lock_points.py", "1", "2"), "code.lock_points: lock_points.py"),
     "the user's module": (lambda it: it.edit("lock_env.py", "pass", "x = 1"), "code.lock_env: lock_env.py"),
     "dialogues": (lambda it: it.edit("talk.jsonl", "[]", "[ ]"), "sft.data: "),
     "xp's code": (lambda it: it.edit("xp/lib/text.py", "def ", "def a"), "code.xp: xp/lib/text.py"),
@@ -154,6 +156,7 @@ Say = Callable[..., int]
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
     """Says words to `xp` with a launcher whose stages write what they promise, and whose training never succeeds."""
     (tmp_path / "lock_graders.py").write_text(GRADER)
+    (tmp_path / "lock_points.py").write_text("POINTS = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
 
     def played(made: Stage, context: Context) -> int:

@@ -78,7 +78,8 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     for stage in plan.stages:
         for path in (*stage.job.files, *stage.promised):
             inside(outputs, path)
-    check_run_directory(outputs / "runs" / plan.run_id, plan.attempt)
+    directory = outputs / "runs" / plan.run_id
+    check_run_directory(directory, plan.attempt)
     check_writable(outputs)
     tells = launcher.tells if isinstance(launcher, Telling) else ()
     job_trackers = tuple(str(name) for name in plan.spec.tracking if name in tells)
@@ -86,7 +87,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
-        modules=tuple(dict.fromkeys((*locate_modules(modules), *_loaded_before(outputs / "runs" / plan.run_id)))),
+        modules=tuple({one.name: one for one in (*_loaded_before(directory), *locate_modules(modules))}.values()),
         data=locate_data(plan.spec),
         job_trackers=job_trackers,
     )
