@@ -128,6 +128,11 @@ def test_each_flag_by_which_slime_loads_code_is_shown(flag: str) -> None:
     assert f"backend.overrides.{key}=theirs.envs.one" in "\n".join(named_code(spec))
 
 
+def test_what_a_fine_tuning_may_load_is_shown_too() -> None:
+    spec = compose(["backend=slime", "model=qwen3-4b", "hardware=h100x8", "sft.overrides.spec=theirs.envs.one"])
+    assert "may import it: sft.overrides.spec=theirs.envs.one" in "\n".join(named_code(spec))
+
+
 @pytest.mark.parametrize(
     ("override", "shown"),
     [

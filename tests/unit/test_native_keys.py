@@ -137,6 +137,7 @@ HARM = [
     ("slime", "eval-config", "x.yaml", "evaluation"),
     ("slime", "reward-key", "r", "env.reward"),
     ("slime", "release-train", True, "training.checkpoint_every"),
+    ("slime", "optimizer", "muon", "settings of Adam"),
     ("slime", "lr-decay-iters", 9, "training.lr_schedule"),
     ("slime", "lr-wsd-decay-iters", 9, "training.lr_schedule"),
     *(("slime", key, True, "resume") for key in ("finetune", "no-save-optim")),

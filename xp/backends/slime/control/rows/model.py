@@ -76,7 +76,7 @@ FIXED = pinned(
     {
         "--train-backend": Pin("megatron", "it is Slime's only trainer"),
         "--loss-type": Pin("policy_loss", "set sft.data, which fine-tunes in a stage of its own"),
-        "--optimizer": Pin("adam", "the spec has the settings of Adam", "training.adam_* have no effect"),
+        "--optimizer": Pin("adam", "the spec has the settings of Adam, and Slime stops with muon"),
         # Megatron's own defaults are 0.1.
         "--attention-dropout": DROPOUT,
         "--hidden-dropout": DROPOUT,

@@ -143,7 +143,8 @@ ALGORITHM = (
         refuse=_other_aggregation,
         opens={
             "loss_type": "the loss and its mean are TRL's of that name, on no other trainer; bnpo is a mean of"
-            " micro-batches' means, so that training.micro_batch_size is a part of it"
+            " micro-batches' means, so that training.micro_batch_size is a part of it; luspo needs"
+            " algorithm.ratio_level=sequence, vespo token"
         },
     ),
     Row(
