@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -126,49 +125,3 @@ def test_a_profile_is_of_one_model_and_sets_its_own_tasks(capsys: pytest.Capture
     ):
         assert main(["tasks", "profile", "model=tiny", f"outputs={tmp_path}", *words]) == ExitCode.CONFIG
         assert says in capsys.readouterr().err
-
-
-REFRESHED = ("env.train.pass_rate=[0.4,0.6]", "env.train.refresh_every=1")
-
-
-@pytest.mark.parametrize("backend", ["skyrl", "slime"])
-def test_a_trainer_that_takes_all_prompts_before_it_begins_refuses_it(
-    outputs: Path, capsys: pytest.CaptureFixture[str], backend: str
-) -> None:
-    gpus = ("hardware=a100x4", "model=qwen2.5-3b-instruct", f"backend={backend}", "training.prompts_per_step=32")
-    code, said = of_plan(outputs, capsys, *REFRESHED, *gpus)
-    assert code == ExitCode.PLAN, said
-    assert f"{backend} takes the whole order of tasks before training; use backend=trl" in said
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_training_on_trl_plays_the_tasks_that_its_own_episodes_select(outputs: Path, tmp_path: Path) -> None:
-    """The tiny model solves none, so that the tasks within the bounds leave after the step that played them. Each step
-    is followed by an evaluation, whose tasks must not come among those to train on."""
-    own = (*ENV, *REFRESHED, f"outputs={outputs}", f"env.train.profile={profile_in(outputs)}", f"name={tmp_path.name}")
-    few = (
-        "training.num_steps=3",
-        "training.prompts_per_step=2",
-        "training.group_size=4",
-        "training.micro_batch_size=8",
-    )
-    judged = ("evaluation.every=1", "evaluation.num_tasks=2", "evaluation.before_training=false")
-    assert main([*own, *few, *judged, "training.max_response_tokens=24", "evaluation.batch_size=8"]) == 0
-    (run,) = (outputs / "runs").glob(f"{tmp_path.name}-*")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    within = [line["tasks/within_pass_rate"] for line in lines if line["stage"] == "train"]
-    assert within == [within[0], within[0] - 2, within[0] - 4]
-    steps = [json.loads(line) for line in (run / "curriculum.jsonl").read_text().splitlines()]
-    played = [one for file in run.glob("attempt_1/train/trajectories*") for one in _episodes(file)]
-    trained = [one for one in played if one["phase"] == "train"]
-    assert {one["split"] for one in trained} == {"train"}
-    assert {one["split"] for one in played if one["phase"] != "train"} == {"test"}
-    for number, step in enumerate(steps):
-        assert {f"multiply/train/{one['index']}" for one in trained if one["step"] == number} == set(step["tasks"])
-        assert len(step["tasks"]) == 2
-
-
-def _episodes(place: Path) -> list[dict[str, Any]]:
-    files = place.rglob("*.jsonl") if place.is_dir() else [place]
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]

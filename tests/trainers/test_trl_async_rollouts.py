@@ -116,21 +116,11 @@ def test_an_evaluation_has_its_steps_weights_and_the_engine() -> None:
     [
         (("training.max_staleness=1",), "algorithm.importance_correction=token_truncate (or another)"),
         (("hardware=a100x4", "model=qwen3-4b", *STALE), "set backend.engine.placement=separate"),
-        (
-            (
-                *STALE,
-                "env.train.refresh_every=2",
-                "env.train.profile=x",
-                "env.train.pass_rate=[0.1,0.9]",
-                "env.train.num_tasks=null",
-            ),
-            "env.train.refresh_every selects tasks",
-        ),
         (("algorithm.importance_correction=token_truncate",), "there is nothing to correct; set none"),
         (STALE, ""),
         ((*SEPARATE, *STALE, "training.max_staleness=4"), ""),
     ],
-    ids=["uncorrected", "colocated", "selected anew", "nothing to correct", "the policy itself", "a server"],
+    ids=["uncorrected", "colocated", "nothing to correct", "the policy itself", "a server"],
 )
 def test_a_plan_says_what_cannot_be_sampled_ahead(overrides: tuple[str, ...], told: str) -> None:
     found = "\n".join(map(str, refusals(compose(overrides))))

@@ -333,9 +333,6 @@ def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(mon
         (): "5 of 5 profiled (stub, 4 tries): 5 with a pass rate of 0 to 1, 0 below, 0 above",
         ("env.train.pass_rate=[0.25,0.5]",): f"3 of 5 profiled (stub, 4 tries): 3 {bounds}",
         ("env.train.pass_rate=[0.25,0.5]", "env.train.num_tasks=2"): f"2 of 5 profiled (stub, 4 tries): 3 {bounds}",
-        ("env.train.pass_rate=[0.25,0.5]", "env.train.refresh_every=7"): (
-            f"3 of 5 profiled (stub, 4 tries): 3 {bounds}, selected anew every 7 steps"
-        ),
     }
     for words, line in said.items():
         spec = compose([*own, *words])

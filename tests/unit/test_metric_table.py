@@ -71,10 +71,7 @@ def test_the_episodes_metrics_are_all_in_the_table() -> None:
     names = {*episode_metrics(played, 2, 1.0), *episode_metrics(played, 2, 0.5)}
     check_names(names)
     given = {row.name for name in names if (row := find(name))}
-    assert given == {row.name for row in METRICS if row.is_of_episodes} - {
-        "tasks/trained_on",
-        "tasks/within_pass_rate",
-    }
+    assert given == {row.name for row in METRICS if row.is_of_episodes} - {"tasks/trained_on"}
 
 
 @pytest.mark.parametrize("backend", list(BackendName))

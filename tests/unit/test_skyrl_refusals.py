@@ -10,7 +10,6 @@ from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine
 from xp.planning.backend import RunPaths, Support, meant_fields
-from xp.planning.rows import refreshed_tasks
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]
@@ -295,11 +294,3 @@ def test_separate_engines_take_whole_machines_if_they_can(
     shape = geometry(compose([*SKYRL, f"hardware.num_nodes={nodes}", *words, *sizes]))
     assert (shape.num_nodes, shape.workers_per_node) == trains
     assert (shape.num_workers, shape.mini_batch, shape.updates_per_rollout) == (trains[0] * trains[1], 4, 6)
-
-
-def test_tasks_that_are_selected_again_are_refused_if_one_environment_has_them() -> None:
-    own = ("profile=x", "pass_rate=[0.1,0.9]", "refresh_every=5")
-    for name in ("multiply", "sums"):
-        words = ["env=[multiply,sums]", *(f"env.members.{name}.train.{one}" for one in own)]
-        assert (refreshed_tasks(compose([*SKYRL[1:], *words])) or "").startswith("train.refresh_every: skyrl takes")
-    assert refreshed_tasks(compose([*SKYRL[1:], "env=[multiply,sums]"])) is None

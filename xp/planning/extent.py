@@ -183,8 +183,7 @@ def profile_lines(spec: RunSpec) -> list[str]:
         below, within, above = profile.counts((low, high))
         left = within if train.num_tasks is None else min(within, train.num_tasks)
         order = ", those that passed most often first" if train.easy_first else ""
-        again = "" if train.refresh_every is None else f", selected anew every {counted(train.refresh_every, 'step')}"
-        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}{again}"
+        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
         of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
         lines.append(f"training tasks of {name}: {of}: {what}")
     return lines

@@ -246,16 +246,6 @@ def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
     return f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size}"
 
 
-def refreshed_tasks(spec: RunSpec) -> str | None:
-    """Returns why tasks cannot be selected again with a trainer that reads all prompts before it begins."""
-    if all(member.train.refresh_every is None for member in spec.env.members.values()):
-        return None
-    return (
-        f"train.refresh_every: {spec.backend.name} takes the whole order of tasks before training; use backend=trl, or"
-        " train.easy_first=true with a profile"
-    )
-
-
 def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> tuple[Row, Row]:
     """Rows of `training.num_steps` and `training.epochs`, of which one is null.
 

@@ -40,7 +40,6 @@ from xp.tasks.profile import Profile, read_profile
 from xp.tasks.request import canonical_request, request_key, with_sources
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
-from xp.worker.curriculum import Refresh
 from xp.worker.distill import Distillation
 from xp.worker.hub_model import SOURCES
 from xp.worker.stage import AFTER, BEFORE
@@ -270,9 +269,7 @@ def _selection(train: SelectionSpec) -> Selection:
 
 
 def _by_profile(selection: Selection, train: SelectionSpec, profile: Profile) -> Selection:
-    # With refresh_every, a task outside the bounds may be within them later.
-    bounds = None if train.refresh_every is not None else train.pass_rate
-    indices = profile.within(bounds, easy_first=train.easy_first)
+    indices = profile.within(train.pass_rate, easy_first=train.easy_first)
     source = f"{train.profile}: {profile.model}"
     return replace(selection, num_tasks=None, indices=indices[: train.num_tasks], profile=source)
 
@@ -350,19 +347,7 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "distill": _distillation(spec.algorithm.distill),
         "symptoms": LiveRules(training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json"))),
         "time_limit": time_limit(spec),
-        "refresh": _refresh(spec),
     }
-
-
-def _refresh(spec: RunSpec) -> dict[str, Refresh]:
-    """Rules of the environments whose tasks are selected again during training."""
-    rules = {}
-    for name, profile in profiles(spec).items():
-        train = spec.env.members[name].train
-        if train.refresh_every is not None and train.pass_rate is not None:
-            rates = {str(index): rate for index, rate in profile.rates.items()}
-            rules[name] = Refresh(train.refresh_every, *train.pass_rate, train.easy_first, rates)
-    return rules
 
 
 def episode_files(spec: RunSpec, here: str) -> dict[str, str]:

@@ -58,9 +58,6 @@ class SelectionSpec(Section):
     """Trains only on tasks whose share of passed tries in `profile` lies within these bounds, both included."""
     easy_first: bool
     """Orders the tasks by their pass rate in `profile`, from the highest to the lowest."""
-    refresh_every: Count | None
-    """Rollout steps after which the tasks are selected anew, by the pass rates of the training's own episodes; None:
-    the profile's rates hold for the whole run."""
 
     def faults(self) -> Iterator[str]:
         _refuse_both(self.num_tasks, self.indices)
@@ -72,16 +69,14 @@ class SelectionSpec(Section):
 
     def _check_profile(self) -> None:
         if self.profile is None:
-            if self.pass_rate is not None or self.easy_first or self.refresh_every is not None:
+            if self.pass_rate is not None or self.easy_first:
                 raise ValueError(
-                    "pass_rate, easy_first and refresh_every need profile, an evaluation of the training tasks:"
+                    "pass_rate and easy_first need profile, an evaluation of the training tasks:"
                     " python -m xp tasks profile makes one"
                 )
             return
         if self.pass_rate is not None and self.pass_rate[0] > self.pass_rate[1]:
             raise ValueError("pass_rate is [lowest, highest], two shares from 0 to 1")
-        if self.refresh_every is not None and (self.pass_rate is None or self.num_tasks is not None):
-            raise ValueError("refresh_every selects tasks by pass_rate=[low,high], and num_tasks is null with it")
         if self.indices is not None or self.shuffle:
             raise ValueError("profile selects tasks by their pass rate: set indices to null and shuffle to false")
         if len(self.split) != 1:

@@ -13,7 +13,6 @@ from xp.lib.codec import JsonFile
 from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
-from xp.worker.curriculum import Refresh
 from xp.worker.distill import Distillation
 from xp.worker.time_limit import TimeLimit
 from xp.worker.token_budget import TokenBudget
@@ -98,8 +97,6 @@ class TrainConfig(JsonFile):
     """On-policy distillation; None: none."""
     symptoms: LiveRules
     time_limit: TimeLimit | None
-    refresh: Mapping[str, Refresh]
-    """Environment -> rule by which its tasks are selected during training; empty: the order of the tasks is fixed."""
 
     @property
     def start_model(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from xp.episode.advantages import without_variance
 from xp.episode.metrics import Played
 from xp.episode.outcome import EpisodeStatus
 from xp.tasks.row import TaskRow
-from xp.worker.curriculum import Curriculum
 from xp.worker.played import record
 
 
@@ -50,7 +49,6 @@ class Rollouts:
         process: this process's parts.
         order: tasks of all rollout steps.
         held_out: evaluations before, during and after training; None: nothing is held out.
-        curriculum: selects the tasks of a step; None: they are those of the prompts.
     """
 
     def __init__(
@@ -58,10 +56,9 @@ class Rollouts:
         process: TrainingProcess,
         order: Sequence[TaskRow],
         held_out: HeldOutEvaluation | None = None,
-        curriculum: Curriculum | None = None,
     ) -> None:
         self._process, self._config, self._ranks = process, process.config, process.ranks
-        self._order, self._held_out, self._curriculum = order, held_out, curriculum
+        self._order, self._held_out = order, held_out
         self._rows = {row.task_id: row for row in order}
         server_log = f"{self._config.common.stage_dir}/vllm.log"
         is_ahead = self._config.max_staleness > 0
@@ -75,12 +72,9 @@ class Rollouts:
         """
         self._process.log.begin()
         step = trainer.state.global_step // self._config.updates_per_rollout
-        samples = self._samples(self._tasks(prompts, step), step, trainer)
+        samples = self._samples([self._rows[prompt[0][TASK_ID]] for prompt in prompts], step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
         more: dict[str, float] = {}
-        if self._curriculum is not None:
-            more = self._curriculum.num_within(step)
-            self._curriculum.played(step, played)
         if self._process.log.is_ahead:
             more["training/staleness"] = float(step - samples.policy)
         self._process.log.episodes(played, samples.seconds, more)
@@ -142,15 +136,6 @@ class Rollouts:
     def _begun(self, play: EpisodePlay) -> None:
         """Hook before episodes are played."""
 
-    def _tasks(self, prompts: Sequence[Sequence[Mapping[str, Any]]], step: int) -> list[TaskRow]:
-        """The task of each episode of this process."""
-        if self._curriculum is None:
-            return [self._rows[prompt[0][TASK_ID]] for prompt in prompts]
-        chosen, size = self._curriculum.tasks(step), self._config.prompts_per_step
-        slots = [prompt[0][SLOT] - step * size for prompt in prompts]
-        assert all(0 <= slot < size for slot in slots), f"TRL gave prompts of another step than {step}"
-        return [chosen[slot] for slot in slots]
-
     def _sample_numbers(self, task_ids: Sequence[str]) -> list[int]:
         """Sample numbers of this rank's episodes; a group may be on several ranks."""
         shares = self._ranks.gather(task_ids)
@@ -175,7 +160,6 @@ TASK_ID = "task_id"
 """Extra key of a prompt's first message, which TRL passes unchanged to the rollout function, once per episode."""
 
 
-SLOT = "xp_slot"
 """Extra key with the number of the prompt in the order of the whole training."""
 
 
@@ -184,9 +168,9 @@ def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
     return [
         {
             "prompt": [
-                {"role": message["role"], "content": message["content"], TASK_ID: row.task_id, SLOT: slot}
+                {"role": message["role"], "content": message["content"], TASK_ID: row.task_id}
                 for message in row.messages
             ]
         }
-        for slot, row in enumerate(order)
+        for row in order
     ]

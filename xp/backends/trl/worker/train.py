@@ -26,10 +26,8 @@ from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
-from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
 from xp.worker.best import EarlyStop
-from xp.worker.curriculum import FILE, Curriculum
 from xp.worker.facts import record_facts
 from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
@@ -88,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
             held_out = HeldOutEvaluation(process, eval_config, path.with_name("episode.json"), judged)
             config = config.with_patience(held_out.patience_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
-        rollouts = ahead or Rollouts(process, order, held_out, _curriculum(config, order, tasks, ranks))
+        rollouts = ahead or Rollouts(process, order, held_out)
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
         record_facts(config.common, config.start_model, path.parent, chat, config.distill)
@@ -126,26 +124,6 @@ def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollout
     finally:
         if ahead is not None:
             ahead.close()
-
-
-def _curriculum(
-    config: TRLTrainConfig, order: Sequence[TaskRow], rows: Sequence[TaskRow], ranks: Ranks
-) -> Curriculum | None:
-    """Selection of tasks during training; None: the tasks are fixed."""
-    if not config.refresh:
-        return None
-    common = config.common
-    return Curriculum(
-        order,
-        rows,
-        config.refresh,
-        prompts_per_step=config.prompts_per_step,
-        seed=common.sampling.seed,
-        shuffle=config.shuffle,
-        threshold=common.pass_threshold,
-        file=Path(common.metrics).with_name(FILE),
-        writes=ranks.is_main,
-    )
 
 
 def make_trainer(

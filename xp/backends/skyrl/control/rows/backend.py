@@ -19,7 +19,7 @@ from xp.backends.skyrl.control.keys import (
 )
 from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
 from xp.planning.episode import episode_config
-from xp.planning.rows import Row, refreshed_tasks, when
+from xp.planning.rows import Row, when
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -319,7 +319,7 @@ PLACE = (
             ),
         },
     ),
-    Row("env.train", native=("data.train_data",), refuse=refreshed_tasks),
+    Row("env.train", native=("data.train_data",)),
     Row("env.held_out", native=("data.val_data",)),
     Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),
     Row("name", "trainer.run_name"),

@@ -7,7 +7,7 @@ from typing import Any
 from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
 from xp.planning.backend import Support
 from xp.planning.engine import no_expert_parallel, no_fp8
-from xp.planning.rows import LEFT_OUT, Row, refreshed_tasks, when
+from xp.planning.rows import LEFT_OUT, Row, when
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 
@@ -163,7 +163,7 @@ PLACE = (
             "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
         ),
     ),
-    Row("env", native=("--prompt-data", "--eval-prompt-data"), refuse=refreshed_tasks),
+    Row("env", native=("--prompt-data", "--eval-prompt-data")),
     Row("outputs", native=("--save", "--save-hf")),
 )
 """Fields outside the parity table's sections that have flags or refusals."""

@@ -59,16 +59,6 @@ def _no_synced(spec: RunSpec) -> str | None:
     return "TRL's reference of adapters is the model without them; set null, or model.lora=null"
 
 
-def _not_ahead(spec: RunSpec) -> str | None:
-    """Returns why sampling during updates is impossible."""
-    is_selected = any(member.train.refresh_every is not None for member in spec.env.members.values())
-    reason = (
-        "env.train.refresh_every selects tasks by the episodes of earlier steps, which may not be played yet; set"
-        " one of the two to its default"
-    )
-    return not_ahead(spec, reason if is_selected else None, is_colocated=is_colocated(spec))
-
-
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be scored: each process scores whole groups of its own episodes."""
     size, own = spec.training.group_size, geometry(spec).episodes_per_process
@@ -94,7 +84,7 @@ TRAINING = (
         carried_by=lambda s: (
             "xp.backends.trl.worker.async_rollouts" if s.training.max_staleness else "rollouts by turns"
         ),
-        refuse=_not_ahead,
+        refuse=lambda s: not_ahead(s, None, is_colocated=is_colocated(s)),
     ),
     Row("training.micro_batch_size", "per_device_train_batch_size"),
     Row(
