@@ -257,3 +257,22 @@ async def trl_reward(
 def trl_bare_number(completions: list[Any], **kwargs: Any) -> float:
     del completions, kwargs
     return 1.0
+
+
+def thinks(answer: str, row: Mapping[str, Any]) -> float:
+    del row
+    return float("<think>" in answer)
+
+
+def thinks_for_verl(solution_str: str) -> float:
+    return float("<think>" in solution_str)
+
+
+class ThinksInSteps:
+    """The shape of SkyRL-Gym's environments."""
+
+    def __init__(self, env_config: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        del env_config, extras
+
+    def step(self, text: str) -> Mapping[str, Any]:
+        return {"observations": [], "reward": float("<think>" in text), "done": True}

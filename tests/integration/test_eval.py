@@ -133,6 +133,16 @@ def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
     assert max(map(len, table)) <= 80
 
 
+def test_the_samples_of_a_task_have_seeds_of_their_own_and_a_rerun_has_the_same(outputs: Path) -> None:
+    with serving(ChatServer(write=knows_some)) as server:
+        sizes = ("evaluation.num_tasks=2", "evaluation.samples_per_task=8", "evaluation.temperature=1")
+        for more in ((), ("--again",)):
+            assert main([*words(server, outputs, "model.seed=7", *sizes), *more]) == 0
+    sent = [(body["seed"], body["messages"][-1]["content"]) for body in server.requests]
+    assert len(set(sent[:16])) == 16
+    assert sorted(sent[:16]) == sorted(sent[16:])
+
+
 def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(ChatServer(write=knows_some, latency_s=0.02)) as server:
         command = words(server, outputs, "model.name=one,two", "evaluation.num_tasks=5", "--markdown")

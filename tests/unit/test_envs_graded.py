@@ -46,6 +46,29 @@ def test_a_function_scores_the_final_message() -> None:
     assert play(graded("equals"), 3, "4")[0].reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("grader", "form", "reads_it"),
+    [
+        ("thinks", GraderForm.XP, False),
+        ("thinks_for_verl", GraderForm.VERL, True),
+        ("ThinksInSteps", GraderForm.XP, True),
+        ("trl.rewards:think_format_reward", GraderForm.TRL, True),
+    ],
+)
+def test_a_grader_of_another_framework_reads_what_that_gives_it(
+    grader: str, form: GraderForm, reads_it: bool, package: Path
+) -> None:
+    (package / "rows.jsonl").write_text(json.dumps({"prompt": [MESSAGE]}))
+    config = graded(grader, rows="lent_rows:rows.jsonl", grader_form=form)
+    text, other = "<think>hm</think> It is 42.", "It is 42."
+    if form is GraderForm.TRL:
+        rewards = pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)")
+        own = [rewards.think_format_reward([[{"role": "assistant", "content": one}]])[0] for one in (text, other)]
+        assert own == [1.0, 0.0]
+        config = replace(config, grader=grader)
+    assert [play(config, 0, one)[0].reward for one in (text, other)] == [float(reads_it), 0.0]
+
+
 def test_an_environment_with_steps_is_a_conversation_whose_rewards_are_summed() -> None:
     outcome, said = play(graded("Higher"), 5, "3", "7", "5")
     assert [message["content"] for message in said] == ["higher", "lower"]
@@ -408,7 +431,7 @@ def test_a_function_of_another_form_is_refused_since_it_could_score_nonsense(
 def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
     config = replace(graded("equals"), grader="xp.builtin.graders:choice")
     with pytest.raises(XpError, match=r"row 0 of split train: its answer is '0'; expected a letter") as error:
-        GradedProvider(config, {}).splits()
+        GradedProvider(config, {}).check_answers()
     assert "env.columns.answer=COLUMN" in str(error.value)
 
 

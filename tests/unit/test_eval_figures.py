@@ -351,7 +351,7 @@ def test_a_table_has_a_line_for_each_environment_and_the_mix() -> None:
         "a: all of k pass (pass^k)    1: 75%, 2: 50%",
         "a: resampling tasks gives another interval of the reward: 0.250 to 1.000",
         "b: resampling tasks gives another interval of the reward: 0.000 to 0.250",
-        "b: 1 void; by the reward rule's limits, they leave the mean between 0.083 and 0.417",
+        "b: 1 void; by the limits of its rule and grader, they leave the mean between 0.083 and 0.417",
         "mix / m_1: 1,200 tokens read and 30 written for 0.0013 US dollars",
         "mix / m_1: judges: 5,000 tokens read and 7 written for 0.5000 US dollars",
     ]

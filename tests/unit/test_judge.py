@@ -232,6 +232,24 @@ def test_requests_answers_and_costs_are_on_record_and_answered_from_there(tmp_pa
     assert len(server.requests) == 6
 
 
+def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
+    def unsure(body: Mapping[str, Any]) -> dict[str, Any]:
+        """No verdict at first, so that the same dialogue is sent again."""
+        seeds.append(body["seed"])
+        return verdict(body, score=5) if len(seeds) % 2 == 0 else {"content": "no"}
+
+    tasks, runs = ("t/0", "t/0", "t/1"), []
+    with serving(ChatServer(write=unsure)) as server:
+        for _ in "12":
+            rule, seeds = config(server, JudgeScoring.POINTWISE, seed=7, cache=False), list[int]()
+            with closing(Judge(rule, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as one:
+                for task, answer in zip(tasks, ("a", "b", "a"), strict=True):
+                    one.score_answers(OPENING, [answer], rule.rubric, task)
+            runs.append(seeds)
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 6, "by task, answer and attempt"
+
+
 def test_a_record_is_not_written_through_a_link(tmp_path: Path, server: ChatServer) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "judge").symlink_to("elsewhere")

@@ -1,11 +1,13 @@
 """Ready graders of one answer, named by `env.grader`: 1 if it agrees with a right answer of the row, else 0.
 
-docs/environments.md has the table of what counts. A list in the column `answer` has several right answers. A right
-answer that no answer can agree with is a ValueError, which xp.envs.graders raises before the first episode.
+docs/environments.md has the table of what counts. A list in the column `answer` has several right answers. Answer and
+right answer have one reader; a right answer that it cannot read whole is a ValueError. Preparation scores every right
+answer itself, and refuses rows where it does not get 1 (xp.envs.graders).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -14,34 +16,75 @@ from fractions import Fraction
 from functools import wraps
 from typing import Any, Final
 
-TASKS_VERSION = "1"
-"""Graders make no tasks: a change of this file must not prepare any anew."""
+from xp.episode.call_data import without_thinking
+
+TASKS_VERSION = "2"
+"""Version of the right answers that preparation accepts; no other change of this file must prepare tasks anew."""
 
 _NUMBER: Final = re.compile(
-    r"(?:(?<![\w)\].])[-+])?(?:(?<![\w.])(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\w)\.\d+)"
+    r"(?:(?<![\w)\].}])[-+])?(?:(?<![\w.^])(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w^])\.\d+)"
     r"(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+(?:\.\d+)?)?"
 )
+_FRACTION: Final = re.compile(
+    r"(\d*)\\[dtc]?frac\s*(?:(\d)|\{(-?\d+(?:\.\d+)?)\})\s*(?:(\d)|\{(\d+(?:\.\d+)?)\})"
+    r"|(?<![\w.,/])(\d+) (\d+)/(\d+)(?![\d/])"
+)
+_POWER_OF_TEN: Final = re.compile(
+    r"(?:(?<=\d)\s*(?:\\times|\\cdot|[*\u00d7\u00b7])\s*|(?<![\w.]))10\^\{?(-?\d{1,3})\}?"
+)
+_GOES_ON: Final = re.compile(
+    r"\s*(?:\\[A-Za-z]|[\^_\u00b2\u00b3\u00b9\u2070-\u207f]|[-+*/\u00d7\u00f7\u00b7,]\s*[-\d.(\\{]|[-+*/]\s*[inkxyz]\b)"
+    r"|[inkxyz](?![^\W_])|[(:]\d"
+)
+"""What follows a number that is only a part of an expression."""
+_BEGAN: Final = re.compile(r"\\[A-Za-z]|(?:[*/\u00d7\u00f7\u00b7^_]|\w\(|(?<!\\)\{|[\w)\]}]\s*[-+])\s*$")
+"""What precedes one."""
+_EQUALS: Final = re.compile(r"(?<!\()=(?=\s*[-+$\\.\d])")
 _MARKS: Final = re.compile(r"####\s*(?=([^\n]*))|\\boxed\s*\{")
 _LONE_LETTER: Final = re.compile(r"\W*([A-Za-z])\W*")
 _FIRST_LETTER: Final = re.compile(r"\W*([A-Z])(?:[).:,*\]]|\s*\n)")
-_NAMED_LETTER: Final = re.compile(r"\b(?i:answer|choice|option)\b(?i:\s+is)?[\s:*_$(\[\"']*([A-Z])(?![\w'])")
-_WORDS: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
+_NAMED_LETTER: Final = re.compile(
+    r"\b(?i:answer|(?:correct|right|best)\s+(?:option|choice)|(?:choose|pick|select))\b(?i:\s+is)?"
+    r"(?i:[\s:*]*\b(?:option|choice)\b)?[\s:*_$(\[\"'-]*(?:([A-Z]|[b-hj-z])(?![\w'])|([ai])(?=[).,:*\]\"']|\s*(?:\n|$)))"
+)
+_RIGHT_LETTER: Final = re.compile(r"\b([A-Z])\b[)\]*]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
+_WORDS: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|textrm|mbox)\s*\{([^{}]*)\}")
+_TYPESETTING: Final = re.compile(r"\\(?:left|right|displaystyle|quad|approx)(?![A-Za-z])|\^\{?\\circ\}?|\\[!,;: ]")
 _AROUND: Final = " \t*_`\"'\u201c\u201d\u2018\u2019$"
 
 
-def ready(agrees: Callable[..., bool]) -> Callable[..., float]:
-    """A grader, by the comparison of an answer with one right answer."""
+def ready(
+    as_answer: Callable[[Any], str] | None = str, limit_s: float | None = None
+) -> Callable[[Callable[..., bool]], Callable[..., float]]:
+    """Makes a grader of the comparison of an answer with one right answer.
 
-    @wraps(agrees)
-    def grade(answer: str, row: Mapping[str, Any], **arguments: Any) -> float:
-        right = row.get("answer")
-        several = right if isinstance(right, (list, tuple)) else [right]
-        if not several or any(one is None or isinstance(one, Mapping) for one in several):
+    Args:
+        as_answer: from a right answer to an answer that must get 1; None: it is only read.
+        limit_s: seconds after which an answer counts 0, for a comparison that may not end (xp.envs.graded).
+    """
+
+    def of(agrees: Callable[..., bool]) -> Callable[..., float]:
+        @wraps(agrees)
+        def grade(answer: str, row: Mapping[str, Any], **arguments: Any) -> float:
+            answer = without_thinking(answer)
+            return float(any(agrees(answer, one, **arguments) for one in right_answers(row)))
+
+        vars(grade).update(right_answers=right_answers, as_answer=as_answer, limit_s=limit_s)
+        return grade
+
+    return of
+
+
+def right_answers(row: Mapping[str, Any]) -> list[Any]:
+    """The right answers of a row; raises ValueError if it has none, or an empty one."""
+    right = row.get("answer")
+    several = list(right) if isinstance(right, (list, tuple)) else [right]
+    for one in several or [None]:
+        is_nan = isinstance(one, float) and not math.isfinite(one)
+        if one is None or is_nan or isinstance(one, Mapping) or not str(one).strip():
             raise ValueError(f"its answer is {right!r:.60}; expected a text, a number, or a list of them")
-        agreements = [agrees(answer, one, **arguments) for one in several]
-        return float(any(agreements))
-
-    return grade
+    # A column with a gap, or of a spreadsheet, has 5.0 for 5.
+    return [int(one) if isinstance(one, float) and one.is_integer() else one for one in several]
 
 
 def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
@@ -49,63 +92,60 @@ def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
     return 0.0
 
 
-@ready
+@ready()
 def exact(answer: str, right: Any) -> bool:
-    """The whole answer, apart from case, white space, marks around it and a full stop."""
-    return plain(answer) == plain(str(right))
+    """The whole answer, apart from case, white space, marks around it and a full stop; or the number of a number."""
+    if plain(answer) == plain(str(right)):
+        return True
+    return isinstance(right, (int, float)) and _value(plain(answer)) == _value(str(right))
 
 
-@ready
+@ready()
 def contains(answer: str, right: Any) -> bool:
     """The right answer anywhere, as whole words or a whole number."""
     text = _spaced(str(right)).strip()
-    if not text:
-        raise ValueError("its answer is an empty text, which every answer contains")
     before = r"(?<!\w)(?<!\d[.,])(?<![^\w]-)" if text[0].isdigit() else r"(?<!\w)" if text[0].isalnum() else ""
     after = r"(?!\w)(?![.,]\d)" if text[-1].isdigit() else r"(?!\w)" if text[-1].isalnum() else ""
     return bool(re.search(before + re.escape(text) + after, f" {_spaced(answer)}"))
 
 
-@ready
+@ready()
 def number(answer: str, right: Any, tolerance: float = 0.0) -> bool:
     """The first number of the final part (`####`, `\\boxed{}`), or without such a part the last one of the answer."""
-    expected, given = _right_number(right), _final_number(answer)
+    expected, given = _right_number(right), _number_of(answer)
     return given is not None and abs(given - expected) <= Fraction(tolerance)
 
 
-@ready
+@ready(lambda right: str(right) if final_part(str(right)) else f"#### {right}")
 def gsm8k(answer: str, right: Any) -> bool:
     """The first number of the final part (`####`, `\\boxed{}`); an answer without such a part is wrong."""
     expected = _right_number(right)
-    return final_part(answer) is not None and _final_number(answer) == expected
+    return final_part(answer) is not None and _number_of(answer) == expected
 
 
-@ready
+@ready(lambda right: str(right) if final_part(str(right), only_box=True) else f"\\boxed{{{right}}}")
 def boxed(answer: str, right: Any) -> bool:
     """The last `\\boxed{}`, apart from spaces, case and the typesetting of LaTeX, or with an equal number."""
-    box, right_box = _last_box(answer), _last_box(str(right))
+    box, right_box = final_part(answer, only_box=True), final_part(str(right), only_box=True)
     if box is None:
         return False
-    (text, value), (right_text, right_value) = map(_unset, (box, str(right) if right_box is None else right_box))
-    return text == right_text or (value is not None and value == right_value)
+    text, right_text = map(_unset, (box, str(right) if right_box is None else right_box))
+    return text == right_text or (_value(text) is not None and _value(text) == _value(right_text))
 
 
-@ready
+@ready(lambda right: _letter(right))
 def choice(answer: str, right: Any) -> bool:
     """A letter: of the final part, else after "answer is" or "Answer:", else alone on the last line, else at the
     beginning, as in "(B)" and "B. Rome"."""
-    is_position = isinstance(right, int) and not isinstance(right, bool) and 0 <= right < 26
-    expected = _LONE_LETTER.fullmatch(chr(ord("A") + right) if is_position else str(right))
-    if expected is None:
-        raise ValueError(f"its answer is {right!r:.60}; expected a letter, or a whole number from 0 (0 is A)")
+    expected = _letter(right)
     part, last_line = final_part(answer), answer.strip().rpartition("\n")[2]
-    *_, named = [None, *_NAMED_LETTER.finditer(answer if part is None else "")]
-    words = _WORDS.sub(r"\1", part or answer)
+    words = unwrapped(answer if part is None else part)
+    *_, named = [None, *_RIGHT_LETTER.finditer(words), *_NAMED_LETTER.finditer(words)]
     letter = named or _LONE_LETTER.fullmatch(last_line if part is None else words) or _FIRST_LETTER.match(words)
-    return letter is not None and letter[1].upper() == expected[1].upper()
+    return letter is not None and (letter[1] or letter[letter.lastindex or 1]).upper() == expected
 
 
-@ready
+@ready(None, limit_s=10.0)
 def regex(answer: str, right: Any, pattern: str | None = None) -> bool:
     """A pattern whose last match (its first group, if it has one) is the right answer, compared as by `exact`; without
     one, the right answer is a pattern that the answer must match somewhere."""
@@ -119,20 +159,29 @@ def regex(answer: str, right: Any, pattern: str | None = None) -> bool:
     return plain(last[min(1, compiled.groups)] or "") == plain(str(right))
 
 
+def _letter(right: Any) -> str:
+    is_position = isinstance(right, int) and not isinstance(right, bool) and 0 <= right < 26
+    letter = _LONE_LETTER.fullmatch(chr(ord("A") + right) if is_position else str(right))
+    if letter is None:
+        raise ValueError(f"its answer is {right!r:.60}; expected a letter, or a whole number from 0 (0 is A)")
+    return letter[1].upper()
+
+
 def plain(text: str) -> str:
     """A text without differences of case, white space, marks around it (`**`, quotes, `$`) and a full stop."""
     return _spaced(text).strip(_AROUND).removesuffix(".").strip(_AROUND) or text.strip()
 
 
-def final_part(text: str) -> str | None:
+def unwrapped(latex: str) -> str:
+    """LaTeX without the commands around words, such as `\\text{}`."""
+    return _WORDS.sub(r"\1", latex)
+
+
+def final_part(text: str, *, only_box: bool = False) -> str | None:
     """The content of the last whole `\\boxed{}`, or the line after the last `####`, whichever is later; else None."""
-    parts = [_braced(text[mark.end() :]) if mark[1] is None else mark[1] for mark in _MARKS.finditer(text)]
+    marks = [mark for mark in _MARKS.finditer(text) if mark[1] is None or not only_box]
+    parts = [_braced(text[mark.end() :]) if mark[1] is None else mark[1] for mark in marks]
     return next((part for part in reversed(parts) if part is not None), None)
-
-
-def _last_box(text: str) -> str | None:
-    boxes = [_braced(text[mark.end() :]) for mark in _MARKS.finditer(text) if mark[1] is None]
-    return next((box for box in reversed(boxes) if box is not None), None)
 
 
 def _braced(text: str) -> str | None:
@@ -145,38 +194,59 @@ def _braced(text: str) -> str | None:
     return None
 
 
-def numbers(text: str) -> list[Fraction]:
-    """All numbers of a text: digits with thousands commas, a decimal point, an exponent, or a fraction a/b."""
-    for old, new in (("\N{MINUS SIGN}", "-"), ("\\$", "$"), ("{,}", ","), ("\\,", ""), ("\\!", "")):
+def _numerals(text: str) -> str:
+    """A text whose numbers have one form each: digits with thousands commas, a decimal point, an exponent, or a/b."""
+    for old, new in (("\N{MINUS SIGN}", "-"), ("\\$", "$"), ("{,}", ","), ("\\,", ""), ("\\!", ""), ("**", "")):
         text = text.replace(old, new)
-    text = re.sub(r"\\[dt]?frac\s*\{([\d.]+)\}\s*\{([\d.]+)\}", r"\1/\2", text)
-    text = re.sub(r"(-?)\s*[$€£]\s*", r" \1", text)
-    pairs = [match[0].replace(",", "").partition("/")[::2] for match in _NUMBER.finditer(text)]
-    fractions = [(Fraction(Decimal(above)), Fraction(Decimal(below or "1"))) for above, below in pairs]
-    return [above / below for above, below in fractions if below]
+    text = _POWER_OF_TEN.sub(lambda ten: f"e{ten[1]}" if ten[0][0] != "1" else f"1e{ten[1]}", unwrapped(text))
+    return re.sub(r"(-?)\s*[$€£]\s*", r" \1", _FRACTION.sub(_plain_fraction, _TYPESETTING.sub("", text)))
 
 
-def _final_number(text: str) -> Fraction | None:
+def _plain_fraction(latex: re.Match[str]) -> str:
+    whole, above, below = (one for one in latex.groups() if one is not None)
+    return f"{Decimal(whole) * Decimal(below) + Decimal(above)}/{below}" if whole else f"{above}/{below}"
+
+
+def _value(text: str) -> Fraction | None:
+    """The value of a text that is one number and nothing else."""
+    match = _NUMBER.fullmatch(_numerals(text).strip())
+    return None if match is None else _fraction(match)
+
+
+def _fraction(number: re.Match[str]) -> Fraction | None:
+    above, _, below = number[0].replace(",", "").partition("/")
+    divisor = Fraction(Decimal(below or "1"))
+    return Fraction(Decimal(above)) / divisor if divisor else None
+
+
+def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
+    """The first number of the final part, or the last one of a text without it; None where it is part of an expression.
+
+    Args:
+        is_right: whether the text is a right answer, which is a final part itself, and has one number alone.
+    """
     part = final_part(text)
-    values = numbers(text if part is None else part)
-    return None if not values else values[-1 if part is None else 0]
+    is_part, numerals = is_right or part is not None, _numerals(text if part is None else part)
+    numerals = _EQUALS.split(numerals)[-1] if is_part else numerals
+    found = list(_NUMBER.finditer(numerals))
+    if not found or (is_right and part is None and len(found) > 1):
+        return None
+    number = found[0 if is_part else -1]
+    is_within = _GOES_ON.match(numerals, number.end()) or (is_part and _BEGAN.search(numerals[: number.start()]))
+    return None if is_within else _fraction(number)
 
 
 def _right_number(right: Any) -> Fraction:
-    if (value := _final_number(str(right))) is None:
-        raise ValueError(f"its answer is {right!r:.60}, which has no number")
+    if (value := _number_of(str(right), is_right=True)) is None:
+        raise ValueError(f"its answer is {right!r:.60}, which is not one number")
     return value
 
 
-def _unset(latex: str) -> tuple[str, Fraction | None]:
-    """LaTeX without its typesetting, and its value if it is one number."""
-    text = _WORDS.sub(r"\1", latex)
-    text = re.sub(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[!,;: ]|\\?[$%]|\^\{?\\circ\}?|\s", "", text)
+def _unset(latex: str) -> str:
+    """LaTeX without its typesetting."""
+    text = re.sub(r"\\?[$%]|\s", "", _TYPESETTING.sub("", unwrapped(latex)))
     text = re.sub(r"\\[dt]frac", r"\\frac", text).removesuffix(".").casefold()
-    text = re.sub(r"\\frac(\d)(\d)", r"\\frac{\1}{\2}", text)
-    is_number = re.fullmatch(r"-?(?:[\d.,]|\{,\})+|-?[\d.]+/[\d.]+|-?\\frac\{[\d.]+\}\{[\d.]+\}", text)
-    values = numbers(text) if is_number else []
-    return text, values[0] if len(values) == 1 else None
+    return re.sub(r"\\frac(\d)(\d)", r"\\frac{\1}{\2}", text)
 
 
 def _spaced(text: str) -> str:

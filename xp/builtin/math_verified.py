@@ -6,27 +6,61 @@ A module of its own, so that an interpreter without the package says so before t
 from __future__ import annotations
 
 import logging
-from typing import Any
+import re
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, Final
 
-from math_verify import parse, verify
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, StringExtractionConfig, verify
+from math_verify import parse as _parse
 
-from xp.builtin.graders import ready
+from xp.builtin.graders import plain, ready, unwrapped
 
-TASKS_VERSION = "1"
+TASKS_VERSION = "2"
 """See xp.builtin.graders."""
 
-# Its own time-outs are signals, which only a main thread may set: they are off (xp's limit is
-# env.limits.call_timeout_s), and it would warn of that at every answer.
+# Its own time-outs are signals, which only a main thread may set: they are off (`ready` has a limit in place of them),
+# and it would warn of that at every answer.
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.ERROR)
 
+parse = partial(_parse, parsing_timeout=None)
+LATEX, PLAIN = LatexExtractionConfig(), ExprExtractionConfig()
+WHOLE = replace(LATEX, normalization_config=replace(LATEX.normalization_config, units=False))
+"""LaTeX with what may be a unit at its end."""
+CHOICES: Final = StringExtractionConfig(strings=tuple("ABCDEFGH"))
+_MARKED: Final = re.compile(r"\$|\\(?:boxed|fbox|\(|\[)")
+_LETTER: Final = re.compile(r"\(?([A-H])\)?")
+_TEXT: Final = re.compile(r"[^\W\d_]{3,}(?:[ '-][^\W\d_]+)*")
+_NUMBER: Final = re.compile(r"(?:[-\d.,\s/*+^()%$€£¥]|\\[%$])+")
+_UNIT: Final = re.compile(r"[^\d{},;]*(?:\{[^\d{},;]*\})?(?:\^(?:\d|\{\d\}))?")
 
-@ready
+
+@ready(lambda right: str(right) if _MARKED.search(str(right)) else f"\\boxed{{{right}}}", limit_s=10.0)
 def math(answer: str, right: Any) -> bool:
-    """An answer that math-verify holds for equal to the right one."""
-    # Without a box or dollar signs, it reads plain numbers alone.
-    expected = parse(str(right), parsing_timeout=None) or parse(f"\\boxed{{{right}}}", parsing_timeout=None)
-    if not expected:
-        raise ValueError(f"its answer is {right!r:.60}, which math-verify cannot read")
-    given = parse(answer.replace("####", ""), parsing_timeout=None)
-    return bool(verify(expected, given, timeout_seconds=None))
+    """An answer that math-verify holds for equal to the right one, which it reads as LaTeX, else as a plain number."""
+    text = str(right).replace("####", "").strip()
+    if _TEXT.fullmatch(text):  # As LaTeX, it would be a product of letters in any order.
+        return any(plain(unwrapped(one)) == plain(text) for one in (answer, *parse(answer)) if isinstance(one, str))
+    expected, latex = _right(text)
+    letter = _LETTER.fullmatch(text)
+    given = parse(answer.replace("####", ""), (latex, PLAIN, CHOICES) if letter else (latex, PLAIN))
+    return bool(verify([*expected, letter[1].lower()] if letter else expected, given, timeout_seconds=None))
+
+
+@lru_cache(maxsize=64)
+def _right(text: str) -> tuple[list[Any], LatexExtractionConfig]:
+    """Readings of a right answer, and how its answers are read: units are left out if nothing else is left out so.
+
+    Raises:
+        ValueError: it is not read whole.
+    """
+    read, whole = (parse(text if _MARKED.search(text) else f"${text}$", (one,)) for one in (LATEX, WHOLE))
+    latex = LATEX
+    if read and not (whole[-1].startswith(read[-1]) and _UNIT.fullmatch(whole[-1][len(read[-1]) :])):
+        read, latex = whole, WHOLE
+    if (not read or isinstance(read[0], str)) and _NUMBER.fullmatch(text):
+        read = [*parse(text, (PLAIN,)), *read]
+    if not read or read[-1].count("{") != read[-1].count("}"):
+        raise ValueError(f"its answer is {text!r:.60}, which math-verify cannot read whole")
+    return list(read), latex

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from xp.builtin.graders import boxed
 
 SYSTEM: Final = "Multiply. Give the result as \\boxed{result}."
 NUM_ROWS: Final = {"train": 2000, "test": 500}
 NUM_DIGITS: Final = (1, 2)
-BOXED: Final = re.compile(r"\\boxed\{([^}]*)\}")
 
 
 class Multiply:
@@ -21,8 +21,7 @@ class Multiply:
         return {split: [_problem(split, number) for number in range(count)] for split, count in NUM_ROWS.items()}
 
     def grade(self, answer: str, row: Mapping[str, Any]) -> float:
-        boxed = BOXED.findall(answer)
-        return float(bool(boxed) and boxed[-1].strip().replace(",", "") == row["answer"])
+        return boxed(answer, row)
 
 
 def _problem(split: str, number: int) -> Mapping[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from xp.builtin.graders import number
+
 LARGEST: Final = 20
 NUM_TEST: Final = 128
-NUMBER: Final = re.compile(r"-?\d+")
 
 
 class Sums:
@@ -27,5 +27,4 @@ class Sums:
         return {"test": rows[:NUM_TEST], "train": rows[NUM_TEST:]}
 
     def grade(self, answer: str, row: Mapping[str, Any]) -> float:
-        numbers = NUMBER.findall(answer)
-        return float(bool(numbers) and numbers[-1] == row["answer"])
+        return number(answer, row)

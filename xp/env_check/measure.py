@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
 from xp.env_check.watch import Watch
-from xp.envs.base import EnvFault, Message, Provider, Session, Task, ToolSpec
+from xp.envs.base import AnswerChecker, EnvFault, Message, Provider, Session, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import Dialect, EnvConfig, PromptSource
 from xp.envs.hosted import PROGRAM, HostedSession
@@ -83,6 +83,8 @@ class Measured:
     prompt_faults: list[str] = field(default_factory=list)
     """Differences between the prompts of two sessions on one task."""
     prompts: list[list[Message]] = field(default_factory=list)
+    right_answers: str | None = None
+    """Line about the right answers, which were scored themselves; None: they are not known."""
     is_repeatable: bool | None = None
     """True if two episodes of the scripted policy on a task get the same answers; None: it could not be played."""
     random: Plays = Plays((), 0)
@@ -129,13 +131,16 @@ def measure(
         num_slots: number of sessions that are opened on one task, to measure the server; None: not measured.
 
     Raises:
-        EnvFault, XpError: the environment does not list its tasks.
+        EnvFault, XpError: the environment does not list its tasks, or does not give 1 to a right answer.
     """
     if rules.dialect is Dialect.AUTO:
         # The check itself writes the calls, without a model, so that any dialect will do.
         rules = replace(rules, dialect=Dialect.HERMES)
     watch.doing("asking for its splits")
     measured.version = provider.version()
+    if isinstance(provider, AnswerChecker):
+        watch.doing("scoring the right answers")
+        measured.right_answers = provider.check_answers()
     measured.counts = {name: provider.num_tasks(name) for name in provider.splits()}
     measured.split = split if split in measured.counts else next(iter(measured.counts))
     tasks = provider.tasks(measured.split, _spread(measured.counts[measured.split], num_tasks))

@@ -64,6 +64,8 @@ def report(
         "scripted policy": _plays_fact(measured.scripted),
         "groups without variance": "unknown" if flat is None else f"{flat:.0%}",
     }
+    if measured.right_answers is not None:
+        facts["right answers"] = measured.right_answers
     if measured.slots is not None:
         facts["server holds"] = str(measured.slots)
     warnings = tuple(_warnings(rules, measured, lengths, max_prompt_tokens))

@@ -159,6 +159,18 @@ class GroupScorer(Protocol):
         """
 
 
+@runtime_checkable
+class AnswerChecker(Protocol):
+    """A provider that may know right answers, and a reader of them."""
+
+    def check_answers(self) -> str | None:
+        """Scores the right answers themselves; returns a line about it, or None if the scorer is not xp's own.
+
+        Raises:
+            XpError: there is none in a task, or one that does not get 1.
+        """
+
+
 class EnvFault(Exception):
     """Failure of infrastructure, not of the model: the episode is void and is never scored 0."""
 

@@ -17,6 +17,7 @@ from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
+from xp.lib.digest import digest_of
 from xp.lib.reading import is_count
 from xp.lib.text import counted, valid_text, valid_value
 from xp.secrets.redaction import Redactor
@@ -111,8 +112,14 @@ class Api:
     def __repr__(self) -> str:
         return f"Api({self.url!r}, {self.name!r})"
 
-    def ask(self, messages: list[dict[str, Any]], tools: list[Any], temperature: float, top_p: float = 1.0) -> Answer:
+    def ask(
+        self, messages: list[Any], tools: list[Any], temperature: float, top_p: float = 1.0, name: str = ""
+    ) -> Answer:
         """Requests one assistant message.
+
+        Args:
+            name: name of the request (task, sample and turn), from which its seed is derived. With one seed for all,
+                the samples of a task would be the same.
 
         Raises:
             TooLong: the dialogue and `model.max_tokens` exceed the model's context.
@@ -132,7 +139,7 @@ class Api:
         if tools:
             body["tools"] = tools
         if endpoint.seed is not None:
-            body["seed"] = endpoint.seed
+            body["seed"] = int(digest_of([endpoint.seed, name])[:7], 16)  # some APIs take 31 bits
         # The same tools and settings, so that settings which the API refuses still stop the evaluation.
         hello = json.dumps({**body, "messages": HELLO}).encode()
         try:

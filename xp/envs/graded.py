@@ -11,9 +11,12 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from queue import LifoQueue
 from typing import Any, Final
 
 from xp.envs.base import (
+    DeadlineExceeded,
     EnvFault,
     EnvUnavailable,
     Message,
@@ -25,16 +28,18 @@ from xp.envs.base import (
 )
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig, Limits
-from xp.envs.graders import check_answers, grader_of, rows_of
+from xp.envs.graders import NUM_LIMITED, check_answers, grader_of, reads_thinking, rows_of
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
-from xp.envs.rows import Rows, checked, line_of, load_rows, name_of
+from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import is_set
 from xp.lib.digest import text_digest
 
 GRADER: Final = "xp.envs.graders"
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
+TIMED_OUT: Final = "timed_out"
+"""Metric of an answer: 1 if its grader did not end within its own limit, so that the answer counts 0."""
 
 
 class GradedProvider(IndexedProvider):
@@ -48,7 +53,12 @@ class GradedProvider(IndexedProvider):
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
         self._grader = grader_of(config)
-        self._process = ChildProcess(GRADER, config, environ)
+        self._limit_s: float | None = getattr(self._grader, "limit_s", None)
+        self._processes = [ChildProcess(GRADER, config, environ) for _ in range(NUM_LIMITED if self._limit_s else 1)]
+        self._process = self._processes[0]
+        self._free: LifoQueue[ChildProcess] = LifoQueue()
+        for process in self._processes:
+            self._free.put(process)
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
         self._is_closed = False
@@ -66,11 +76,24 @@ class GradedProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        return GradedSession(self._process, self._rows()[task.split][task.index], self._config.limits)
+        row = self._rows()[task.split][task.index]
+        if self._limit_s is not None:
+            return self._limited(row)
+        limits = self._config.limits
+        return GradedSession(self._process, row, limits, reads_thinking=reads_thinking(self._grader, self._config))
 
     def close(self) -> None:
         self._is_closed = True
-        self._process.close()
+        for process in self._processes:
+            process.close()
+
+    def check_answers(self) -> str | None:
+        """See xp.envs.base.AnswerChecker."""
+        within_limit = None if self._limit_s is None else lambda text, row: self._limited(row).answer(text).reward
+        return check_answers(self._config, self._rows(), self._name, within_limit)
+
+    def _limited(self, row: Mapping[str, Any]) -> LimitedSession:
+        return LimitedSession(self._free, row, self._config.limits, self._limit_s or 0.0)
 
     def _rows(self) -> Rows:
         with self._lock:
@@ -80,18 +103,19 @@ class GradedProvider(IndexedProvider):
 
     def _load(self) -> Rows:
         if self._config.rows is not None:
-            name, (rows, columns) = name_of(self._config.rows), load_rows(self._config.rows, self._config.columns)
-            if is_set(name):  # The plan reads files, and has shown this line for them.
+            self._name = name_of(self._config.rows)
+            rows, columns = load_rows(self._config.rows, self._config.columns)
+            if is_set(self._name):  # The plan reads files, and has shown this line for them.
                 print(line_of(self._config.name, rows, columns), file=sys.stderr, flush=True)
         elif (make_rows := rows_of(self._grader, self._config)) is not None:
-            name, rows = f"of {self._config.grader}", checked(make_rows(), f"of {self._config.grader}")
+            self._name = f"of {self._config.grader}"
+            rows = checked(make_rows(), self._name)
         else:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"
                 " env.rows=./FILE.jsonl or package.module:function",
                 ExitCode.CONFIG,
             )
-        check_answers(self._config, rows, name)
         return rows
 
     def _size(self, split: str) -> int:
@@ -109,12 +133,14 @@ class GradedSession:
         process: process of the grader.
         row: the task.
         limits: limits of the environment.
+        reads_thinking: whether the grader reads all that the model wrote.
     """
 
     takes_answer = True
 
-    def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits) -> None:
+    def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits, *, reads_thinking: bool) -> None:
         self._process, self._row, self._limits = process, row, limits
+        self.reads_thinking = reads_thinking
         self._is_closed, self._has_answered = False, False
         try:
             self._opening = self._begin()
@@ -164,3 +190,37 @@ class GradedSession:
     def _check_open(self) -> None:
         if self._is_closed:
             raise SessionLost("the session is closed")
+
+
+class LimitedSession(GradedSession):
+    """A session whose grader may not end on some answers: it has seconds for each, in a process without others.
+
+    Args:
+        free: processes without an answer.
+        row: the task.
+        limits: limits of the environment.
+        limit_s: seconds for an answer, without the start of the process.
+    """
+
+    def __init__(self, free: LifoQueue[ChildProcess], row: Mapping[str, Any], limits: Limits, limit_s: float) -> None:
+        self._free, self._row = free, row
+        self._limits = replace(limits, call_timeout_s=min(limit_s, limits.call_timeout_s))
+        self._opening, self.reads_thinking = messages_of(row), False
+        self._is_closed, self._has_answered = False, False
+
+    def answer(self, text: str) -> ToolResult:
+        self._check_open()
+        self._process = self._free.get()
+        try:
+            self._begin()
+            try:
+                result = super().answer(text)
+            except DeadlineExceeded:
+                return ToolResult("", 0.0, finished=True, metrics={TIMED_OUT: 1.0})
+            super().close()
+            return replace(result, metrics={**result.metrics, TIMED_OUT: 0.0})
+        finally:
+            self._free.put(self._process)
+
+    def close(self) -> None:
+        self._is_closed = True

@@ -6,11 +6,12 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from xp.envs.base import Message, ProtocolError, ToolResult, metrics_of
+from xp.envs.base import EnvFault, Message, ProtocolError, ToolResult, metrics_of
 from xp.envs.config import EnvConfig, GraderForm
 from xp.envs.loop import run
 from xp.envs.messages import chat_messages
@@ -34,7 +35,11 @@ class GraderConversation:
 
 
 CHECKED: Final = "xp.builtin.graders:"
-"""Beginning of the names of ready graders, whose arguments and right answers are checked."""
+"""Beginning of the names of ready graders that a plan may run."""
+NUM_LIMITED: Final = 4
+"""Processes of a grader with a limit for each answer; each has one answer at a time."""
+MOST_NAMED: Final = 5
+"""Largest number of right answers that a message names."""
 
 Begin = Callable[[Row], GraderConversation]
 
@@ -83,26 +88,50 @@ def _check_call(grader: Any, config: EnvConfig) -> None:
         )
 
 
-def check_answers(config: EnvConfig, splits: Rows, name: str) -> None:
-    """Checks the right answers of a ready grader's rows, by grading an empty answer.
+Grade = Callable[[str, Row], float | None]
 
-    Math-verify, which needs ten milliseconds to read one, is not asked.
+
+def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | None) -> str | None:
+    """Scores the right answers of a ready grader's rows; returns a line about it, or None for another grader.
+
+    Args:
+        name: name of the rows.
+        grade: the grader in another process; None: it is called here.
 
     Raises:
-        XpError: there is none, or one that no answer can agree with.
+        XpError: a row has none, or one that does not get 1.
     """
-    if not (config.grader or "").startswith(CHECKED):
-        return
-    grade = grader_of(config)
-    for split, rows in splits.items():
-        for number, row in enumerate(rows):
-            try:
-                grade("", row, **config.grader_args)
-            except (TypeError, ValueError) as error:
-                raise XpError(
-                    f"rows {name}: row {number} of split {split}: {error}\nthe columns are {named_columns([row])};"
-                    " env.columns.answer=COLUMN says which one is the right answer"
-                ) from None
+    own = grader_of(config)
+    if not hasattr(own, "right_answers"):
+        return None
+
+    def fault(row: Row) -> str | None:
+        try:
+            for one in own.right_answers(row):
+                text = own.as_answer(one) if own.as_answer else ""
+                reward = (grade or partial(own, **config.grader_args))(text, {PROMPT: "", ANSWER: one})
+                if own.as_answer and reward != 1.0:
+                    return f"its answer is {one!r:.60}, which gets {reward:g} itself"
+        except (TypeError, ValueError, EnvFault) as error:
+            return str(error)
+        return None
+
+    different = {repr(row.get(ANSWER)): row for rows in splits.values() for row in rows}
+    with ThreadPoolExecutor(NUM_LIMITED) as pool:
+        faults = dict(zip(different, pool.map(fault, different.values()), strict=True))
+    rows = [(f"row {at} of split {split}", row) for split, rows in splits.items() for at, row in enumerate(rows)]
+    found = [f"{place}: {faults[key]}" for place, row in rows if faults[key := repr(row.get(ANSWER))]]
+    if not found:
+        return f"{len(rows)} of {len(rows)} right answers score 1"
+    raise XpError(
+        "\n".join([f"rows {name}: {len(found)} of {len(rows)} right answers do not score 1", *found[:MOST_NAMED], ""])
+        + f"the columns are {named_columns([rows[0][1]])}; env.columns.answer=COLUMN says which one is the right answer"
+    )
+
+
+def reads_thinking(grader: Any, config: EnvConfig) -> bool:
+    """Returns whether a grader gets all that the model wrote, as the framework gives it whose form it has."""
+    return config.grader_form is not GraderForm.XP or grader is None or (inspect.isclass(grader) and _has_steps(grader))
 
 
 def conversations_of(config: EnvConfig) -> Begin:

@@ -196,7 +196,8 @@ class Episode:
             if taken:
                 self._take_calls(taken, results, messages)
             else:
-                self._take_plain(valid_text(syntax.plain(text).strip()), results, messages)
+                answer = text if self._attempt.reads_thinking() else syntax.plain(text).strip()
+                self._take_plain(valid_text(answer), results, messages)
             if is_cut and self._status is not EpisodeStatus.ONGOING:
                 processed = taken[: len(messages)]
                 has_ended_it = self._is_finished and bool(taken) and complete[: len(processed)] == processed

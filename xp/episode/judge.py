@@ -246,15 +246,16 @@ class Judge:
         """The text of an answer, from the record if it has one."""
         model = self.config.model
         settings = [self._api.url if model.url else "", model.name, model.temperature, model.max_tokens, model.seed]
-        digest = digest_of([*settings, messages, attempt])
+        name = digest_of([about, messages, attempt])
+        digest = digest_of([*settings, name])
         if self.config.cache and (known := self._log.known(digest)) is not None:
             return known
-        answer = self._api.ask(messages, [], model.temperature)
+        answer = self._api.ask(messages, [], model.temperature, name=name)
         text = valid_text(str(answer.message.get("content") or ""))
         read, written = answer.prompt_tokens, answer.completion_tokens
         # Without counts the cost is not known, whatever the prices.
-        name = "" if read is None or written is None else model.name
-        call = JudgeCall(name, read or 0, written or 0)
+        priced = "" if read is None or written is None else model.name
+        call = JudgeCall(priced, read or 0, written or 0)
         calls.append(call)
         cost = usage_of_judges([call], self._prices).get(COST)
         line = {"digest": digest, "at": time.time(), "task": about, "model": model.name, "messages": messages}

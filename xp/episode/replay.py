@@ -86,6 +86,10 @@ class Attempt:
     def takes_answer(self) -> bool:
         return self._persist(lambda session: session.takes_answer, float("inf"))
 
+    def reads_thinking(self) -> bool:
+        """True if the session takes the model's whole text as an answer, thinking included."""
+        return self._persist(lambda session: getattr(session, "reads_thinking", False), float("inf"))
+
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._persist(lambda session: session.tools(), float("inf"))
 

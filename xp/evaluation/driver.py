@@ -276,14 +276,16 @@ class EndpointPlay:
         episode = stage.mix.episode(row)
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
-        usage = play(self._ask, Dialogue(played, stage.rules.members[row.env], self._tools), episode)
+        dialogue = Dialogue(played, stage.rules.members[row.env], self._tools)
+        usage = play(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
         return Ended(episode, sample, partial(record, episode, row.tools, usage, run=stage.run, sample=sample))
 
-    def _ask(self, dialogue: Dialogue) -> Answer:
-        """Sends a request; pauses between attempts keep the slot, so that a busy endpoint gets fewer requests."""
+    def _ask(self, name: str, dialogue: Dialogue) -> Answer:
+        """Sends a request of an episode; a pause between attempts keeps the slot, so a busy endpoint gets fewer."""
         with self._slots:
             self._pause(0)
-            return self._api.ask(dialogue.messages, dialogue.schemas, *self._sampling)
+            turn = f"{name}/{len(dialogue.messages)}"
+            return self._api.ask(dialogue.messages, dialogue.schemas, *self._sampling, turn)
 
     def _pause(self, seconds: float) -> None:
         if self._halt.wait(seconds):

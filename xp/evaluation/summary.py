@@ -9,12 +9,14 @@ from statistics import fmean
 from typing import Any
 
 from xp import __version__
+from xp.envs.graded import TIMED_OUT
 from xp.envs.judges import total_usage
-from xp.episode.clusters import reward_limits
+from xp.episode.clusters import Limits, reward_limits
 from xp.episode.metrics import void_reasons
 from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, recorded_usage, rewards_of
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
 from xp.planning.episode import episode_config
+from xp.run_records.held_out import limits_of
 from xp.spec import RunSpec
 from xp.tasks.request import scoring
 from xp.tasks.row import TaskRow
@@ -40,20 +42,21 @@ def summary_of(
     played = {number: records[number] for number in numbers if number in records}
     rewards = rewards_of(records, numbers)
     hashes = {row.task_id: row.task_hash for row, _ in episodes}
-    threshold = spec.evaluation.pass_threshold
+    threshold, rules = spec.evaluation.pass_threshold, scoring(episode_config(spec))
     envs = {
         name: _figures(
             {task: one for task, one in rewards.items() if task.split("/")[0] == name},
             [one for one in played.values() if one["env"] == name],
             threshold,
-            (None, None)
-            if member.reward_fn or member.scores_groups
-            else (member.reward.minimum, member.reward.maximum),
+            limits_of(rules[name]),
         )
-        for name, member in spec.env.members.items()
+        for name in spec.env.members
     }
     judges = [one["outcome"].get("judges") or {} for one in played.values()]
-    whole = next(iter(envs.values())) if len(envs) == 1 else _mix(rewards, list(played.values()), threshold, envs)
+    whole = next(iter(envs.values()))
+    if len(envs) > 1:
+        limits = {limits_of(one) for one in rules.values()}
+        whole = _mix(rewards, list(played.values()), threshold, envs, *(limits if len(limits) == 1 else ()))
     return {
         "schema_version": SCHEMA_VERSION,
         "xp": __version__,
@@ -73,7 +76,7 @@ def summary_of(
         "summary": whole,
         "environments": envs,
         "usage": usage(list(played.values()), prices) | {"judges": total_usage(judges)},
-        "scoring": scoring(episode_config(spec)),
+        "scoring": rules,
         "tasks": {task: {"hash": hashes[task], "rewards": values} for task, values in rewards.items()},
     }
 
@@ -93,7 +96,7 @@ def _figures(
     rewards: Mapping[str, Sequence[float | None]],
     records: Sequence[Mapping[str, Any]],
     threshold: float,
-    limits: tuple[float | None, float | None],
+    limits: Limits,
 ) -> dict[str, Any]:
     """A Summary as JSON values, with statistics of the episodes."""
     summary = summarize(rewards, threshold, limits)
@@ -105,10 +108,11 @@ def _mix(
     records: Sequence[Mapping[str, Any]],
     threshold: float,
     envs: Mapping[str, Mapping[str, Any]],
+    limits_of_all: Limits = (None, None),
 ) -> dict[str, Any]:
     """Statistics over all environments as strata, weighted by their numbers of scored episodes."""
-    summary = _as_json(summarize(rewards, threshold))
-    limits = reward_limits(one for task in rewards.values() for one in task)
+    summary = _as_json(summarize(rewards, threshold, limits_of_all))
+    limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
         if parts:
@@ -139,6 +143,7 @@ def _episodes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "malformed_mean": _mean([one["num_malformed"] for one in outcomes]),
         "tokens_mean": _mean(written) if len(written) == len(records) else None,
         "seconds_mean": _mean([one["elapsed_s"] for one in records]),
+        "timed_out": sum((one.get("grader") or {}).get(TIMED_OUT, 0.0) for one in outcomes),
         "void_reasons": void_reasons(one["void_reason"] for one in outcomes),
     }
 

@@ -75,8 +75,10 @@ def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
     elif figures["reward"]["low"] is None:
         reason = "one task says nothing about others" if figures["num_tasks"] == 1 else "all tasks have the same reward"
         yield f"no interval of the reward: {reason}"
+    if late := figures.get("timed_out"):
+        yield f"{late:.0f} answers count 0, since their grader did not end within its limit"
     if (bounds := figures["void_bounds"]) is not None:
-        of = "the reward rule's limits" if bounds["of"] == "rule" else "the rewards that were seen"
+        of = "the limits of its rule and grader" if bounds["of"] == "rule" else "the rewards that were seen"
         low, high = bounds["low"], bounds["high"]
         yield f"{figures['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from xp.envs.config import EnvConfig
-from xp.envs.graders import check_answers
+from xp.envs.graders import CHECKED, check_answers
 from xp.envs.rows import HELD_OUT_SPLITS, line_of, load_rows, name_of
 from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
@@ -250,7 +250,8 @@ def _line(env: str, states: tuple[tuple[int, int], ...]) -> str:
     config = decode(EnvConfig, env)
     assert config.rows is not None
     splits, columns = load_rows(config.rows, config.columns)
-    check_answers(config, splits, name_of(config.rows))
+    if (config.grader or "").startswith(CHECKED):
+        check_answers(config, splits, name_of(config.rows), None)
     return line_of(config.name, splits, columns)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from xp.episode.clusters import Limits, reward_limits
+from xp.episode.clusters import Limits, reward_limits, within
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.reading import LARGEST, MAX_COUNT, check_below, text_of
@@ -152,11 +152,25 @@ def _read(file: Path) -> _Evaluation:
 
 
 def _limits(scoring: Scoring | None) -> Limits:
-    """Limits that the reward rule sets; none for a mixture, or where a reward function follows the rule."""
+    """Limits of the rewards that were scored so; none for a mixture."""
     members = list((scoring or {}).values())
-    if len(members) != 1 or any(members[0].get(key) for key in AFTER_THE_RULE):
+    return limits_of(members[0]) if len(members) == 1 else (None, None)
+
+
+def limits_of(member: Mapping[str, Any]) -> Limits:
+    """Limits of an environment's rewards by its reward rule and its grader; none where anything follows the rule.
+
+    Args:
+        member: its recorded scoring.
+    """
+    if any(member.get(key) for key in AFTER_THE_RULE):
         return None, None
-    return members[0].get("env.reward.minimum"), members[0].get("env.reward.maximum")
+    rule = member.get("env.reward.minimum"), member.get("env.reward.maximum")
+    if not str(member.get("env.grader")).startswith("xp.builtin."):
+        return rule
+    # xp's own graders give 0 to 1; an episode that they did not see has 0, or what the rule appends.
+    unseen = member.get("env.reward.nonterminal") or 0.0
+    return within(min(0.0, unseen), rule), within(max(1.0, unseen), rule)
 
 
 def _digest(rewards: Mapping[str, Any] | None, hashes: Mapping[str, str]) -> str | None:

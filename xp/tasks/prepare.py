@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from xp.envs.base import Provider
+from xp.envs.base import AnswerChecker, Provider
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
@@ -75,6 +75,9 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
     work.prove_writable()
     start = time.monotonic()
     with work.dropped_if_unused(), _providers(config, environ) as providers:
+        for name, provider in providers.items():
+            if isinstance(provider, AnswerChecker) and (line := provider.check_answers()) is not None:
+                print(f"prepare: {name}: {line}", flush=True)
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})

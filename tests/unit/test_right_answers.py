@@ -1,0 +1,178 @@
+"""Answer and right answer have one reader: math-verify's own pairs, right answers that score themselves, and hangs."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_session import with_limits
+from tests.ors_server import rules
+from xp.builtin import graders
+from xp.envs import graded
+from xp.envs.base import Task
+from xp.envs.graded import TIMED_OUT, GradedProvider
+from xp.episode.episode import Episode
+from xp.errors import XpError
+from xp.lib.load import load_object
+from xp.spec.env import READY
+
+PAIRS: list[tuple[str, str, int]] = json.loads(
+    (Path(__file__).parents[1] / "recorded/math_verify_pairs.json").read_text()
+)["pairs"]
+
+
+def bare(text: str) -> str:
+    """A text as data sets have it: without the dollar signs or the box around all of it."""
+    text = text.strip()
+    if inside := re.fullmatch(r"\$\$?([^$]*)\$\$?", text, re.DOTALL):
+        text = inside[1].strip()
+    inside = re.fullmatch(r"\\boxed\{(.*)\}\.?", text, re.DOTALL)
+    depths = [0]
+    for character in inside[1] if inside else "":
+        depths.append(depths[-1] + {"{": 1, "}": -1}.get(character, 0))
+    return inside[1].strip() if inside and min(depths) >= 0 else text
+
+
+def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_dollar_signs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    from xp.builtin import math_verified
+
+    monkeypatch.setattr(math_verified, "parse", lru_cache(None)(math_verified.parse))
+
+    def score(right: str, answer: str) -> float | None:
+        try:
+            return math_verified.math(answer, {"answer": right})
+        except ValueError:
+            return None
+
+    as_written = sum(score(right, answer) == reward for right, answer, reward in PAIRS)
+    without = sum(score(bare(right), answer) == reward for right, answer, reward in PAIRS)
+    boxed = sum(score(bare(right), f"\\boxed{{{bare(answer)}}}") == reward for right, answer, reward in PAIRS)
+    assert (len(PAIRS), as_written >= 246, without >= 235, boxed >= 235) == (252, True, True, True), (
+        f"{as_written}, {without}, {boxed}"
+    )
+
+
+def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    import sympy
+
+    from xp.builtin.math_verified import LATEX, PLAIN, parse
+
+    texts = {bare(one) for pair in PAIRS for one in pair[:2] if len(one) < 60}
+    own = {text: value for text in texts if (value := graders._number_of(text, is_right=True)) is not None}
+    read = {text: one for text in own for one in parse(f"${text}$", (LATEX, PLAIN)) if isinstance(one, sympy.Expr)}
+    theirs = {text: sympy.N(one, 20) for text, one in read.items()}
+    both = {text: (float(own[text]), float(one)) for text, one in theirs.items() if isinstance(one, sympy.Float)}
+    assert len(both) > 20
+    assert {text: one for text, one in both.items() if one[0] != pytest.approx(one[1])} == {}
+
+
+ANSWERS = [
+    ("math", r"3\sqrt{13}", r"The answer is \boxed{3\sqrt{13}}", 1),
+    ("math", r"3\sqrt{13}", "I pick 3", 0),
+    ("math", "6 + 9i", "I pick 9", 0),
+    ("math", r"3 \text{ red}, 2 \text{ blue}", r"\boxed{3}", 0),
+    ("math", r"3 \text{ red}, 2 \text{ blue}", r"\boxed{2 \text{ blue}, 3 \text{ red}}", 1),
+    ("math", r"10\text{ cm}^2", r"\boxed{10}", 1),
+    ("math", r"1 - \frac{1}{\mathrm{e}}", "1", 0),
+    ("math", "Evelyn", r"\boxed{\text{evelyn}}", 1),
+    ("math", "listen", r"\boxed{silent}", 0),
+    ("math", "C", "The answer is C", 1),
+    ("math", "C", "The answer is D, not C", 0),
+    ("number", r"1\frac{1}{2}", r"\boxed{11/2}", 0),
+    ("number", r"1 1/2", "#### 1.5", 1),
+    ("number", "-1", r"\boxed{\frac{-1}{2}}", 0),
+    ("number", "-0.5", r"\boxed{\frac{-1}{2}}", 1),
+    ("number", "10", r"\boxed{10^3}", 0),
+    ("number", "1500", r"\boxed{1.5 \times 10^{3}\text{ m}}", 1),
+    ("number", "12 m^2", "#### 12 m^2", 1),
+    ("number", "12 m^2", "12 m^2", 1),
+    ("number", "12 m^2", "#### 2", 0),
+    ("number", "3", r"\boxed{3\sqrt{13}}", 0),
+    ("number", "3", r"It is $3\pi$", 0),
+    ("number", "2", r"\boxed{2x + 1}", 0),
+    ("number", "2", r"\boxed{(2, 3)}", 0),
+    ("number", "5", r"\boxed{x = 5}", 1),
+    ("number", "5", "#### 2 + 3 = 5", 1),
+    ("number", 5.0, "#### 5", 1),
+    ("choice", "C", "The answer is C. Option B is incorrect because it is too small.", 1),
+    ("choice", "B", "The answer is C. Option B is incorrect because it is too small.", 0),
+    ("choice", "C", "Answer: C\n\nExplanation: option A is mitosis, option D is unrelated.", 1),
+    ("choice", "B", "The answer is b", 1),
+    ("choice", "A", "Option (A) is correct, and B is not.", 1),
+    ("choice", 0.0, "A", 1),
+    ("exact", 5.0, "5", 1),
+    ("exact", 5.0, "5.0", 1),
+    ("exact", "5", "<think>6?</think>5", 1),
+    ("boxed", "1.5", r"\boxed{1\frac{1}{2}}", 1),
+]
+
+
+@pytest.mark.parametrize(("grader", "right", "answer", "reward"), ANSWERS)
+def test_an_answer_gets_what_a_person_would_give(grader: str, right: Any, answer: str, reward: float) -> None:
+    if grader == "math":
+        pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    assert load_object(READY[grader])(answer, {"answer": right}) == reward
+
+
+def provider_of(tmp_path: Path, grader: str, rights: list[Any], **arguments: Any) -> GradedProvider:
+    rows = [{"prompt": f"{number}?", "answer": right} for number, right in enumerate(rights)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = rules(provider="local", grader=READY[grader], rows=str(tmp_path / "rows.jsonl"), grader_args=arguments)
+    return GradedProvider(config, {})
+
+
+@pytest.mark.parametrize(
+    ("grader", "rights"),
+    [
+        ("exact", ["Paris", "", float("nan")]),
+        ("contains", ["C++", " "]),
+        ("number", ["1,800", "10^3", "#### 5", "0,111", "6 + 9i", "3 of 4", "12:30", r"3\sqrt{13}", "2/0"]),
+        ("gsm8k", ["72", r"So \boxed{3}", "none"]),
+        ("boxed", [r"\frac{1}{2}", r"It is \boxed{x}", "}"]),
+        ("choice", ["(b)", 2, "Paris"]),
+        ("regex", [r"\d+", "("]),
+        ("math", [r"3\sqrt{13}", "no solution", "1,000", r"$\frac{1}{2}$", r"\frac{1}{"]),
+    ],
+)
+def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: str, rights: list[Any]
+) -> None:
+    if grader == "math":
+        pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    good = {"exact": 1, "contains": 1, "number": 3, "math": 4, "regex": 1}.get(grader, 2)
+    monkeypatch.setattr(graded, "NUM_LIMITED", 1)
+    provider = provider_of(tmp_path, grader, rights)
+    with pytest.raises(XpError, match=rf"{len(rights) - good} of {len(rights)} right .*\nrow {good} of split train: "):
+        provider.check_answers()
+    provider._loaded = {"test": provider._rows()["train"][:good]}
+    assert provider.check_answers() == f"{good} of {good} right answers score 1"
+    provider.close()
+
+
+def test_a_grader_that_hangs_costs_its_own_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression that backtracks for ever lets no other thread of its process run."""
+    monkeypatch.setitem(vars(graders.regex), "limit_s", 2.0)
+    provider = provider_of(tmp_path, "regex", [r"(a|a?)+b"] * 12)
+    config = with_limits(provider._config, retries_per_episode=0)
+
+    def outcome(index: int) -> tuple[float | None, Any]:
+        episode = Episode(task := Task("x", "train", index), partial(provider.open, task), replace(config))
+        episode.step("a" * 64 if index % 4 == 0 else "ab")
+        settled = episode.settle()
+        return settled.reward, settled.grader[TIMED_OUT]
+
+    with ThreadPoolExecutor(12) as pool:
+        outcomes = list(pool.map(outcome, range(12)))
+    provider.close()
+    assert outcomes == [(0.0, 1.0) if index % 4 == 0 else (1.0, 0.0) for index in range(12)]
