@@ -226,6 +226,7 @@ def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pyt
     assert check_command(words) == ExitCode.OK
     reports = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in reports] == ["gsm8k_mini"]
+    assert reports[0]["facts"]["right answers"] == "320 of 320 right answers score 1"
     assert reports[0]["facts"]["tasks"] == "256 in train, 64 in test"
 
 

@@ -15,13 +15,17 @@ import pytest
 from tests.fake_session import with_limits
 from tests.ors_server import rules
 from xp.builtin import graders
+from xp.composition import compose
 from xp.envs import graded
 from xp.envs.base import Task
 from xp.envs.graded import TIMED_OUT, GradedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
 from xp.lib.load import load_object
+from xp.planning.stages import prepare_config
+from xp.run_records.held_out import limits_of
 from xp.spec.env import READY
+from xp.tasks.prepare import prepare
 
 PAIRS: list[tuple[str, str, int]] = json.loads(
     (Path(__file__).parents[1] / "recorded/math_verify_pairs.json").read_text()
@@ -102,6 +106,7 @@ ANSWERS = [
     ("number", "3", r"It is $3\pi$", 0),
     ("number", "2", r"\boxed{2x + 1}", 0),
     ("number", "2", r"\boxed{(2, 3)}", 0),
+    ("number", "1", "#### 1 800", 0),
     ("number", "5", r"\boxed{x = 5}", 1),
     ("number", "5", "#### 2 + 3 = 5", 1),
     ("number", 5.0, "#### 5", 1),
@@ -113,6 +118,7 @@ ANSWERS = [
     ("choice", 0.0, "A", 1),
     ("exact", 5.0, "5", 1),
     ("exact", 5.0, "5.0", 1),
+    ("exact", True, "no", 0),
     ("exact", "5", "<think>6?</think>5", 1),
     ("boxed", "1.5", r"\boxed{1\frac{1}{2}}", 1),
 ]
@@ -158,6 +164,34 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
     provider._loaded = {"test": provider._rows()["train"][:good]}
     assert provider.check_answers() == f"{good} of {good} right answers score 1"
     provider.close()
+
+
+def test_prepare_scores_the_right_answers_of_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, words = tmp_path / "rows.csv", ["env=graded", f"env.rows={tmp_path}/rows.csv", "env.grader=number"]
+    file.write_text("prompt,answer\n" + "".join(f"{number}?,{number} m\n" for number in range(40)))
+    config = prepare_config(compose(words))
+    prepare(config, {}, tmp_path)
+    assert "40 of 40 right answers score 1\n" in capsys.readouterr().out
+    with file.open("a") as opened:
+        opened.write("41?,forty-one\n")
+    with pytest.raises(XpError, match="row 40 of split train: its answer is 'forty-one'"):
+        prepare(prepare_config(compose(words)), {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("grader", "more", "limits"),
+    [
+        (READY["number"], {}, (0.0, 1.0)),
+        (READY["number"], {"env.reward.maximum": 0.5, "env.reward.nonterminal": -1.0}, (-1.0, 0.5)),
+        (READY["number"], {"env.judge": {"weight": 1.0}}, (None, None)),
+        ("mine:grade", {}, (None, None)),
+        ("mine:grade", {"env.reward.minimum": -1.0}, (-1.0, None)),
+    ],
+)
+def test_void_episodes_are_bounded_by_what_their_grader_can_give(
+    grader: str, more: dict[str, Any], limits: tuple[float | None, float | None]
+) -> None:
+    assert limits_of({"env.grader": grader, **more}) == limits
 
 
 def test_a_grader_that_hangs_costs_its_own_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

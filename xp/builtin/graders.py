@@ -34,7 +34,7 @@ _POWER_OF_TEN: Final = re.compile(
 )
 _GOES_ON: Final = re.compile(
     r"\s*(?:\\[A-Za-z]|[\^_\u00b2\u00b3\u00b9\u2070-\u207f]|[-+*/\u00d7\u00f7\u00b7,]\s*[-\d.(\\{]|[-+*/]\s*[inkxyz]\b)"
-    r"|[inkxyz](?![^\W_])|[(:]\d"
+    r"|[inkxyz](?![^\W_])|[(:]\d|\s+\d"
 )
 """What follows a number that is only a part of an expression."""
 _BEGAN: Final = re.compile(r"\\[A-Za-z]|(?:[*/\u00d7\u00f7\u00b7^_]|\w\(|(?<!\\)\{|[\w)\]}]\s*[-+])\s*$")
@@ -95,9 +95,8 @@ def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
 @ready()
 def exact(answer: str, right: Any) -> bool:
     """The whole answer, apart from case, white space, marks around it and a full stop; or the number of a number."""
-    if plain(answer) == plain(str(right)):
-        return True
-    return isinstance(right, (int, float)) and _value(plain(answer)) == _value(str(right))
+    value = _value(str(right)) if isinstance(right, (int, float)) else None
+    return plain(answer) == plain(str(right)) or (value is not None and _value(plain(answer)) == value)
 
 
 @ready()
