@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +94,7 @@ class Child:
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
-        with suppress(ConnectionError):  # An interpreter that ended at once has no answer to the first request either.
-            self._connection.send(config)
+        self._connection.send(config)
         self._reader = threading.Thread(target=self._read, name="child-replies", daemon=True)
         self._reader.start()
         threading.Thread(target=self._watch, name="child-end", daemon=True).start()

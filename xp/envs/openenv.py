@@ -288,10 +288,8 @@ class OpenEnvCore(ServerCore):
     def _is_beyond(self, most: Any) -> bool:
         """Lowers the limit to the server's; returns whether more sessions than that are open or being opened here."""
         if isinstance(most, int) and 0 < most < self.slots.limit:
-            where = origin(self._target.url)
-            _log.warning(
-                "%s holds %s at a time; xp opens no more (env.limits.max_sessions)", where, counted(most, "session")
-            )
+            what = f"{origin(self._target.url)} holds {counted(most, 'session')} at a time"
+            _log.warning("%s; xp opens no more (env.limits.max_sessions)", what)
             self.slots.limit = most
         return self.slots.num_taken > self.slots.limit
 
