@@ -20,6 +20,8 @@ from xp.envs.config import EpisodeConfig
 from xp.envs.hosted import HostedProvider
 from xp.episode.episode import Episode
 from xp.errors import XpError
+from xp.job import Runtime
+from xp.launchers.preflight import python_variables
 from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_plan
 from xp.tasks.request import source_digest
@@ -69,6 +71,7 @@ def test_tasks_in_the_order_of_a_set_are_the_same_in_every_process(monkeypatch: 
         found.append(provider.tasks("train", range(10)))
         provider.close()
     assert [task.spec for task in found[0]] == [task.spec for task in found[1]]
+    assert python_variables(Runtime(), Path("code"), "")["PYTHONHASHSEED"] == "0"  # of a stage's own process
 
 
 def child_of(provider: HostedProvider) -> Any:
