@@ -26,7 +26,7 @@ _NUMBER: Final = re.compile(
     r"(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+(?:\.\d+)?)?"
 )
 _FRACTION: Final = re.compile(
-    r"(\d*)\\[dtc]?frac\s*(?:(\d)|\{(-?\d+(?:\.\d+)?)\})\s*(?:(\d)|\{(\d+(?:\.\d+)?)\})"
+    r"(?<!\d)(\d*)\\[dtc]?frac\s*(?:(\d)|\{(-?\d+(?:\.\d+)?)\})\s*(?:(\d)|\{(\d+(?:\.\d+)?)\})"
     r"|(?<![\w.,/])(\d+) (\d+)/(\d+)(?![\d/])"
 )
 _POWER_OF_TEN: Final = re.compile(
@@ -40,7 +40,7 @@ _GOES_ON: Final = re.compile(
 _BEGAN: Final = re.compile(r"\\[A-Za-z]|(?:[*/\u00d7\u00f7\u00b7^_]|\w\(|(?<!\\)\{|[\w)\]}]\s*[-+])\s*$")
 """What precedes one."""
 _EQUALS: Final = re.compile(r"(?<!\()=(?=\s*[-+$\\.\d])")
-_MARKS: Final = re.compile(r"####\s*(?=([^\n]*))|\\boxed\s*\{")
+_MARKS: Final = re.compile(r"####\s*|\\boxed\s*\{|\\?[{}]")
 _LONE_LETTER: Final = re.compile(r"\W*([A-Za-z])\W*")
 _FIRST_LETTER: Final = re.compile(r"\W*([A-Z])(?:[).:,*\]]|\s*\n)")
 _NAMED_LETTER: Final = re.compile(
@@ -178,19 +178,18 @@ def unwrapped(latex: str) -> str:
 
 def final_part(text: str, *, only_box: bool = False) -> str | None:
     """The content of the last whole `\\boxed{}`, or the line after the last `####`, whichever is later; else None."""
-    marks = [mark for mark in _MARKS.finditer(text) if mark[1] is None or not only_box]
-    parts = [_braced(text[mark.end() :]) if mark[1] is None else mark[1] for mark in marks]
-    return next((part for part in reversed(parts) if part is not None), None)
-
-
-def _braced(text: str) -> str | None:
-    """The text before the brace that closes an open one; None if there is none."""
-    depth = 1
-    for brace in re.finditer(r"\\?[{}]", text):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)  # An escaped one is a character.
-        if depth == 0:
-            return text[: brace.start()]
-    return None
+    begin, end, opened = -1, -1, list[int]()
+    for mark in _MARKS.finditer(text):
+        if mark[0].startswith("#"):
+            begin, end = (begin, end) if only_box else (mark.end(), -1)
+        elif mark[0] == "}":
+            if opened and (start := opened.pop()) > begin:
+                begin, end = start, mark.start()
+        elif mark[0] not in (r"\{", r"\}"):  # An escaped one is a character.
+            opened.append(-1 if mark[0] == "{" else mark.end())
+    if begin < 0:
+        return None
+    return text[begin:].partition("\n")[0] if end < 0 else text[begin:end]
 
 
 def _numerals(text: str) -> str:
@@ -198,7 +197,7 @@ def _numerals(text: str) -> str:
     for old, new in (("\N{MINUS SIGN}", "-"), ("\\$", "$"), ("{,}", ","), ("\\,", ""), ("\\!", ""), ("**", "")):
         text = text.replace(old, new)
     text = _POWER_OF_TEN.sub(lambda ten: f"e{ten[1]}" if ten[0][0] != "1" else f"1e{ten[1]}", unwrapped(text))
-    return re.sub(r"(-?)\s*[$€£]\s*", r" \1", _FRACTION.sub(_plain_fraction, _TYPESETTING.sub("", text)))
+    return re.sub(r"(-?)[$€£]\s*", r" \1", _FRACTION.sub(_plain_fraction, _TYPESETTING.sub("", text)))
 
 
 def _plain_fraction(latex: re.Match[str]) -> str:
