@@ -155,9 +155,11 @@ class Recorded:
 
 def episode(reward: float | None) -> Any:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    played = Played("a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
+    played = Played(
+        "a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5, 2
+    )
     record = SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
-    return SimpleNamespace(record=record, num_tokens=7)
+    return SimpleNamespace(record=record)
 
 
 def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
@@ -187,6 +189,7 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     assert line["reward/avg_pass_at_2"] == 1.0
     assert (line["training/loss"], line["training/grad_norm"]) == (0.5, 0.1)
     assert (line["time/rollout_s"], line["time/step_s"]) == (2.5, 3.0)
+    assert line["training/tokens"] == 14
     assert [step for _, _, step in recorded.records] == [0, 0]
 
 

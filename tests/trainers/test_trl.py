@@ -189,7 +189,9 @@ def test_a_tied_weight_is_not_reported_as_missing_from_a_checkpoint(
 def step_log(tmp_path: Path, *overrides: str) -> Any:
     from xp.backends.trl.worker.steps import TRLStepLog
 
-    return TRLStepLog(train_config(*overrides), MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
+    config = train_config(*overrides)
+    config = replace(config, common=replace(config.common, metrics=str(tmp_path / "metrics.jsonl")))
+    return TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
 
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 4), (2, 2)])
@@ -207,7 +209,9 @@ def test_a_resume_without_a_step_to_do_has_its_metrics(tmp_path: Path, updates: 
 
 def played(reward: float | None) -> Played:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    return Played("a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5)
+    return Played(
+        "a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5, 2
+    )
 
 
 @pytest.mark.scorecard(20)
@@ -229,6 +233,17 @@ def test_several_updates_of_a_step_make_one_line(tmp_path: Path) -> None:
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert '"step": 1' in line
     assert '"training/loss": 2.0' in line
+
+
+def test_tokens_are_all_that_were_read_or_written_since_the_run_began(tmp_path: Path) -> None:
+    """TRL's own count leaves out what the environment answered."""
+    for first in (1, 3):  # the second attempt goes on after step 2
+        log = step_log(tmp_path)
+        for step in (first, first + 1):
+            log.episodes([played(1.0), played(0.0)], 1.0)
+            log.update(step, {"loss": 1.0, "num_tokens": 3})
+    lines = read_metrics(tmp_path / "metrics.jsonl", "train")
+    assert [line["training/tokens"] for line in lines] == [14, 28, 42, 56]
 
 
 def test_the_bar_of_steps_leaves_out_the_start_and_evaluations(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tools.parity.measure import (
 )
 from tools.parity.options import OPTIONS, REPORTED, Option
 from tools.parity.recorded import BAR, batch
+from xp.episode.metric_table import METRICS
 from xp.planning.backend import backend_of
 
 SAID = json.loads(MEASURED.read_text())
@@ -47,11 +48,21 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
     assert {backend for _, backend in refused} == set(PROGRAMS)
 
 
+NOT_OF_UPDATES = {"training/tokens", "training/staleness", "training/updates", "training/updates_left_out"}
+"""Metrics of training that are no figures of an update; tests of each trainer's log have them."""
+
+
 def test_what_a_trainer_reports_is_the_papers_or_has_a_reason() -> None:
-    found = {(backend, metric): value for backend, metric, value in reported(COMMITTED)}
-    assert {backend for backend, _ in found} == set(PROGRAMS)
-    assert {"training/loss", "training/kl", "training/entropy"} <= {metric for _, metric in found}
-    assert {key for key, value in found.items() if value > BAR} == set(REPORTED)
+    found = reported(COMMITTED)
+    for backend in PROGRAMS:
+        metrics = {"loss", "grad_norm", "learning_rate", "kl", "entropy", "clip_fraction", "logprob_gap"}
+        metrics |= {"value_loss", "critic_grad_norm", "value_clip_fraction"} if backend != "trl" else set()
+        assert {f"training/{name}" for name in metrics} <= {metric for name, metric in found if name == backend}
+    every = {row.name for row in METRICS if row.name.startswith("training/")}
+    assert every - {metric for _, metric in found} == NOT_OF_UPDATES
+    for key, reasons in REPORTED.items():
+        for word in reasons:
+            assert max(value for option, value in found[key].items() if word in option) > BAR, (key, word)
 
 
 def test_each_trainer_applies_the_learning_rate_that_xp_means() -> None:

@@ -196,13 +196,19 @@ OPTIONS = (
         "grpo in float32, as it is trained", (), "float32", 1e-8, dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING)
     ),
 )
-REPORTED = {
-    ("trl", "training/kl"): "TRL's own: a mean of the micro-batches' means",
-    ("trl", "training/entropy"): "TRL's own: a mean of the micro-batches' means",
-    ("slime", "training/importance_outside"): "a mean of the updates' means",
-    ("slime", "training/importance_sample_size"): "from means of the updates' means",
+OF_EPISODES = "with `sequence_mean`, as in `gspo`, a mean over episodes of their token means"
+OF_UPDATES = "a mean of the updates' means"
+REPORTED: dict[tuple[str, str], dict[str, str]] = {
+    ("trl", "training/clip_fraction"): {"gspo": "with `ratio_level=sequence` a share of episodes"},
+    ("slime", "training/logprob_gap"): {"": OF_UPDATES},
+    ("slime", "training/importance_outside"): {"": OF_UPDATES},
+    ("slime", "training/importance_sample_size"): {"": "from means of the updates' means"},
+    **{
+        ("slime", f"training/{name}"): {"sequence_mean": OF_EPISODES, "gspo": OF_EPISODES}
+        for name in ("kl", "entropy", "clip_fraction")
+    },
 }
-"""Backend and metric -> reason why it reports another value than the formulas for the same update."""
+"""Backend and metric -> part of an option's name -> reason why it reports another value than the formulas."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
     "algorithm=custom": "its advantages are the user's own",

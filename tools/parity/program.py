@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tools.parity.critic import ExactCritic
@@ -19,7 +20,12 @@ from xp.errors import XpError
 from xp.lib.reading import config_of
 
 Cell = dict[str, Any]
-"""Differences by name, and `reported`: metric -> the trainer's value and the reference's; or `fault`."""
+"""Differences by name, and `reported`: metric -> the trainer's value, the reference's, and what their difference is
+relative to; or `fault`."""
+OF_PARTS = ("training/loss", "training/policy_loss")
+"""Sums of parts which nearly cancel."""
+LEAST = 1e-3
+"""Smallest value that a metric's difference is relative to: a KL divergence near 0 is a difference of its own."""
 Trainer = Callable[[ParityCase, Sequence[RecordedEpisode], Path, Path], Found]
 """Takes a case, the batch, the model's directory and a scratch directory."""
 
@@ -53,7 +59,12 @@ def measured(
     teacher = None if case.rule.distill is None else ExactPolicy(model.with_name(TEACHER))
     wanted = reference(case.rule, episodes, policy, found.members, critic, teacher)
     of_critic = {} if found.critic is None or wanted.critic is None else _of_critic(found.critic, wanted.critic)
-    both = {name: [value, wanted.reported[name]] for name, value in found.reported.items() if name in wanted.reported}
+    size, named = fmean(wanted.sizes), wanted.reported
+    both = {
+        name: [value, named[name], size if name in OF_PARTS else max(abs(named[name]), LEAST)]
+        for name, value in found.reported.items()
+        if name in named
+    }
     return {**asdict(differences(found, wanted)), **of_critic, "reported": both}
 
 

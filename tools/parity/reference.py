@@ -69,10 +69,7 @@ def objective(
 ) -> torch.Tensor:
     """A token's gain. PPO's clip (1707.06347), its dual clip (1912.09729, eq. 5), GSPO's ratio (2507.18071, eq. 7),
     CISPO's weight (2506.13585, eq. 4), SAPO's gates (2511.20347, eq. 6); MaxRL's advantage is of 2602.02710."""
-    gap = now - old
-    if rule.ratio_level == "sequence":
-        gap = ((gap * mask).sum() / mask.sum().clamp(min=1)).expand_as(gap)
-    ratio = gap.exp()
+    ratio = ratio_of(rule, now, old, mask)
     bounded = ratio.clamp(1 - rule.clip_low, 1 + rule.clip_high)
     if rule.policy_loss == "cispo":
         return bounded.detach() * advantage * now
@@ -83,6 +80,25 @@ def objective(
     if rule.dual_clip is None:
         return gain
     return torch.where(advantage < 0, torch.maximum(gain, rule.dual_clip * advantage), gain)
+
+
+def ratio_of(rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """New to old probability of each token, or of its episode."""
+    gap = now - old
+    if rule.ratio_level == "sequence":
+        gap = ((gap * mask).sum() / mask.sum().clamp(min=1)).expand_as(gap)
+    return gap.exp()
+
+
+def clipped(
+    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Whether a limit of the ratio changes a token's gain: CISPO's weight always, PPO's where it makes it less."""
+    ratio = ratio_of(rule, now, old, mask)
+    bounded = ratio.clamp(1 - rule.clip_low, 1 + rule.clip_high)
+    if rule.policy_loss == "cispo":
+        return (bounded != ratio) & (advantage != 0)
+    return bounded * advantage < ratio * advantage
 
 
 def correction(rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -177,6 +193,10 @@ def reference(
     weights = [correction(rule, *parts) for parts in zip(before, engines, masks, strict=True)]
     if rule.importance_correction != "none":
         found.reported.update(weight_metrics(rule, noises, weights, masks))
+    num_trained = sum(mask.sum() for mask in masks)
+    found.reported["training/logprob_gap"] = float(
+        sum((noise.abs() * mask).sum() for noise, mask in zip(noises, masks, strict=True)) / num_trained
+    )
     adam = AdamW(rule, policy.trained(), len(members))
     for chosen in members:
         terms, parts = [], Parts()
@@ -185,18 +205,20 @@ def reference(
             now, entropy = policy.says(episodes[at], rule.temperature)
             old = engines[at] if rule.ratio_from == "engine" else before[at]
             gain = objective(rule, now, old, gains[at], masks[at])
+            is_clipped = clipped(rule, now, old, gains[at], masks[at])
             gain = gain * weights[at]
             kl = penalty(rule, now, before[at])
             terms.append(((rule.kl_coef * kl - gain) * share).sum())
             terms.append(-rule.entropy_coef * (entropy * masks[at]).sum() / num_tokens)
             parts.add("policy_loss", (-gain * share).sum())
-            parts.add("kl", (kl * share).sum())
-            parts.add("entropy", (entropy * masks[at]).sum() / num_tokens)
+            means = {"kl": kl, "entropy": entropy} | ({} if rule.sapo else {"clip_fraction": is_clipped})
+            for name, values in means.items():
+                parts.add(name, (values * masks[at]).sum() / num_tokens)
         parts.add("grad_norm", adam.update(torch.stack(terms), found))
         parts.add("loss", found.losses[-1])
         parts.add("learning_rate", found.rates[-1])
-        for name, value in parts.sums.items():
-            found.reported[name] = found.reported.get(name, 0.0) + value / len(members)
+        parts.end(found, len(members))
+    found.reported.update({} if taught is None else taught.reported)
     return replace(found, critic=taught)
 
 
@@ -237,9 +259,19 @@ def _taught(
     own = replace(rule, learning_rate=rule.critic_learning_rate or rule.learning_rate)
     adam = AdamW(own, critic.trained(), len(members))
     for chosen in members:
-        errors = [value_errors(rule.critic, critic.values(episodes[at]), values[at], returns[at]) for at in chosen]
-        weights = shares(rule, [masks[at] for at in chosen])
-        adam.update(torch.cat([one * share for one, share in zip(errors, weights, strict=True)]), found)
+        now = [critic.values(episodes[at]) for at in chosen]
+        errors = [value_errors(rule.critic, own, values[at], returns[at]) for own, at in zip(now, chosen, strict=True)]
+        weights, parts = shares(rule, [masks[at] for at in chosen]), Parts()
+        num_tokens = sum(masks[at].sum() for at in chosen)
+        for own, at in zip(now, chosen, strict=True):
+            parts.add("value", (own * masks[at]).sum() / num_tokens)
+            is_moved = (own - values[at]).abs() > rule.critic.value_clip
+            parts.add("value_clip_fraction", (is_moved * masks[at]).sum() / num_tokens)
+        norm = adam.update(torch.cat([one * share for one, share in zip(errors, weights, strict=True)]), found)
+        parts.add("critic_grad_norm", norm)
+        parts.add("value_loss", found.losses[-1])
+        parts.add("critic_learning_rate", found.rates[-1])
+        parts.end(found, len(members))
     return gains, found
 
 
@@ -257,3 +289,8 @@ class Parts:
     def add(self, name: str, value: torch.Tensor | float) -> None:
         value = value.item() if isinstance(value, torch.Tensor) else value
         self.sums[f"training/{name}"] = self.sums.get(f"training/{name}", 0.0) + value
+
+    def end(self, found: Found, num_updates: int) -> None:
+        """Adds the update's part of the mean over the updates."""
+        for name, value in self.sums.items():
+            found.reported[name] = found.reported.get(name, 0.0) + value / num_updates

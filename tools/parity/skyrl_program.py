@@ -86,7 +86,9 @@ def _trained_on(trainer: Any, case: ParityCase, episodes: Sequence[RecordedEpiso
     uids = [str(episode.group) for episode in episodes]
     generated, uids = trainer.postprocess_generator_output(generated_of(case, episodes), uids)
     data = trainer.fwd_logprobs_values_reward(trainer.convert_to_training_input(generated, uids))
-    data = trainer.compute_advantages_and_returns(with_engine(data, episodes))
+    # Again, for the gap to the engine.
+    data = trainer.fwd_logprobs_values_reward(with_engine(data, episodes))
+    data = trainer.compute_advantages_and_returns(data)
     # The returns without a critic are the advantages before an importance weight.
     before = data["returns" if case.rule.critic is None else "advantages"].clone()
     trainer.train_critic_and_policy(data)

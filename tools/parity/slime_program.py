@@ -93,7 +93,9 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
     # As in Slime, the critic is trained first, and gives the values that it had before to the policy.
     critic = None if config.critic is None else of_role(CRITIC)
-    return replace(of_role(POLICY), critic=critic)
+    policy = of_role(POLICY)
+    reported = policy.reported | ({} if critic is None else critic.reported)
+    return replace(policy, critic=critic, reported=reported)
 
 
 def _place(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Path) -> Place:

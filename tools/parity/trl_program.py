@@ -94,7 +94,8 @@ def _updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
         if values := [line[name] for line in lines if name in line]:
             found.reported[ours] = fmean(values)
     weighed = trainer._xp_log._episodes
-    found.reported.update({name: weighed[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in weighed})
+    measured = (DISTILL_KL, *OF_WEIGHTS, "training/logprob_gap")
+    found.reported.update({name: weighed[name] for name in measured if name in weighed})
     return found
 
 

@@ -13,6 +13,7 @@ from xp.errors import ExitCode, XpError
 
 FULL_REWARD: Final = 1.0
 """Default threshold of a pass, which is not part of a metric's name."""
+TOKENS: Final = "training/tokens"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Played:
     outcome: EpisodeResult
     num_tokens: int
     """Tokens that the policy generated, over all turns."""
+    num_read: int = 0
+    """Tokens that it read: of the prompt and of the environment's later messages."""
 
 
 def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
@@ -41,6 +44,11 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
             of_env = _metrics([one for one in played if one.env == name], group_size, pass_threshold)
             metrics |= {f"{name}/{key}": value for key, value in of_env.items()}
     return metrics
+
+
+def all_tokens(played: Sequence[Played]) -> dict[str, float]:
+    """Tokens of a step's episodes under the name of their total, which a step's log makes of them."""
+    return {TOKENS: float(sum(one.num_tokens + one.num_read for one in played))}
 
 
 def check_health(played: Sequence[Played], max_void_fraction: float) -> None:

@@ -96,19 +96,16 @@ def other_length_lines(plan: Plan) -> list[str]:
     run, training, steps = Path(plan.spec.outputs, "runs", plan.run_id), plan.spec.training, num_steps(plan.spec)
     lines = read_metrics(run / "metrics.jsonl", "train") if plan.attempt > 1 else []
     trained = {line.get("attempt") for line in lines} - {plan.attempt}
-    attempts = [one.training for one in read_record(run).attempts if one.number in trained] if trained else []
-    lengths = sorted({one.num_steps for one in attempts if one is not None} - {steps})
-    differing = []
-    if training.lr_schedule is not LrSchedule.CONSTANT:
-        before = (
-            f"those of a training of {' or '.join(map(str, lengths))} (training.lr_schedule={training.lr_schedule})"
-        )
-        differing.append(f"the learning rates of earlier attempts were {before}")
+    attempts = read_record(run).attempts if trained else ()
+    lengths = {one.training.num_steps for one in attempts if one.training and one.number in trained} - {steps}
+    schedule, differing = training.lr_schedule, []
+    if schedule is not LrSchedule.CONSTANT:
+        before = f"of a training of {' or '.join(map(str, sorted(lengths)))} (training.lr_schedule={schedule})"
+        differing.append(f"the learning rates of earlier attempts were those {before}")
     if training.max_staleness:
         differing.append("the first episodes of this attempt are of newer weights (training.max_staleness)")
-    if steps is None or not lengths or not differing:
-        return []
-    return [f"other than in one training of {counted(steps, 'step')}: {'; '.join(differing)}"]
+    what = f"other than in one training of {counted(steps or 0, 'step')}: {'; '.join(differing)}"
+    return [what] if steps and lengths and differing else []
 
 
 def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:

@@ -46,7 +46,8 @@ class PlayedEpisode:
     def played(self) -> Played:
         """The fields that the metrics need."""
         outcome = self.episode.settle()
-        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated)
+        read = self.tokens.prompt + self.tokens.observed
+        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated, read)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from xp.diagnosis.live import LiveRules, SymptomWatch
 from xp.episode.finite import FiniteUpdates, OnNonfinite
-from xp.episode.metrics_file import MetricsFile
+from xp.episode.metrics import TOKENS
+from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
 from xp.worker.gpu_watch import GpuWatch
 from xp.worker.program import BEGAN
@@ -60,7 +61,10 @@ class StepLog:
     ) -> None:
         self._common, self._file = common, file
         self._finite = FiniteUpdates(OnNonfinite(common.on_nonfinite))
-        self._watch = None if symptoms is None else SymptomWatch(symptoms, root / common.metrics)
+        self._metrics = root / common.metrics
+        self._watch = None if symptoms is None else SymptomWatch(symptoms, self._metrics)
+        self._tokens: float | None = None
+        """Tokens of all steps that are written; None: no step of this attempt is."""
         self.gpus = GpuWatch()
         self._num_updates = 0
         self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
@@ -84,15 +88,27 @@ class StepLog:
         check_gap(step, gap, self._common.max_logprob_gap)
 
     def line(self, step: int, line: Mapping[str, float]) -> None:
-        """Writes the line of a finished rollout step; raises XpError if a symptom ends the run."""
+        """Writes the line of a finished rollout step, whose tokens become those of the run so far.
+
+        Raises:
+            XpError: a symptom ends the run.
+        """
         line, self._num_updates = {**line, "training/updates": float(self._num_updates)}, 0
         if self._file is not None:
+            if TOKENS in line:
+                self._tokens = line[TOKENS] + (self._tokens_before(step) if self._tokens is None else self._tokens)
+                line = {**line, TOKENS: self._tokens}
             self._file.write(step, {**line, **self.gpus.metrics()})
             if self._watch is not None:
                 self._watch.line(step, line)
         if self._bar is not None:
             self._bar.set_postfix(reward=f"{line.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
             self._bar.update(step - self._bar.n)
+
+    def _tokens_before(self, step: int) -> float:
+        """Tokens of the steps before this one, by the lines of earlier attempts."""
+        lines = read_metrics(self._metrics, "train")
+        return float(next((line[TOKENS] for line in reversed(lines) if line["step"] < step and line.get(TOKENS)), 0.0))
 
     def unpause(self) -> None:
         """Leaves the time since the last step, of a start or an evaluation, out of the bar's."""

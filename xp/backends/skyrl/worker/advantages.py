@@ -116,14 +116,13 @@ def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]], se
 
 def critic_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, config: Any, loss_mask: torch.Tensor
-) -> tuple[torch.Tensor, float]:
-    """PPO's clipped value loss of a micro-batch, and the share of tokens for which the clipped loss is larger.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """PPO's clipped value loss of a micro-batch, and the tokens whose value moved beyond the clip.
 
     SkyRL's own function counts each row as an episode, and one without trained tokens as a perfect one; here
     `loss_mask` has `critic_weights` instead.
     """
     clipped = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
     plain, bounded = (values - returns) ** 2, (clipped - returns) ** 2
-    is_taught = loss_mask > 0
-    share = (bounded > plain)[is_taught].float().mean().item() if is_taught.any() else 0.0
-    return 0.5 * (torch.maximum(plain, bounded) * loss_mask).sum(-1).mean(), share
+    is_moved = (values - old_values).abs() > config.value_clip
+    return 0.5 * (torch.maximum(plain, bounded) * loss_mask).sum(-1).mean(), is_moved

@@ -73,11 +73,6 @@ class RunningEpisode:
         return self.generated + self.observed
 
     @property
-    def num_tokens(self) -> int:
-        """Number of tokens of the whole conversation."""
-        return len(self.prompt_ids) + self.num_response
-
-    @property
     def record(self) -> PlayedEpisode:
         """The finished episode, in the form of metrics and trajectories."""
         return PlayedEpisode(self.row, self.sample, self.episode, self.tokens(), self.prompt)

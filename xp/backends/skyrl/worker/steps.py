@@ -9,8 +9,8 @@ from typing import Any
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
-from xp.episode.metrics import Played, check_health, episode_metrics
-from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.metrics import Played, all_tokens, check_health, episode_metrics
+from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.worker.distill import DISTILL_KL
@@ -37,10 +37,6 @@ class SkyRLStepLog(StepLog):
         self._pending: dict[str, Any] = {}
         self._start = Start()
         self._start.ended("imports, tasks and Ray")
-        self._tokens = 0
-        """Number of prompt and response tokens of this step's episodes."""
-        self._tokens_before: float | None = None
-        """Number of tokens of all earlier steps."""
 
     def continue_after(self, step: int) -> None:
         """SkyRL's models and engines are there."""
@@ -55,7 +51,6 @@ class SkyRLStepLog(StepLog):
         played = _record(running_episodes, self._recorder, self._config.common.run, "train", step - 1)
         check_health(played, self._config.common.max_void_fraction)
         self._played += played
-        self._tokens += sum(running.num_tokens for running in running_episodes)
         self._rollout_s += rollout_s
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
@@ -89,16 +84,13 @@ class SkyRLStepLog(StepLog):
         if "timing/step" not in data or not self._played:
             return
         data, self._pending = self._pending, {}
-        if self._tokens_before is None:
-            self._tokens_before = _tokens_until(Path(self._config.common.metrics), step)
-        self._tokens_before += self._tokens
         metrics = {name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data}
         metrics |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
         episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
-        metrics |= {"training/tokens": self._tokens_before, "time/rollout_s": self._rollout_s}
+        metrics |= {**all_tokens(self._played), "time/rollout_s": self._rollout_s}
         self.line(step, episodes | metrics)
         self._check_time(step)
-        self._played, self._rollout_s, self._tokens = [], 0.0, 0
+        self._played, self._rollout_s = [], 0.0
 
     def _check_time(self, step: int) -> None:
         common, limit = self._config.common, self._config.time_limit
@@ -147,10 +139,3 @@ def _record(
     running_episodes: Sequence[RunningEpisode], recorder: Recorder, run: str, phase: str, step: int
 ) -> list[Played]:
     return record((running.record for running in running_episodes), recorder, run, phase, step)
-
-
-def _tokens_until(metrics: Path, step: int) -> float:
-    """Number of tokens that earlier attempts counted before this step."""
-    lines = read_metrics(metrics, "train") if metrics.exists() else []
-    counted = [line["training/tokens"] for line in lines if line["step"] < step and "training/tokens" in line]
-    return float(counted[-1]) if counted else 0.0

@@ -1,5 +1,5 @@
 """SkyRL's FSDP workers with corrections: tied embeddings stay tied, void episodes are excluded from means, a warm-up
-begins above 0, and the reference uses the policy's temperature.
+begins above 0, the reference uses the policy's temperature, and metrics are means over an update's tokens.
 
 FSDPStrategy._fsdp_init_model (skyrl 0.4.0) moves the model to the meta device, which gives
 embedding and head separate parameters. They diverge in training, but inference engines and the exported model use one
@@ -8,6 +8,7 @@ of them for both: the generating policy then differs from the trained one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,8 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 from xp.backends.skyrl.worker.advantages import critic_loss
 from xp.worker.learning_rate import SCHEDULES, disable_dropout, make_scheduler
 
+CLIPPED = "loss_metrics/clip_ratio"
+
 
 class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded."""
@@ -35,8 +38,18 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
         disable_dropout(self.model)
 
     def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        with update_means(data["loss_mask"], self.cfg.algorithm, self.device_mesh.get_group("dp")):
-            return super().forward_backward(data, *args, **kwargs)
+        self._means, group = Means(), self.device_mesh.get_group("dp")
+        with update_means(data["loss_mask"], self.cfg.algorithm, group, self._means):
+            output = super().forward_backward(data, *args, **kwargs)
+        output.metrics.update(self._means.reduced(group))
+        return output
+
+    def _forward_backward_micro(self, experience: Any, *args: Any, **kwargs: Any) -> Any:
+        status = super()._forward_backward_micro(experience, *args, **kwargs)
+        if CLIPPED in status:
+            num_tokens = experience.loss_mask.sum()
+            self._means.add(CLIPPED, status[CLIPPED] * num_tokens, num_tokens)
+        return status
 
 
 class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
@@ -54,12 +67,46 @@ class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self.critic_loss_fn = critic_loss
+        self.critic_loss_fn = self._loss
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with xp_schedules():
             super().init_model(model_path, num_training_steps)
         disable_dropout(self.model)
+
+    def forward_backward(self, data: Any) -> Any:
+        self._means = Means()
+        self._means.add("critic_loss", 0.0, len(data))
+        output = super().forward_backward(data)
+        output.metrics.update(self._means.reduced(self.device_mesh.get_group("dp")))
+        return output
+
+    def _loss(self, values: Any, old_values: Any, returns: Any, config: Any, loss_mask: Any) -> Any:
+        loss, is_moved = critic_loss(values, old_values, returns, config, loss_mask)
+        is_taught = loss_mask > 0
+        self._means.add("critic_loss", loss.detach() * len(values), 0)
+        self._means.add("values_mean", values.detach()[is_taught].sum(), is_taught.sum())
+        self._means.add("values_clipfrac", is_moved[is_taught].sum(), is_taught.sum())
+        return loss, 0.0
+
+
+class Means:
+    """Means over all micro-batches and ranks of an update, by SkyRL's names; its own are means of their means."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(2, dtype=torch.float64))
+
+    def add(self, name: str, total: Any, count: Any) -> None:
+        """Adds the sum and the number of a micro-batch's values."""
+        self._sums[name] += torch.tensor([float(total), float(count)])
+
+    def reduced(self, group: Any) -> dict[str, float]:
+        """The means over all ranks, which have the same names."""
+        if not self._sums:
+            return {}
+        sums = torch.stack(list(self._sums.values())).to(torch.cuda.current_device())
+        torch.distributed.all_reduce(sums, group=group)
+        return dict(zip(self._sums, (sums[:, 0] / sums[:, 1].clamp(min=1)).tolist(), strict=True))
 
 
 @contextmanager
@@ -102,13 +149,14 @@ WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)
 
 
 @contextmanager
-def update_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator[None]:
+def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Means) -> Iterator[None]:
     """Context manager for a policy worker's forward and backward passes of an update with these masks.
 
     Args:
         loss_mask: (episodes, tokens), for this rank's episodes.
         settings: SkyRL's AlgorithmConfig.
         group: process group of the update's ranks.
+        means: receives the entropy and the KL divergence of each micro-batch.
     """
     counts = torch.stack([loss_mask.sum(), (loss_mask.sum(-1) > 0).sum()]).double()
     torch.distributed.all_reduce(counts, group=group)
@@ -117,6 +165,7 @@ def update_means(loss_mask: torch.Tensor, settings: Any, group: Any) -> Iterator
     scale = len(loss_mask) * torch.distributed.get_world_size(group)
 
     def masked_mean(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+        means.add("policy_entropy" if dim is None else "policy_kl", (values.detach() * mask).sum(), mask.sum())
         if dim is None:
             return (values * mask).sum() * scale / num_tokens / len(mask)
         if settings.loss_reduction == "sequence_mean":

@@ -31,6 +31,7 @@ NOT_MEANS: Final = ("grad_norm", RATE)
 OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "outside", "weights", "squares"))
 """Slime's names for what xp's function of the importance weights reports."""
 MEASURED: Final[Mapping[str, str]] = {
+    "training/tokens": "",
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",
     DISTILL_KL: "only with `algorithm.distill`",

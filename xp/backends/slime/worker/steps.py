@@ -16,7 +16,7 @@ from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import DURING, Worker, read_played, worker_of
-from xp.episode.metrics import check_health, episode_metrics
+from xp.episode.metrics import all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
@@ -53,7 +53,7 @@ def log_rollout(
     if args.debug_rollout_only:
         metrics_file(config).write(rollout_id + 1, metrics)
     else:
-        half = {"began": time.time() - rollout_time, "metrics": metrics}
+        half = {"began": time.time() - rollout_time, "metrics": metrics | all_tokens(judged or played)}
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
     if config.checkpoints is not None and config.exports is not None:
         critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)

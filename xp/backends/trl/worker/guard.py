@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from xp.backends.trl.worker.lora import without_dropout
-from xp.backends.trl.worker.means import Counts, rescaled, trained, update_counts, update_means
+from xp.backends.trl.worker.means import Counts, rescaled, trained, update_counts, update_means, weigh_metrics
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
@@ -57,8 +57,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
-        """Sum of gaps and number of tokens, over the micro-batches of a rollout's first update."""
-        self._xp_counts = Counts(1, 1)
+        """Sum of gaps and number of tokens of a rollout step, before its first update."""
+        self._xp_counts = Counts(1, 1, [])
         """Tokens and episodes of the current update."""
         self._xp_rewards = torch.empty(0)
         """Rewards of the rollout step, over all ranks; NaN: void."""
@@ -144,6 +144,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         old ones."""
         if "old_per_token_logps" in output:
             output[POLICY_LOGPS] = output["old_per_token_logps"]
+            self._add_gap(output, output[POLICY_LOGPS])
         if self._xp_ratio_from == "engine":
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
         if self._xp_importance is not None:
@@ -170,14 +171,17 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """The loss; also compares the engine's log-probabilities with the policy's before its first update."""
         loss = self._loss_of(model, inputs)
-        written = inputs.get("sampling_per_token_logps")
         # Those before the update have no dropout; TRL leaves them out where a step is one update without a correction.
-        policy_logps = inputs.get(POLICY_LOGPS, self._xp_logps)
-        if policy_logps is not None and written is not None and self._xp_log.is_first(self.state.global_step):
-            is_trained = inputs["completion_mask"] * inputs.get("tool_mask", 1) > 0
-            gaps = (policy_logps - written).abs()[is_trained & ~torch.isnan(written)]
-            self._xp_gap = [self._xp_gap[0] + float(gaps.sum()), self._xp_gap[1] + gaps.numel()]
+        if POLICY_LOGPS not in inputs and self._xp_logps is not None and self._xp_log.is_first(self.state.global_step):
+            self._add_gap(inputs, self._xp_logps)
         return loss
+
+    def _add_gap(self, inputs: Any, policy_logps: torch.Tensor) -> None:
+        """Adds the gaps of these episodes' trained tokens, if the engine has said their log-probabilities."""
+        written = inputs.get("sampling_per_token_logps")
+        if written is not None:
+            gaps = (policy_logps - written).abs()[(trained(inputs) > 0) & ~torch.isnan(written)]
+            self._xp_gap = [self._xp_gap[0] + float(gaps.sum()), self._xp_gap[1] + gaps.numel()]
 
     def _loss_of(self, model: Any, inputs: Any) -> Any:
         if not self.model.training:
@@ -185,7 +189,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if self._step % self.args.gradient_accumulation_steps == 0:
             self._xp_counts = update_counts(self)
         with update_means(self, inputs, self._xp_counts) as counted:
-            return super()._compute_loss(model, counted)
+            loss = super()._compute_loss(model, counted)
+        weigh_metrics(self, self._xp_counts)
+        return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The trainer's hook between clipping and the optimizer's step, where the update is checked."""

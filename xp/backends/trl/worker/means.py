@@ -2,13 +2,14 @@
 
 TRL 1.16.0 divides `token_mean` by the mean number of tokens of a step's updates, not by the update's own number;
 `sequence_mean` and `constant` count an episode without trained tokens as one of loss zero; the entropy is a mean over
-micro-batches. The update's own counts, passed to the loss by TRL's factors, correct all four. TRL adds 1e-4 to the
-standard deviation of rewards, the other trainers 1e-6; `rescaled` corrects this.
+micro-batches. The update's own counts, passed to the loss by TRL's factors, correct all four. TRL's metrics are means
+over micro-batches; `weigh_metrics` makes them means over the update's tokens. TRL adds 1e-4 to the standard deviation
+of rewards, the other trainers 1e-6; `rescaled` corrects this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ import torch
 
 TRLS_EPSILON = 1e-4
 EPSILON = 1e-6
+OVER_TOKENS = ("kl", "entropy", "clip_ratio/region_mean", "cispo_clip_ratio")
+"""TRL's metrics that are means over the trained tokens of a micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Counts:
 
     tokens: float
     episodes: float
+    of_micro_batches: Sequence[float]
+    """Trained tokens of each micro-batch."""
 
 
 def trained(inputs: Any) -> torch.Tensor:
@@ -38,9 +43,23 @@ def update_counts(trainer: Any) -> Counts:
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
     masks = [trained(inputs) for inputs in trainer._buffered_inputs[first : first + accumulated]]
-    counts = torch.stack([torch.stack([mask.sum(), (mask.sum(-1) > 0).sum()]) for mask in masks]).sum(0).float()
-    tokens, episodes = trainer.accelerator.reduce(counts, reduction="sum").clamp(min=1).tolist()
-    return Counts(tokens, episodes)
+    counts = torch.stack([torch.stack([mask.sum(), (mask.sum(-1) > 0).sum()]) for mask in masks]).float()
+    counts = trainer.accelerator.reduce(counts, reduction="sum")
+    tokens, episodes = counts.sum(0).clamp(min=1).tolist()
+    return Counts(tokens, episodes, counts[:, 0].tolist())
+
+
+def weigh_metrics(trainer: Any, counts: Counts) -> None:
+    """Weighs a micro-batch's metrics, so that TRL's mean over the micro-batches is one over the update's tokens.
+
+    With a ratio of an episode, TRL's clip ratio is a share of episodes, void ones included.
+    """
+    accumulated = trainer.args.gradient_accumulation_steps
+    weight = counts.of_micro_batches[trainer._step % accumulated] * accumulated / counts.tokens
+    is_of_episodes = trainer.importance_sampling_level == "sequence"
+    for name in OVER_TOKENS[: 2 if is_of_episodes else None]:
+        if values := trainer._metrics["train"].get(name):
+            values[-1] *= weight
 
 
 @contextmanager

@@ -16,10 +16,10 @@ NATIVE: Final[Mapping[str, str]] = {
     "entropy": "training/entropy",
     "clip_ratio/region_mean": "training/clip_fraction",
     "cispo_clip_ratio": "training/clip_fraction",
-    "num_tokens": "training/tokens",
 }
 """TRL's name -> xp's."""
 MEASURED: Final[Mapping[str, str]] = {
+    "training/tokens": "",
     "training/logprob_gap": "only with vLLM",
     OUTSIDE: "only with `algorithm.importance_correction`",
     SAMPLE_SIZE: "only with `algorithm.importance_correction`",

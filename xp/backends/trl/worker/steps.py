@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.episode.finite import finite_means
-from xp.episode.metrics import Played, check_health, episode_metrics
+from xp.episode.metrics import Played, all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.worker.step_log import Start, StepLog
 
@@ -61,7 +61,7 @@ class TRLStepLog(StepLog):
         """
         check_health(played, self._config.common.max_void_fraction)
         metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
-        self._episodes = {**metrics, **(more or {}), "time/rollout_s": rollout_s}
+        self._episodes = {**metrics, **all_tokens(played), **(more or {}), "time/rollout_s": rollout_s}
         if not self.is_ahead:
             self.gpus.rollout_ended()
 
