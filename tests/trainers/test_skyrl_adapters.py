@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("peft", reason="SkyRL's peft is in a virtual environment of its own: make test-skyrl")
 
 from tests.tiny import tokenizer_and_model
-from xp.backends.skyrl.worker.checkpoints import merge_adapter, prune_exports
+from xp.backends.skyrl.worker.checkpoints import prune_exports
+from xp.worker.adapters import load_policy, merge_adapters
 
 
 def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) -> None:
@@ -26,14 +27,15 @@ def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) 
     adapted.save_pretrained(saved, state_dict=adapted.state_dict(), safe_serialization=True)
     adapted.config.save_pretrained(saved)
 
-    merge_adapter(saved)
+    merge_adapters(saved, "float32")
 
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         found = AutoModelForCausalLM.from_pretrained(saved)(ids).logits
         torch.testing.assert_close(found, adapted(ids).logits, atol=1e-4, rtol=1e-4)
         assert not torch.allclose(found, model(ids).logits, atol=1e-2)
-    assert not list(saved.glob("adapter*"))
+        assert torch.equal(load_policy(saved, "float32")(ids).logits, adapted(ids).logits)
+    assert not list(saved.glob("adapter_*"))
 
 
 def test_models_of_checkpoints_that_are_gone_go_too(tmp_path: Path) -> None:
@@ -47,5 +49,5 @@ def test_whole_weights_are_left_as_they_are(tmp_path: Path) -> None:
     _, model = tokenizer_and_model()
     model.save_pretrained(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
-    merge_adapter(tmp_path)
+    merge_adapters(tmp_path, "bfloat16")
     assert (tmp_path / "model.safetensors").read_bytes() == before

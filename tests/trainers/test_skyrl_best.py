@@ -58,11 +58,16 @@ def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Pa
         tokenizer=None,
         inference_engine_client=SimpleNamespace(sleep=lambda: note("sleep")),
         dispatch=SimpleNamespace(save_hf_model=save, save_weights_for_sampler=lambda: note("sync")),
-        cfg=SimpleNamespace(trainer=SimpleNamespace(max_training_steps=None)),
+        generator=SimpleNamespace(chat=SimpleNamespace(end_ids=(2, 0))),
+        cfg=SimpleNamespace(
+            trainer=SimpleNamespace(max_training_steps=None),
+            generator=SimpleNamespace(inference_engine=SimpleNamespace(model_dtype="bfloat16")),
+        ),
     )
     asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
     assert done == ["sleep", "save", "sync"]
-    assert (tmp_path / "checkpoints/best/config.json").is_file()
+    ends = json.loads((tmp_path / "checkpoints/best/generation_config.json").read_text())
+    assert ends == {"eos_token_id": [2, 0]}
     fake.global_step = 6
     MetricsFile(tmp_path / "metrics.jsonl", "evaluate_during", 1).write(6, {})
     asyncio.run(XpTrainer._consider(fake, keeper, 0.5))

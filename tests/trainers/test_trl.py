@@ -139,7 +139,7 @@ def test_a_training_ends_in_time_with_a_sealed_checkpoint(tmp_path: Path) -> Non
     config = train_config(*SMALL, "training.num_steps=4", "training.checkpoint_every=2", "training.max_hours=0.5")
     config = replace(config, common=replace(config.common, metrics=str(metrics)))
     MetricsFile(metrics, "train", 1).write(2, {"time/step_s": 900.0})
-    callbacks = (Seal(Ranks()), EndInTime(config, Ranks()))
+    callbacks = (Seal(Ranks(), [2]), EndInTime(config, Ranks()))
     trainer, _ = made(tmp_path, dict(config.grpo), callbacks)
     with pytest.raises(XpError, match="ends after step 2") as caught:
         trainer.train()
@@ -317,7 +317,7 @@ def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     trainer._save_checkpoint(None, None)
     assert (tmp_path / "checkpoint-1").is_dir(), "an old one goes when the new one is sealed, and not before"
     ranks: Any = SimpleNamespace(wait=lambda: None, is_main=True)
-    Seal(ranks).on_save(trainer.args, SimpleNamespace(global_step=4), None)
+    Seal(ranks, [2]).on_save(trainer.args, SimpleNamespace(global_step=4), None)
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-7", *NOT_OURS}
     assert trainer.args.save_total_limit == 2

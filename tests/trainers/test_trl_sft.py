@@ -19,6 +19,7 @@ from xp.backends.trl.worker.config import TRLSftConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.composition import ROOT, compose
 from xp.episode.metrics_file import read_metrics
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.planning.stages import model_place, task_set_place
@@ -53,7 +54,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, tokenizer, samples(), [], Ranks(), Updates(None))
+    trainer = sft.make_trainer(config, ChatTokens(tokenizer), samples(), [], Ranks(), Updates(None))
     loss, norm = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
@@ -74,7 +75,7 @@ def test_the_held_out_loss_is_the_mean_over_the_policys_tokens(
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, tokenizer, samples(), samples(), Ranks(), Updates(None))
+    trainer = sft.make_trainer(config, ChatTokens(tokenizer), samples(), samples(), Ranks(), Updates(None))
     loss, _ = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
     assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
 

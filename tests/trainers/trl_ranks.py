@@ -18,7 +18,7 @@ from tests.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
-from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
 from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
@@ -81,9 +81,8 @@ def main(path: str, result: str) -> None:
     if config.num_processes > 1:
         found |= {f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()}
         found["health"] = health(config, trainer, chat, ranks)
-    model = trained_model(trainer)
+    publish_policy(trainer, chat, Path(config.model_dir), config.common.dtype, ranks)
     if ranks.is_main:
-        publish_model(model, tokenizer, Path(config.model_dir))
         Path(result).write_text(json.dumps(found))
     leave_group(ranks)
 
@@ -163,7 +162,7 @@ def played(
             held_out = HeldOutEvaluation(process, asked, episodes, ROWS[20:25])
         rollouts = Rollouts(process, ROWS, held_out)
         output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)
-        rollouts.evaluate_trained(trainer, lambda: None)
+        rollouts.evaluate_trained(trainer)
     log.update(config.updates_per_rollout, {"loss": 0.0})
     return output
 

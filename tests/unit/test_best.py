@@ -35,7 +35,7 @@ def evaluated(kept: BestKeeper, metrics: MetricsFile, step: int, reward: float) 
         stop = kept.stop(step)
         return None if stop is None else str(stop)
     (kept.begin() / "model.txt").write_text(f"of step {step}")
-    kept.finish(step, reward)
+    kept.finish(step, reward, [2])
     return None
 
 

@@ -15,7 +15,7 @@ import pytest
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
-from xp.engines.sglang import SGLangWriter
+from xp.engines.sglang import AdapterWriter, SGLangWriter
 from xp.evaluation.local import sglang_arguments
 from xp.planning.episode import sampling_of
 
@@ -97,3 +97,5 @@ def test_a_turn_is_token_ids_with_the_log_probability_of_each(url: str, tmp_path
     given = body["sampling_params"]
     assert (given["temperature"], given["max_new_tokens"], given["stop_token_ids"]) == (0.5, 3, [2])
     assert (given["stop"], given["no_stop_trim"]) == (["</s>"], True)
+    AdapterWriter(url, sampling, [2], str(tmp_path)).answer(GenerationRequest([7, 9], 3, 1))
+    assert Answers.asked[-1][2] == {**body, "lora_path": "policy"}

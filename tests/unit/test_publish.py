@@ -22,7 +22,7 @@ from xp.episode.episode import Episode
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode
 from xp.lib.verified import write_digests
-from xp.replay.publish import licence_of
+from xp.replay.publish import licence_of, model_files
 
 SECRET = "4f9d0c7be21a4a5fb3"
 TASKS = {f"multiply/test/{number}": [float(number % 4 > 0)] for number in range(40)}
@@ -91,6 +91,36 @@ def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run:
     (line,) = Path("out/episodes/attempt_1/train/train.jsonl").read_text().splitlines()
     assert json.loads(line)["outcome"]["reward"] == 1.0
     assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        (f"/home/me/outputs/models/ORG--NAME--{'c' * 40}", ("ORG/NAME", "c" * 40)),
+        ("/home/me/outputs/runs/other/model", ("name", None)),
+    ],
+)
+def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine(
+    run: Path, base: str, expected: tuple[str, str | None]
+) -> None:
+    (run / "model/adapter").mkdir()
+    config = {"base_model_name_or_path": base, "revision": None, "r": 8}
+    (run / "model/adapter/adapter_config.json").write_text(json.dumps(config))
+    write_digests(run / "model")
+    of_hub = {"path": "ORG/NAME", "revision": "c" * 40, "build": None, "name": "name"}
+    spec = yaml.safe_load((run / "spec.yaml").read_text())
+    (run / "spec.yaml").write_text(yaml.safe_dump({**spec, "model": {**spec["model"], **of_hub}}))
+    place = run.parent.parent / f"models/ORG--NAME--{'c' * 40}"
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    (place / "README.md").write_text("---\nlicense: other\nlicense_link: LICENSE\n---\n")
+    files = model_files(run)
+    link = head_of(str(files["README.md"]))["license_link"]
+    assert link == f"https://huggingface.co/ORG/NAME/blob/{'c' * 40}/LICENSE"
+    adapters = json.loads(str(files["adapter/adapter_config.json"]))
+    assert (adapters["base_model_name_or_path"], adapters["revision"]) == expected
+    assert "The weights are in float32; the training computed in float32. Its adapters" in str(files["README.md"])
+    assert not [name for name in files if name.endswith(("digests.json", ".verified.json"))]
 
 
 def test_a_model_in_several_files_is_published(run: Path) -> None:

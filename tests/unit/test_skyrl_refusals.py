@@ -55,6 +55,7 @@ CASES = [
     ([*SKYRL, "algorithm.advantage_scale=batch_std"], "set group_std or none"),
     ([*MEGATRON, "backend.parallel.offload_optimizer=true", "algorithm=ppo"], "no critic under Megatron; set backend"),
     ([*SKYRL, LORA, "algorithm=ppo"], "a random head that is never trained"),
+    ([*SKYRL, LORA.replace("null", "[lm_head]")], "embedding and head are one matrix (tie_word_embeddings)"),
     (
         [
             *SKYRL,

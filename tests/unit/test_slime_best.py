@@ -12,6 +12,7 @@ import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
 from tests.task_set import leave_manifest
+from tests.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker import rollout_process, train
@@ -42,7 +43,8 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
     """Slime's hook after an evaluation of two episodes with this reward; the step has its export."""
     args = SimpleNamespace()
     setattr(args, WORKER_ATTRIBUTE, f"{root}/worker.json")
-    rollout_process._workers[f"{root}/worker.json"] = Worker(config, FakeMix(NO_RETRY), recorder)
+    rollout_process._workers[f"{root}/worker.json"] = own = Worker(config, FakeMix(NO_RETRY), recorder)
+    own.chat(tokenizer_and_model()[0])
     export = root / "exports" / str(rollout_id)
     export.mkdir(parents=True)
     (export / "config.json").write_text(f'{{"of": {rollout_id}}}')
@@ -64,6 +66,7 @@ def test_the_best_export_is_kept_and_rollouts_say_stop(tmp_path: Path) -> None:
     best = tmp_path / "runs/r/checkpoints/best"
     assert json.loads((best / "config.json").read_text()) == {"of": 3}
     assert json.loads((best / "best.json").read_text())["step"] == 4
+    assert json.loads((best / "generation_config.json").read_text()) == {"eos_token_id": [2]}
     assert recorder.num_closed == 1
 
 

@@ -60,11 +60,11 @@ def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
         checkpoint(tmp_path, rollout_id, has_position=rollout_id == 4)
         (tmp_path / f"exports/{rollout_id}/config.json").write_text("{}")
     export = tmp_path / "exports/4"
-    seal_exports(tmp_path / "checkpoints", tmp_path / "exports")
+    seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
     check_there(str(export))
     assert not (tmp_path / "exports/9" / DIGESTS).exists()
     (export / "config.json").write_text("[]")
-    seal_exports(tmp_path / "checkpoints", tmp_path / "exports")
+    seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
     with pytest.raises(XpError, match=r"not the one that was published: config\.json"):
         check_there(str(export))
 

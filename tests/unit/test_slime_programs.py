@@ -176,16 +176,16 @@ def test_every_request_to_an_engine_has_a_deadline(monkeypatch: pytest.MonkeyPat
 def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:
     export = model_at(tmp_path / "exports/9", model_type="qwen3")
     (export / "model-00001.safetensors").write_text("weights")
-    publish_model(export, tmp_path / "model")
-    publish_model(export, tmp_path / "model")
+    publish_model(export, tmp_path / "model", [2])
+    publish_model(export, tmp_path / "model", [2])
     assert (tmp_path / "model/model-00001.safetensors").read_text() == "weights"
     assert (tmp_path / "model.attempt-1/config.json").is_file()
-    publish_model(export, tmp_path / "model")
+    publish_model(export, tmp_path / "model", [2])
     shutil.rmtree(tmp_path / "model.attempt-1")  # the user needed its space
-    publish_model(export, tmp_path / "model")
+    publish_model(export, tmp_path / "model", [2])
     assert sorted(one.name for one in tmp_path.glob("model*")) == ["model", "model.attempt-1", "model.attempt-2"]
     with pytest.raises(XpError, match="without its last export") as caught:
-        publish_model(tmp_path / "exports/19", tmp_path / "model")
+        publish_model(tmp_path / "exports/19", tmp_path / "model", [2])
     assert caught.value.code is ExitCode.MISSING_OUTPUT
 
 

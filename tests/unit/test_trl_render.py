@@ -213,6 +213,7 @@ def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None
             [*GPUS, "backend.parallel.strategy=ddp", LORA.replace("null", "[q_proj, lm_head]")],
             "never trains an adapter on the head (lm_head)",
         ),
+        ([LORA.replace("null", "[embed_tokens]")], "embedding and head are one matrix (tie_word_embeddings)"),
         ([*GPUS, "model=qwen3.5-4b"], "backend.engine.name: vLLM loads the multimodal network of model=qwen3.5-4b"),
         (["backend.engine.max_batched_tokens=4096"], "the policy itself generates; set null"),
         ([*SEPARATE, "backend.engine.accelerators=4"], "leave none to train on"),

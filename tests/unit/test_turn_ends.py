@@ -186,19 +186,27 @@ def test_two_earlier_calls_in_a_turn_are_not_lost_without_a_word() -> None:
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
-def test_a_trained_model_is_published_with_its_generation_config(is_sharded: bool, tmp_path: Path) -> None:
+def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(is_sharded: bool, tmp_path: Path) -> None:
+    """A base model's own end is `<|endoftext|>`; its chat template ends a turn with `<|im_end|>`."""
+    import torch
     from accelerate import Accelerator
+    from transformers import AutoModelForCausalLM, LogitsProcessorList
 
     from tests.tiny import tokenizer_and_model
-    from xp.backends.trl.worker.policy import publish_model, trained_model
+    from xp.backends.trl.worker.policy import publish_policy
+    from xp.backends.trl.worker.process import Ranks
 
     tokenizer, model = copy.deepcopy(tokenizer_and_model())
-    model.generation_config.eos_token_id = [2, 1]
+    tokenizer.eos_token, tokenizer.name_or_path = "<|endoftext|>", ""
+    model.generation_config.eos_token_id = model.config.eos_token_id = 0
     trainer = SimpleNamespace(is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model)
-    publish_model(trained_model(trainer), tokenizer, tmp_path / "model")
-    assert json.loads((tmp_path / "model/generation_config.json").read_text())["eos_token_id"] == [2, 1]
+    publish_policy(trainer, ChatTokens(tokenizer), tmp_path / "model", "float32", Ranks())
+    published, prompt = AutoModelForCausalLM.from_pretrained(tmp_path / "model"), torch.tensor([[10, 11]])
+    for end in ChatTokens(tokenizer).end_ids:
+        wanted = LogitsProcessorList([lambda _, scores, end=end: torch.eye(scores.shape[-1])[[end]] * 1e9])
+        assert published.generate(prompt, max_new_tokens=5, logits_processor=wanted)[0, 2:].tolist() == [end]
     tokenizer.name_or_path = str(tmp_path / "model")
-    assert set(ChatTokens(tokenizer).end_ids) == {2, 1}
+    assert ChatTokens(tokenizer).end_ids == (2, 0)
 
 
 def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.launching import plan, stage
 from tests.unit.test_dispatch import FakeLauncher, go
 from tests.unit.test_kept import at
-from xp.backends.trl.worker.lora import whole_model
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made
@@ -39,7 +38,7 @@ def flip(file: Path) -> None:
 def published(tmp_path: Path) -> Path:
     target = tmp_path / "runs/r/model"
     target.parent.mkdir(parents=True)
-    publish(save, target)
+    publish(save, target, [2])
     return target
 
 
@@ -53,24 +52,25 @@ def test_a_published_model_that_was_changed_is_not_used(tmp_path: Path) -> None:
     assert raised.value.code is ExitCode.RUN_DIR
     (model / "model.safetensors").unlink()
     with pytest.raises(XpError, match=r"'model\.safetensors' is missing"):
-        whole_model(str(model), tmp_path / "merged")
+        check_there(str(model))
 
 
 def test_a_model_without_digests_is_foreign_or_old(tmp_path: Path) -> None:
     model = published(tmp_path)
     (model / DIGESTS).unlink()
     flip(model / "model.safetensors")
-    assert whole_model(str(model), tmp_path / "merged") == str(model)
+    check_there(str(model))
+    assert not (model / DIGESTS).exists()
 
 
 def test_a_checkpoint_that_is_not_what_was_sealed_is_not_evaluated(tmp_path: Path) -> None:
     checkpoint = tmp_path / "runs/r/checkpoints/checkpoint-2"
     save(checkpoint)
     write_digests(checkpoint)
-    assert whole_model(str(checkpoint), tmp_path / "merged") == str(checkpoint)
+    check_there(str(checkpoint))
     flip(checkpoint / "model.safetensors")
     with pytest.raises(XpError, match=r"checkpoint-2 is not the one that was published: model\.safetensors does not"):
-        whole_model(str(checkpoint), tmp_path / "merged")
+        check_there(str(checkpoint))
 
 
 @pytest.mark.parametrize("content", ["[]", '{"files": []}', '{"files": ["a"]}', '{"files": {"../x": "0"}}', "[" * 9999])
@@ -87,7 +87,7 @@ def test_a_run_whose_model_was_changed_publishes_it_again(tmp_path: Path) -> Non
         made.append(context.key(what.name))
         if what.name == "train":
             shutil.rmtree(context.outputs / "runs/run/model", ignore_errors=True)
-            publish(save, context.outputs / "runs/run/model")
+            publish(save, context.outputs / "runs/run/model", [2])
         return 0
 
     go(at(one, 1), tmp_path, FakeLauncher(play))

@@ -15,7 +15,8 @@ from typing import Any
 
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.config import Lora
-from xp.backends.trl.worker.train import peft_config, settled_reward
+from xp.backends.trl.worker.lora import peft_config
+from xp.backends.trl.worker.train import settled_reward
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.planning.backend import RunPaths

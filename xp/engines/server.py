@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -24,6 +25,7 @@ from xp.envs.pythons import path_for
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.loopback import HOST, free_port
+from xp.worker.adapters import adapters_of, base_of, rank_in_engine
 
 START_POLL_S = 0.5
 POLL_S = 1.0
@@ -87,6 +89,20 @@ def running(
     print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
     with serving(program, port, server.start_timeout_s, server.patience_s, log) as served:
         yield served
+
+
+def with_adapters(server: VLLMServer, model: str) -> tuple[VLLMServer, str, str]:
+    """Server, model and name for `running`, so that MODEL is the base with its adapters, and not their rounded sum.
+
+    Args:
+        server: arguments and deadlines.
+        model: Hugging Face id or directory, with or without adapters.
+    """
+    adapters = adapters_of(model)
+    if adapters is None:
+        return server, model, MODEL
+    lora = "--enable-lora", "--max-lora-rank", str(rank_in_engine(adapters)), "--lora-modules", f"{MODEL}={adapters}"
+    return replace(server, arguments=(*server.arguments, *lora)), base_of(adapters), "base"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.engines import key_check
-from xp.engines.completions import ServerWriter
+from xp.engines.completions import MODEL, ServerWriter
 from xp.engines.conversation import GeneratedTurn, GenerationRequest
 from xp.engines.probe import START_TIMEOUT_S
 from xp.engines.server import Program, Served, serving
@@ -46,6 +46,13 @@ class SGLangWriter(ServerWriter):
     def _turn(self, answer: Any) -> GeneratedTurn:
         rows = answer["meta_info"]["output_token_logprobs"]
         return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows])
+
+
+class AdapterWriter(SGLangWriter):
+    """The same for the adapters of a model, by their name on the server."""
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        return {**super()._body(request), "lora_path": MODEL}
 
 
 @contextmanager

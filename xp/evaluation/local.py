@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from xp.backends.trl.control.processes import evaluation_server
 from xp.builtin.tiny_model import MANIFEST, PLACE
+from xp.engines.completions import MODEL
 from xp.engines.conversation import OpenEngine
 from xp.engines.judge_server import serving_judge
 from xp.envs.config import Dialect
@@ -21,7 +22,6 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
-from xp.evaluation.records import MODEL
 from xp.evaluation.settings import Engine, Eval
 from xp.lib.verified import damaged
 from xp.models.clock import CLOCK, with_date
@@ -31,7 +31,9 @@ from xp.planning.rows import longest_in_engine
 from xp.planning.stages import model_place, model_stages
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
+from xp.worker.adapters import adapters_of, base_of, load_policy
 from xp.worker.played import PlayedEpisode
+from xp.worker.publish import check_there
 from xp.worker.stage import Sampling
 
 ON_CPU = (
@@ -50,18 +52,17 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     Args:
         entry: the evaluation, with the model's directory or id.
         how: settings, with the engine.
-        place: directory of the evaluation, where adapters are merged into a whole model.
+        place: directory of the evaluation.
     """
     from transformers import AutoTokenizer
 
-    from xp.backends.trl.worker.lora import whole_model
     from xp.backends.trl.worker.process import quiet_trainer
 
-    assert entry.directory is not None
+    directory = entry.directory
+    assert directory is not None
     quiet_trainer(entry.spec.backend.num_threads)
-    ensure_made(entry.spec, entry.directory)
-    with _loading(entry.directory, "adapters"):
-        directory = whole_model(entry.directory, place / MODEL)
+    ensure_made(entry.spec, directory)
+    check_there(directory)
     with _loading(directory, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(directory)
     chat = ChatTokens(tokenizer, chat_of(entry.spec))
@@ -114,14 +115,10 @@ class LocalModel:
 def _transformers(
     directory: str, spec: RunSpec, chat: ChatTokens, sampling: Sampling, *_: object
 ) -> Iterator[OpenEngine]:
-    import torch
-    from transformers import AutoModelForCausalLM
-
     from xp.engines.transformers_engine import TransformersEngine
 
-    dtype = getattr(torch, spec.model.dtype.value)
     with _loading(directory, "weights"):
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+        model = load_policy(directory, spec.model.dtype.value).eval()
     is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
     yield lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
 
@@ -143,14 +140,18 @@ def _served(
     program, log = _python_with(engine, python), place / f"{engine.value}.log"
     writer: type[ServerWriter] | type[sglang.SGLangWriter]
     if engine is Engine.VLLM:
-        settings = evaluation_server(spec)
+        settings, model, name = server.with_adapters(evaluation_server(spec), directory)
         devices, _ = server.split_devices(settings.num_accelerators, 0)
-        running, writer = server.running(settings, directory, devices, log, program), ServerWriter
+        running, writer = server.running(settings, model, devices, log, program, name), ServerWriter
     else:
         is_on_cpu = spec.hardware.accelerator == "cpu"
         devices, _ = server.split_devices(0 if is_on_cpu else spec.trainer_accelerators, 0)
-        running = sglang.running(sglang_arguments(spec), directory, devices, log, program)
+        arguments, adapters = sglang_arguments(spec), adapters_of(directory)
         writer = sglang.SGLangWriter
+        if adapters is not None:
+            arguments, directory = (*arguments, "--lora-paths", f"{MODEL}={adapters}"), base_of(adapters)
+            writer = sglang.AdapterWriter
+        running = sglang.running(arguments, directory, devices, log, program)
     is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
     with running as served:
         yield lambda opening: WritingEngine(

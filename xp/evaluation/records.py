@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -30,8 +29,6 @@ ROOM: Final = profile.ROOM
 SUMMARY: Final = profile.SUMMARY
 REQUEST: Final = "request.json"
 EPISODES: Final = "trajectories/episodes.jsonl"
-MODEL: Final = "model"
-"""Directory of a whole model that was merged from adapters."""
 LOCK: Final = ".lock"
 SCHEMA_VERSION: Final = 1
 JUDGES: Final = "judges_cost_usd"
@@ -110,7 +107,6 @@ def _is_begun(place: Path) -> bool:
 def _remove(place: Path) -> None:
     """Removes the directory of an evaluation without an episode; an engine's log stays, since messages name it."""
     with suppress(OSError):
-        shutil.rmtree(place / MODEL, ignore_errors=True)
         for file in (EPISODES, REQUEST, LOCK):
             (place / file).unlink(missing_ok=True)
         (place / EPISODES).parent.rmdir()

@@ -13,6 +13,7 @@ from typing import Any
 
 from xp.planning.backend import Meaning, Refusal, Support, meant_fields
 from xp.spec import EngineName, ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
+from xp.worker.adapters import NOT_TIED, TIED
 from xp.worker.importance import Importance
 
 Native = Mapping[str, Any]
@@ -98,6 +99,13 @@ def sapo_rows(prefix: str) -> tuple[Row, ...]:
         )
 
     return Row("algorithm.sapo", receives="nothing: the loss is another"), of("positive"), of("negative")
+
+
+def adapter_on_tied(spec: RunSpec) -> str | None:
+    """Returns why an adapter on the embedding or the head is refused; None: there is none, or they are two matrices."""
+    lora, shape = spec.model.lora, spec.model.architecture
+    is_named = lora is not None and not {*TIED}.isdisjoint(lora.target_modules or ())
+    return NOT_TIED if is_named and shape is not None and shape.tied_embeddings else None
 
 
 def no_clip(spec: RunSpec) -> str:

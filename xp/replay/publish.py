@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,11 @@ import yaml
 from xp import __version__
 from xp.composition.points import to_yaml, validated
 from xp.errors import ExitCode, XpError
-from xp.lib.reading import text_of
+from xp.lib.reading import json_of, text_of
 from xp.lib.text import counted
-from xp.lib.verified import DIGESTS, damaged
+from xp.lib.verified import DIGESTS, VERIFIED, damaged
 from xp.models.files import local_directory
-from xp.planning.stages import start_place
+from xp.planning.stages import model_place, start_place
 from xp.replay.bundle import figures_of, refuse_secrets
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import read_lock
@@ -26,9 +27,11 @@ from xp.run_records.record import read_record
 from xp.run_records.run_directory import SPEC, resource_errors
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
+from xp.worker.adapters import ADAPTER, CONFIG
 
 HUB: Final = "hub:"
 CARD: Final = "README.md"
+ADAPTERS: Final = f"{ADAPTER}/{CONFIG}"
 EPISODES: Final = "-episodes"
 """End of the data set's name, after the model's."""
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}")
@@ -37,7 +40,7 @@ Files = Mapping[str, Path | str]
 
 
 def model_files(run: Path) -> dict[str, Path | str]:
-    """Files of the model's repository: weights, tokenizer, spec, lock and card.
+    """Files of the model's repository: weights, tokenizer, adapters of a hub's model, spec, lock and card.
 
     Raises:
         XpError: (RUN_DIR) the run has no model, or a damaged one; (SECRET) a text has the value of a secret.
@@ -49,7 +52,15 @@ def model_files(run: Path) -> dict[str, Path | str]:
         raise XpError(
             f"the model at {model} is damaged: {fault}; resume the run, which makes it again", ExitCode.RUN_DIR
         )
-    files: dict[str, Path | str] = {str(file.relative_to(model)): file for file in _below(model)}
+    found = {str(file.relative_to(model)): file for file in _below(model)}
+    # The hub has digests of its own.
+    files: dict[str, Path | str] = {name: file for name, file in found.items() if name not in (DIGESTS, VERIFIED)}
+    if ADAPTERS in found:
+        config, base = json_of(found[ADAPTERS], ExitCode.RUN_DIR), None
+        if config["base_model_name_or_path"].endswith(model_place(spec.model)):
+            base = _hubs_model(spec)
+        config |= {"base_model_name_or_path": base or spec.model.name, "revision": base and spec.model.revision}
+        files[ADAPTERS] = json.dumps(config, indent=2) + "\n"
     files |= {SPEC: to_yaml(spec), LOCK: read_lock(run).to_json(), CARD: card(run, spec)}
     texts = {name: one for name, one in files.items() if isinstance(one, str) or one.suffix in (".json", ".jinja")}
     refuse_secrets(texts, read_record(run).secrets)
@@ -80,12 +91,14 @@ def episode_files(run: Path) -> dict[str, Path | str]:
 
 def card(run: Path, spec: RunSpec) -> str:
     """The model card: how to do it again, and the figures with their intervals."""
-    base = spec.model.path if spec.model.path is not None and not Path(spec.model.path).is_absolute() else None
+    base, licence = _hubs_model(spec), licence_of(local_directory(start_place(spec), run.parent.parent))
+    if base and (link := licence.get("license_link", "https:")) and ":" not in link:  # a file beside the base model
+        licence["license_link"] = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
     head: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["xp", "reinforcement-learning", spec.algorithm.name],
-        **licence_of(local_directory(start_place(spec), run.parent.parent)),
+        **licence,
     }
     head |= {"base_model": base} if base else {}
     envs, facts = ", ".join(spec.env.members), read_lock(run).facts
@@ -98,15 +111,24 @@ def card(run: Path, spec: RunSpec) -> str:
     )
     start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
     start += f" at commit `{spec.model.revision}`" if spec.model.revision else ""
+    dtype = json_of(run / "model" / "config.json", ExitCode.RUN_DIR).get("dtype")
+    apart = f" Its adapters alone are in `{ADAPTER}/`." if (run / "model" / ADAPTERS).is_file() else ""
     return _card(
         head,
         f"# {run.name}\n\n{start}, trained with {spec.algorithm.name} in {envs} by xp {__version__}"
         f" (backend {spec.backend.name}). The licence is that of the base model.\n\n"
+        f"The weights are in {dtype}; the training computed in {spec.model.dtype}.{apart}\n\n"
         f"## Held-out reward\n\n| model | mean reward (95 %) | passes (95 %) |\n|---|---|---|\n{figures}\n\n"
         f"## Do it again\n\n    python -m xp run {SPEC}\n\n"
         f"`{LOCK}` names what the run was made of; `python -m xp runs compare` shows what differs from another run.\n\n"
         f"| part | version |\n|---|---|\n{versions}\n",
     )
+
+
+def _hubs_model(spec: RunSpec) -> str | None:
+    """Hub's id of the model; None: it is a directory, or comes with xp."""
+    path = spec.model.path
+    return None if Path(path).is_absolute() or path.startswith(("models/", "runs/")) else path
 
 
 def licence_of(model: Path | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
+from xp.worker.publish import seal
 
 NAME: Final = "best"
 RECORD: Final = "best.json"
@@ -87,9 +89,10 @@ class BestKeeper:
         self.staged.mkdir(parents=True)
         return self.staged
 
-    def finish(self, step: int, reward: float) -> None:
-        """Replaces the former best model by the staged files."""
+    def finish(self, step: int, reward: float, end_ids: Sequence[int]) -> None:
+        """Replaces the former best model by the staged files; `end_ids` as in `seal`."""
         write_atomically(self.staged / RECORD, json.dumps({"step": step, "reward": reward, "metric": METRIC}) + "\n")
+        seal(self.staged, end_ids)
         shutil.rmtree(self._former, ignore_errors=True)
         if self._place.exists():
             self._place.rename(self._former)

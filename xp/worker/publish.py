@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import write_atomically
+from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged, write_digests
 
 
-def publish(save: Callable[[Path], object], target: Path) -> None:
+def publish(save: Callable[[Path], object], target: Path, end_ids: Sequence[int]) -> None:
     """Saves a model beside the target, then renames it.
 
     A model of an earlier attempt is kept as `<name>.attempt-<n>`, with the first free number.
@@ -20,15 +23,32 @@ def publish(save: Callable[[Path], object], target: Path) -> None:
     Args:
         save: function that writes a Hugging Face directory.
         target: path of the model.
+        end_ids: tokens that ended a turn in the training.
     """
     staged = target.with_name(f".{target.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
     save(staged)
-    write_digests(staged)
+    seal(staged, end_ids)
     if target.exists():
         numbers = (target.with_name(f"{target.name}.attempt-{number}") for number in count(1))
         target.rename(next(aside for aside in numbers if not os.path.lexists(aside)))
     staged.rename(target)
+
+
+def seal(directory: Path, end_ids: Sequence[int]) -> None:
+    """Completes a directory of a trained model: the ends of its turns, which `generate()` reads, and the digests.
+
+    Args:
+        directory: Hugging Face directory; one with adapters alone has no ends.
+        end_ids: tokens that ended a turn in the training.
+    """
+    if (directory / "config.json").is_file():
+        file = directory / "generation_config.json"
+        config = json_of(file, ExitCode.RUN_DIR) if file.is_file() else {}
+        # With this mark, transformers may take the ends of config.json instead.
+        config.pop("_from_model_config", None)
+        write_atomically(file, json.dumps({**config, "eos_token_id": list(end_ids)}, indent=2) + "\n")
+    write_digests(directory)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from xp.lib.atomic import write_atomically
+from xp.worker.adapters import merge_adapters
 from xp.worker.publish import publish, step_directories
 
 FORM: Final = "global_step_{}"
@@ -20,45 +20,21 @@ STATE: Final = "trainer_state.pt"
 """File of a checkpoint, written after the models'."""
 
 
-CONFIG = "adapter_config.json"
-
-
-def merge_adapter(directory: Path) -> None:
-    """Replaces an adapter by whole weights; a directory of whole weights is not changed.
-
-    Args:
-        directory: Hugging Face directory that SkyRL saved; its adapter names the base model.
-    """
-    config = directory / CONFIG
-    if not config.is_file():
-        return
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    base = json.loads(config.read_text())["base_model_name_or_path"]
-    # The same settings as SkyRL's for the trained model.
-    whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    merged = PeftModel.from_pretrained(whole, str(directory)).merge_and_unload()
-    adapter = [config, *directory.glob("adapter_model*")]
-    merged.save_pretrained(directory)
-    for file in adapter:
-        file.unlink()
-
-
-def publish_model(save: Callable[[Path], None], target: Path) -> None:
+def publish_model(save: Callable[[Path], None], target: Path, dtype: str, end_ids: Sequence[int]) -> None:
     """Publishes the model that SkyRL saves, with whole weights.
 
     Args:
         save: function that writes a Hugging Face directory.
         target: path of the model.
+        dtype: data type of the computation.
+        end_ids: tokens that ended a turn in the training.
     """
 
     def save_whole(staged: Path) -> None:
         save(staged)
-        merge_adapter(staged)
+        merge_adapters(staged, dtype)
 
-    publish(save_whole, target)
+    publish(save_whole, target, end_ids)
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:

@@ -17,6 +17,7 @@ from xp.episode.metrics import Played
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
+from xp.worker.adapters import adapters_of, base_of, rank_in_engine
 from xp.worker.evaluate import evaluate_models
 from xp.worker.program import run_stage
 from xp.worker.publish import check_there
@@ -42,7 +43,11 @@ def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence
     tasks = within_limit(Path(common.tasks), rows, chat, common.sampling.max_prompt_tokens)
     write_view(config.rounds.episodes(tasks), Path(config.common.paths[HELD_OUT_DATA]))
     num_workers = common.num_workers if common.rehearsal else None
-    cfg = native_config(common, directory)
+    adapters = adapters_of(directory)
+    cfg = native_config(common, directory if adapters is None else base_of(adapters))
+    if adapters is not None:  # the engine gets them apart, as in training
+        lora = cfg.trainer.policy.model.lora
+        lora.rank, lora.lora_sync_path = rank_in_engine(adapters), str(adapters)
     played: list[Played] = run_in_ray(cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers)
     return played
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import SKYRL_LORA_ADAPTER_NAME
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
@@ -66,6 +67,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         publish_model(
             lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), experiment.tokenizer),
             Path(config.model_dir),
+            cfg.generator.inference_engine.model_dtype,
+            trainer.generator.chat.end_ids,
         )
         asyncio.run(trainer.evaluate_trained())
 
@@ -232,7 +235,9 @@ async def _play(
     recorder: Recorder,
 ) -> list[Played]:
     await client.wake_up()
-    cfg = evaluation.cfg
+    cfg, lora = evaluation.cfg, evaluation.cfg.trainer.policy.model.lora
+    if lora.rank:
+        await client.load_lora_adapter(SKYRL_LORA_ADAPTER_NAME, lora.lora_sync_path)
     generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
     played, waiting, samples = list[Played](), list[PlayedEpisode](), config.rounds.samples_per_task
     write = partial(record, recorder=recorder, run=config.common.run, phase=f"evaluate/{name}", step=0)

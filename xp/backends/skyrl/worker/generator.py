@@ -69,7 +69,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
         wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         super().__init__(**parts | wrapped)
-        self._chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
+        self.chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
         self._evaluation_limits, self._overlong = evaluation_limits, overlong
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
@@ -128,14 +128,14 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         CURRENT.set(running)
         async with self._slots:
             row, limit = running.row, self._sampling.max_prompt_tokens
-            live = partial(live_prompt, running.episode, row.tools, self._chat, limit)
+            live = partial(live_prompt, running.episode, row.tools, self.chat, limit)
             open_session = live if running.episode.is_live else running.episode.start
             start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
             try:
                 # The prompt of the session replaces the prepared one.
                 if running.episode.is_live and (ids := await start) is not None:
-                    running.prompt_ids, running.prompt = ids, self._chat.prompt_text(ids)
-                extras = {**env_extras, RUNNING: running, CHAT: self._chat}
+                    running.prompt_ids, running.prompt = ids, self.chat.prompt_text(ids)
+                extras = {**env_extras, RUNNING: running, CHAT: self.chat}
                 output = await super().agent_loop(
                     prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs
                 )
@@ -190,9 +190,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
     def _begin(self, env_extras: Any, trajectory_id: Any) -> RunningEpisode:
         row = task_of(env_extras)
-        ids = self._chat.prompt(row.messages, row.tools)
+        ids = self.chat.prompt(row.messages, row.tools)
         sample = trajectory_id.repetition_id
-        seed, prompt = self._seed_of(row.task_id, sample), self._chat.prompt_text(ids)
+        seed, prompt = self._seed_of(row.task_id, sample), self.chat.prompt_text(ids)
         is_held_out = STEP.get()[0] == "eval"
         limits = self._evaluation_limits if is_held_out else self._sampling
         running = RunningEpisode(row, sample, self._mix.episode(row), ids, limits, seed, prompt)

@@ -13,6 +13,7 @@ from skyrl.train.sft_trainer import SFTTrainer
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.episode.metrics_file import MetricsFile
+from xp.episode.tokens import ChatTokens
 from xp.worker.demonstrations import PHASE
 from xp.worker.sft import HELD_OUT_FILE, Updates
 
@@ -40,6 +41,8 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     publish_model(
         lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer),
         Path(config.target),
+        cfg.generator.inference_engine.model_dtype,
+        ChatTokens(trainer.tokenizer, config.common.chat).end_ids,
     )
 
 

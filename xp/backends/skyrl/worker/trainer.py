@@ -14,17 +14,18 @@ from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
-from xp.backends.skyrl.worker.checkpoints import FORM, merge_adapter, prune, prune_exports
+from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports
 from xp.backends.skyrl.worker.config import AT_THE_END
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
-from xp.lib.verified import write_digests
+from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, Distillation
 from xp.worker.importance import Importance, metrics
+from xp.worker.publish import seal
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.trained import never_filled
 
@@ -119,8 +120,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
         policy = exports / FORM.format(self.global_step) / "policy"
         self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
-        merge_adapter(policy)
-        write_digests(policy)
+        merge_adapters(policy, self.cfg.generator.inference_engine.model_dtype)
+        seal(policy, self.generator.chat.end_ids)
         prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:
@@ -182,10 +183,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             if self.colocate_all:
                 await self.inference_engine_client.sleep()
             self.dispatch.save_hf_model("policy", str(staged.absolute()), self.tokenizer)
-            merge_adapter(staged)
+            merge_adapters(staged, self.cfg.generator.inference_engine.model_dtype)
             if self.colocate_all:
                 await self.dispatch.save_weights_for_sampler()
-        keeper.finish(self.global_step, reward)
+        keeper.finish(self.global_step, reward, self.generator.chat.end_ids)
 
     def handle_dynamic_sampling(self, generator_output: Any, uids: Any) -> Any:
         """SkyRL's method by xp's rule of variance: SkyRL's takes void for 0, and the rounding of a mean for variance.

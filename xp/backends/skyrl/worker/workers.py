@@ -24,6 +24,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 )
 
 from xp.backends.skyrl.worker.advantages import critic_loss
+from xp.worker.adapters import check_untied
 from xp.worker.learning_rate import SCHEDULES, disable_dropout, make_scheduler
 
 CLIPPED = "loss_metrics/clip_ratio"
@@ -35,6 +36,8 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), xp_schedules():
             super().init_model(model_path, num_training_steps)
+        if self._is_lora:
+            check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
 
     def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:

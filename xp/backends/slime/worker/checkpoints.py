@@ -8,11 +8,12 @@ separate directory, is written before the position.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from xp.lib.atomic import replacing, write_atomically
-from xp.lib.verified import DIGESTS, write_digests
-from xp.worker.publish import step_directories
+from xp.lib.verified import DIGESTS
+from xp.worker.publish import seal, step_directories
 
 FORM = "iter_{:07d}"
 """Megatron's name of the directory of a checkpoint."""
@@ -50,12 +51,12 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def seal_exports(checkpoints: Path, exports: Path, critic: Path | None = None) -> None:
-    """Writes the digests of the exports of complete checkpoints, which Slime writes without."""
+def seal_exports(checkpoints: Path, exports: Path, end_ids: Sequence[int], critic: Path | None = None) -> None:
+    """Completes the exports of complete checkpoints, which Slime writes without digests; `end_ids` as in `seal`."""
     for rollout_id in whole(checkpoints, critic):
         export = exports / str(rollout_id)
         if export.is_dir() and not (export / DIGESTS).exists():
-            write_digests(export)
+            seal(export, end_ids)
 
 
 def put_position(checkpoints: Path, rollout_id: int, prompts_per_step: int, group_size: int) -> None:

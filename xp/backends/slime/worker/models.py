@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,11 @@ def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
         raise XpError(f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN)
 
 
-def publish_model(export: Path, target: Path) -> None:
+def publish_model(export: Path, target: Path, end_ids: Sequence[int]) -> None:
     """Publishes Slime's last export, without a second copy; raises XpError(MISSING_OUTPUT) if there is none."""
     if not (export / "config.json").is_file():
         raise XpError(f"Slime ended without its last export, {export}", ExitCode.MISSING_OUTPUT)
-    publish(lambda staged: linked_copy(export, staged), target)
+    publish(lambda staged: linked_copy(export, staged), target, end_ids)
 
 
 def linked_copy(source: Path, target: Path) -> None:

@@ -131,8 +131,8 @@ class Worker:
             self._recorder.close()
         self._recorder, self.evaluated = self._train_recorder, None
 
-    def chat(self, tokenizer: Any) -> ChatTokens:
-        """The policy's tokenizer with the run's chat template; a process has one policy."""
+    def chat(self, tokenizer: Any = None) -> ChatTokens:
+        """The policy's tokenizer with the run's chat template; a process has one policy, given at its first episode."""
         if self._chat is None:
             self._chat = ChatTokens(tokenizer, self.config.common.chat)
         return self._chat

@@ -42,7 +42,8 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.model, root)
     check_architecture(model, config.architecture)
-    learnt, held_out = examples(config, stage, policy_chat(config.common, model, stage), config.common.limits)
+    chat = policy_chat(config.common, model, stage)
+    learnt, held_out = examples(config, stage, chat, config.common.limits)
     num_updates = config.updates(len(learnt))
     if config.warmup_updates > num_updates:
         raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"going on from update {latest + 1} of {num_updates}", flush=True)
     if latest is None or latest + 1 < num_updates:
         run_train(config.command.with_value(STEPS_FLAG, str(num_updates)), worker_config(config, root, num_updates))
-    publish_model(exports / str(num_updates - 1), root / config.target)
+    publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids)
     prune(checkpoints, exports, config.keep_checkpoints)
     check_trained(PHASE, config.common, num_updates, config.model, config.target)
 

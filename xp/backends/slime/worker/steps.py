@@ -57,7 +57,7 @@ def log_rollout(
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
     if config.checkpoints is not None and config.exports is not None:
         critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)
-        seal_exports(worker.path(config.checkpoints), worker.path(config.exports), critic)
+        seal_exports(worker.path(config.checkpoints), worker.path(config.exports), worker.chat().end_ids, critic)
         prune(worker.path(config.checkpoints), worker.path(config.exports), config.keep_checkpoints, critic)
     return True
 
@@ -99,7 +99,7 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
         if keeper.rule.keeps_model:
             assert worker.config.exports is not None  # a training has them
             linked_copy(worker.path(worker.config.exports) / str(rollout_id), staged)
-        keeper.finish(rollout_id + 1, reward)
+        keeper.finish(rollout_id + 1, reward, worker.chat().end_ids)
     elif not worker.is_last(rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
         worker.end_step(is_last=True)
         raise stop

@@ -31,6 +31,7 @@ from xp.engines.teacher import check_teacher
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
 from xp.episode.metrics_file import MetricsFile
+from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     rows = load_tasks(Path(config.common.tasks), path.parent, "train")
     config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
     check_warm_up(config)
-    write_views(config, path.parent, model, rows)
+    end_ids = write_views(config, path.parent, model, rows).end_ids
     critic = _critic_place(config, root)
     latest = choose_latest(root / config.checkpoints, critic)
     if config.critic is not None:
@@ -73,8 +74,8 @@ def main(argv: Sequence[str]) -> None:
         if config.max_staleness:
             put_position(root / config.checkpoints, latest, config.prompts_per_step, config.group_size)
     last = train(config, root, latest)
-    seal_exports(root / config.checkpoints, root / config.exports, critic)
-    publish_model(root / config.exports / str(last), root / config.model_dir)
+    seal_exports(root / config.checkpoints, root / config.exports, end_ids, critic)
+    publish_model(root / config.exports / str(last), root / config.model_dir, end_ids)
     prune(root / config.checkpoints, root / config.exports, config.keep_checkpoints, critic)
     check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
 
@@ -106,8 +107,8 @@ def check_warm_up(config: SlimeTrainConfig) -> None:
         raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
-def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> None:
-    """Writes Slime's prompt data in xp's order, and its held-out data."""
+def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> ChatTokens:
+    """Writes Slime's prompt data in xp's order, and its held-out data; returns the policy's tokenizer."""
     common, limit = config.common, config.common.limits.max_prompt_tokens
     chat = policy_chat(common, model, stage)
     record_facts(common, model, stage, chat, config.distill)
@@ -117,6 +118,7 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
         held_out = held_out_tasks(common, stage, chat, limit)
         eval_config = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)
         write_episodes(held_out, eval_config.rounds, stage / HELD_OUT_VIEW)
+    return chat
 
 
 def critic_role(critic: CriticConfig, root: Path, warmup_updates: int, *, is_resumed: bool) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from transformers import TrainerCallback
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.errors import XpError
-from xp.lib.verified import DIGESTS, damaged, write_digests
-from xp.worker.publish import step_directories
+from xp.lib.verified import DIGESTS, damaged
+from xp.worker.publish import seal, step_directories
 
 FORM = "checkpoint-{}"
 """Trainer's name of the directory of a checkpoint, by the number of optimizer updates."""
@@ -89,12 +90,12 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
 class Seal(TrainerCallback):  # type: ignore[misc]
     """Seals each checkpoint when all ranks have written their parts, and removes old ones."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, end_ids: Sequence[int]) -> None:
+        self._ranks, self._end_ids = ranks, end_ids
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._ranks.wait()
         if self._ranks.is_main:
-            write_digests(Path(args.output_dir) / FORM.format(state.global_step))
+            seal(Path(args.output_dir) / FORM.format(state.global_step), self._end_ids)
             if args.save_total_limit:
                 prune(Path(args.output_dir), args.save_total_limit)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.held_out import seed_of
-from xp.backends.trl.worker.lora import whole_model
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine
 from xp.episode.metrics import Played
@@ -25,6 +24,7 @@ from xp.lib.imports import import_large
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
+from xp.worker.adapters import load_policy
 from xp.worker.evaluate import evaluate_models
 from xp.worker.played import record, with_group_rewards
 from xp.worker.program import run_stage
@@ -54,7 +54,7 @@ def _play(
 
     from xp.engines.play import play_each, sample_numbers
 
-    directory = whole_model(directory, Path(config.common.stage_dir) / f"{name}_model")
+    check_there(directory)
     chat = ChatTokens(AutoTokenizer.from_pretrained(directory), config.common.chat)
     limit = config.common.sampling.max_prompt_tokens
     tasks = within_limit(Path(config.common.tasks), rows, chat, limit)
@@ -78,22 +78,20 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
     """Context manager of the engine: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
     common, seed = config.common, seed_of(config)
     if common.server is None:
-        import torch
-        from transformers import AutoModelForCausalLM
-
         from xp.engines.transformers_engine import TransformersEngine
 
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, common.dtype)).eval()
+        model = load_policy(directory, common.dtype).eval()
         is_stop = chat.holds_one_of(common.sampling.stop)
         yield lambda opening: TransformersEngine(model, opening, chat.end_ids, common.sampling, seed, is_stop)
         return
     from xp.engines.completions import ServerWriter
     from xp.engines.conversation import over_writers
-    from xp.engines.server import running, split_devices
+    from xp.engines.server import running, split_devices, with_adapters
 
     log, sampling = Path(common.stage_dir) / "vllm.log", common.sampling
     devices, _ = split_devices(common.server.num_accelerators, 0)
-    with running(common.server, directory, devices, log) as served:
+    server, model, name = with_adapters(common.server, directory)
+    with running(server, model, devices, log, name=name) as served:
         writer = partial(ServerWriter, served.url, sampling, chat.end_ids, str(log), key=served.key)
         yield over_writers(writer, chat, sampling, seed)
 

@@ -62,8 +62,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Tokens and episodes of the current update."""
         self._xp_rewards = torch.empty(0)
         """Rewards of the rollout step, over all ranks; NaN: void."""
-        self._xp_has_adapters = parts.get("peft_config") is not None
         super().__init__(**parts)
+        self._xp_has_adapters = hasattr(self.model, "peft_config")
         if teacher is not None:
             teacher.prepare(self)
         # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.

@@ -127,7 +127,7 @@ class HeldOutEvaluation:
                 trainer.save_model(str(keeper.staged))  # only adapters, if these are trained; all ranks must call it
             self._ranks.wait()
             if is_main:
-                keeper.finish(step, reward)
+                keeper.finish(step, reward, self._process.chat.end_ids)
         elif stop is not None:
             raise EarlyStop(stop)
 

@@ -1,4 +1,4 @@
-"""Merges a directory of adapters into a whole model, for engines that need one; sets the adapters' dropout."""
+"""Low-rank adapters under TRL: the policy that they start from, the weights for an engine, and their dropout."""
 
 from __future__ import annotations
 
@@ -7,29 +7,77 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from xp.worker.publish import check_there
+from xp.backends.trl.worker.config import Lora
+from xp.worker.adapters import adapters_of, base_of, check_untied
+from xp.worker.learning_rate import disable_dropout
 
 
-def whole_model(directory: str, target: Path) -> str:
-    """Directory with the whole model: this one, or for adapters, `target` with the merged model.
+def start_policy(start: str, lora: Lora | None, dtype: Any) -> tuple[Any, Any]:
+    """The model that training starts from, and peft's configuration of new adapters.
+
+    In bfloat16, adapters of the start with the same settings are trained on, without a configuration of new ones: if
+    they were merged, most of their update would be lost.
 
     Args:
-        directory: directory of a trained model or a checkpoint, or a Hugging Face id.
-        target: directory for a merged model.
-
-    Raises:
-        XpError: (RUN_DIR) the run has no such model, or it is damaged.
+        start: Hugging Face id or directory.
+        lora: None: all weights are trained.
+        dtype: data type of the weights.
     """
-    check_there(directory)
-    if Path(directory, "adapter_config.json").is_file():
-        from peft import AutoPeftModelForCausalLM
-        from transformers import AutoTokenizer
+    import torch
+    from transformers import AutoModelForCausalLM
 
-        model = AutoPeftModelForCausalLM.from_pretrained(directory, dtype="auto")
-        model.merge_and_unload().save_pretrained(target)
-        AutoTokenizer.from_pretrained(directory).save_pretrained(target)
-        return str(target)
-    return directory
+    def loaded(place: str) -> Any:
+        here = Path(place)  # as peft writes it beside the adapters
+        model = AutoModelForCausalLM.from_pretrained(str(here.absolute()) if here.is_dir() else place, dtype=dtype)
+        disable_dropout(model)
+        return model
+
+    if lora is None:
+        return loaded(start), None
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    new, adapters = peft_config(lora), adapters_of(start)
+    if adapters is None or dtype is torch.float32:
+        model = loaded(start)
+        check_untied(model, lora.target_modules or ())
+        return model, new
+    model, weights = get_peft_model(loaded(base_of(adapters)), new), load_peft_weights(str(adapters), device="cpu")
+    shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
+    alpha = LoraConfig.from_pretrained(str(adapters)).lora_alpha
+    if alpha == lora.alpha and shapes == {name: value.shape for name, value in weights.items()}:
+        set_peft_model_state_dict(model, weights)
+        return model, None
+    print(f"{adapters}: not the settings of model.lora, so these adapters are merged; rounded to {dtype}", flush=True)
+    return loaded(start), new
+
+
+def peft_config(lora: Lora) -> Any:
+    """Configuration for peft; the head gets no adapter, since TRL refuses it."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear" if lora.target_modules is None else list(lora.target_modules),
+    )
+
+
+def merged_weights(model: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of the whole model's weights, with the adapters merged; the model is not changed.
+
+    peft's merge_adapter and unmerge_adapter round the frozen weights twice, so that they drift with every update.
+    """
+    base = model.get_base_model()
+    for name, parameter in base.named_parameters():
+        if model.prefix in name:
+            continue
+        value, (owner, _, rest) = parameter.data, name.partition(".base_layer.")
+        if rest == "weight":
+            update = base.get_submodule(owner).get_delta_weight(model.active_adapter).detach()
+            value = (value.float() + update.float()).to(value.dtype)
+        yield name.replace(".base_layer.", "."), value
 
 
 def set_dropout(model: Any, probability: float) -> None:

@@ -6,6 +6,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from xp.backends.trl.worker.process import Ranks
+from xp.episode.tokens import ChatTokens
+from xp.worker.adapters import merge_adapters
 from xp.worker.publish import publish
 
 
@@ -45,18 +48,31 @@ class WholePolicy:
         return self._copy
 
 
-def trained_model(trainer: Any) -> Any:
-    """The whole trained model on the first rank (on others it may lack weights); every rank must call it.
+def publish_policy(trainer: Any, chat: ChatTokens, target: Path, dtype: str, ranks: Ranks) -> None:
+    """Publishes weights (safetensors, one file), configuration and tokenizer; every rank must call it.
 
-    Adapters are merged into the weights.
+    Args:
+        trainer: a trainer of TRL's.
+        chat: the policy's tokenizer.
+        target: path of the model.
+        dtype: data type of the computation.
+        ranks: the training processes.
     """
-    if trainer.is_fsdp_enabled:
-        return _gathered(trainer)
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return model.merge_and_unload() if hasattr(model, "peft_config") else model
+    model = _gathered(trainer) if trainer.is_fsdp_enabled else trainer.accelerator.unwrap_model(trainer.model)
+    if not ranks.is_main:
+        return
+
+    def save(staged: Path) -> None:
+        named = {"selected_adapters": ["default"]} if hasattr(model, "peft_config") else {"max_shard_size": "1TB"}
+        model.save_pretrained(staged, **named)
+        merge_adapters(staged, dtype)
+        chat.tokenizer.save_pretrained(staged)
+
+    publish(save, target, chat.end_ids)
 
 
 def _gathered(trainer: Any) -> Any:
+    """The whole model on the first rank; on others it lacks weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -68,13 +84,3 @@ def _gathered(trainer: Any) -> Any:
         model.load_state_dict(weights, assign=True)
         model.tie_weights()
     return model
-
-
-def publish_model(model: Any, tokenizer: Any, target: Path) -> None:
-    """Publishes weights (safetensors, one file), configuration and tokenizer."""
-
-    def save(staged: Path) -> None:
-        model.save_pretrained(staged, max_shard_size="1TB")
-        tokenizer.save_pretrained(staged)
-
-    publish(save, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,14 +80,11 @@ class Rollouts:
         self._process.log.episodes(played, samples.seconds, more)
         return samples.output()
 
-    def evaluate_trained(self, trainer: Any, publish: Callable[[], None]) -> None:
-        """Publishes the trained model, then plays the held-out tasks with it; every rank must call it."""
+    def evaluate_trained(self, trainer: Any) -> None:
+        """Plays the held-out tasks with the trained model; every rank must call it."""
         if self._held_out is None:
-            publish()
             return
-        # First, since adapters are merged for the publication.
         self._generation.update(trainer)
-        publish()
         with self._generation.engine(trainer) as engine:
             self._held_out.play_trained(engine)
 

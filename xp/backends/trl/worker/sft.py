@@ -13,13 +13,15 @@ from typing import Any
 
 from xp.backends.trl.worker.config import TRLSftConfig
 from xp.backends.trl.worker.launch import launch_processes
-from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.lora import start_policy
+from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.episode.metrics_file import MetricsFile
+from xp.episode.tokens import ChatTokens
 from xp.lib.imports import import_large
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
-from xp.worker.learning_rate import disable_dropout, make_scheduler
+from xp.worker.learning_rate import make_scheduler
 from xp.worker.program import run_stage
 from xp.worker.sft import Updates, examples
 from xp.worker.tasks import policy_chat
@@ -52,46 +54,44 @@ def main(argv: Sequence[str]) -> None:
     learnt, held_out = examples(
         config, path.parent, chat, config.common.sampling, is_main=ranks.is_main, wait=ranks.wait
     )
-    train(config, tokenizer, learnt, held_out, ranks)
+    train(config, chat, learnt, held_out, ranks)
     leave_group(ranks)
     if ranks.is_main:
         check_trained(PHASE, config.common, config.updates(len(learnt)), config.model, config.target)
 
 
 def train(
-    config: TRLSftConfig, tokenizer: Any, learnt: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
+    config: TRLSftConfig, chat: ChatTokens, learnt: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
 ) -> None:
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
     metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt) if ranks.is_main else None
     updates = Updates(metrics)
-    trainer = make_trainer(config, tokenizer, learnt, held_out, ranks, updates)
+    trainer = make_trainer(config, chat, learnt, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = float(trainer.evaluate()["eval_loss"]) if held_out else None
     updates.finish(trainer.state.global_step, held_out_loss)
-    model = trained_model(trainer)
-    if ranks.is_main:
-        publish_model(model, tokenizer, Path(config.target))
+    publish_policy(trainer, chat, Path(config.target), config.common.dtype, ranks)
 
 
 def make_trainer(
     config: TRLSftConfig,
-    tokenizer: Any,
+    chat: ChatTokens,
     learnt: Sequence[Example],
     held_out: Sequence[Example],
     ranks: Ranks,
     updates: Updates,
 ) -> Any:
     """The SFTTrainer of this process."""
-    from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
     from xp.backends.trl.worker.checkpoints import Seal
-    from xp.backends.trl.worker.train import loaded_dtype, peft_config, shard_on_cpu
+    from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
 
     class Trainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -121,16 +121,15 @@ def make_trainer(
     # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
     args = SFTConfig(**config.arguments, eval_on_start=bool(held_out))
     shard_on_cpu(args.distributed_state, os.environ)
-    model = AutoModelForCausalLM.from_pretrained(config.model, dtype=loaded_dtype(config))
-    disable_dropout(model)
+    model, adapters = start_policy(config.model, config.lora, loaded_dtype(config))
     trainer = Trainer(
         model=model,
         args=args,
-        processing_class=tokenizer,
+        processing_class=chat.tokenizer,
         train_dataset=_dataset(learnt),
         eval_dataset=_dataset(held_out) if held_out else None,
-        callbacks=[Listener(), Seal(ranks)],
-        peft_config=None if config.lora is None else peft_config(config.lora),
+        callbacks=[Listener(), Seal(ranks, chat.end_ids)],
+        peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -8,19 +8,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLSftConfig, TRLTrainConfig
 from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
-from xp.backends.trl.worker.lora import set_dropout
-from xp.backends.trl.worker.policy import publish_model, trained_model
+from xp.backends.trl.worker.lora import merged_weights, set_dropout, start_policy
+from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
 from xp.engines.key_check import KEY
 from xp.engines.server import URL
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
+from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
@@ -29,7 +31,6 @@ from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.training_length import settle
 from xp.worker.best import EarlyStop
 from xp.worker.facts import record_facts
-from xp.worker.learning_rate import disable_dropout
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
@@ -93,16 +94,11 @@ def main(argv: Sequence[str]) -> None:
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
-        rollouts.evaluate_trained(trainer, lambda: _publish(trainer, tokenizer, Path(config.model_dir), ranks))
+        publish_policy(trainer, chat, Path(config.model_dir), config.common.dtype, ranks)
+        rollouts.evaluate_trained(trainer)
     leave_group(ranks)
     if ranks.is_main:
         check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
-
-
-def _publish(trainer: Any, tokenizer: Any, target: Path, ranks: Ranks) -> None:
-    model = trained_model(trainer)
-    if ranks.is_main:
-        publish_model(model, tokenizer, target)
 
 
 def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
@@ -138,7 +134,7 @@ def make_trainer(
     """The GRPOTrainer of this process; `hooks` are callbacks before the one that seals a checkpoint."""
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, PrinterCallback
+    from transformers import PrinterCallback
     from trl import GRPOConfig
 
     from xp.backends.trl.worker.checkpoints import EndInTime, Seal
@@ -153,11 +149,11 @@ def make_trainer(
     server = {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()} if URL in environ else {}
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
-    model = AutoModelForCausalLM.from_pretrained(config.start_model, dtype=loaded_dtype(config))
-    disable_dropout(model)
-    # GRPOTrainer loads the reference itself, from the path in the configuration; with adapters there is none.
-    model.config._name_or_path = config.base_model
-    of_dtype = getattr(torch, config.common.dtype)
+    model, adapters = start_policy(config.start_model, config.lora, loaded_dtype(config))
+    if config.lora is None:
+        # GRPOTrainer loads the reference itself, from the path in the configuration.
+        model.config._name_or_path = config.base_model
+    of_dtype, end_ids = getattr(torch, config.common.dtype), ChatTokens(tokenizer, config.common.chat).end_ids
     trainer = GuardedTrainer(
         log,
         config.importance,
@@ -169,12 +165,14 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log.callback(), *hooks, Seal(Ranks()), EndInTime(config, Ranks())],
-        peft_config=None if config.lora is None else peft_config(config.lora),
+        callbacks=[log.callback(), *hooks, Seal(Ranks(), end_ids), EndInTime(config, Ranks())],
+        peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
     if config.lora is not None:
         set_dropout(trainer.model, config.lora.dropout)
+        if args.use_vllm:
+            trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
     return trainer
 
 
@@ -200,19 +198,6 @@ def loaded_dtype(config: TRLTrainConfig | TRLSftConfig) -> Any:
     import torch
 
     return torch.float32 if config.lora is None else getattr(torch, config.common.dtype)
-
-
-def peft_config(lora: Lora) -> Any:
-    """Configuration for peft; the head gets no adapter, since TRL refuses it."""
-    from peft import LoraConfig
-
-    return LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules="all-linear" if lora.target_modules is None else list(lora.target_modules),
-    )
 
 
 def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:

@@ -11,13 +11,12 @@ from xp.backends.skyrl.control.rows.training import OTHER_PARAMETERS
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
 from xp.planning.episode import chat_of
-from xp.planning.rows import Pin, Row, pinned, when
+from xp.planning.rows import Pin, Row, adapter_on_tied, pinned, when
 from xp.spec import DType, RunSpec
+from xp.worker.adapters import ENGINE_RANKS
 
 LORA = "trainer.policy.model.lora"
-ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks of adapters that vLLM takes (vllm/config/lora.py `MaxLoRARanks`); SkyRL asks for the adapter's own
-(inference_servers/utils.py `build_vllm_cli_args`)."""
+MERGED = "Megatron merges adapters in bfloat16, for the engine and the published model: small updates are lost."
 
 
 def _dtype(spec: RunSpec) -> Keys:
@@ -37,11 +36,19 @@ def _no_lora(spec: RunSpec) -> str | None:
         return "SkyRL's adapters are not part of the rehearsal; set it to null on hardware=cpu"
     if has_critic(spec):
         return "SkyRL would train the critic's adapters on a random head that is never trained; set it to null"
-    return None
+    return adapter_on_tied(spec)
+
+
+def _rounded(spec: RunSpec) -> str:
+    has_start = spec.sft.data is not None or spec.training.initial_checkpoint is not None
+    if spec.model.lora is None or not (has_start or is_megatron(spec)):
+        return ""
+    return MERGED if is_megatron(spec) else "The start's adapters are merged, in bfloat16."
 
 
 def _no_rank(spec: RunSpec) -> str | None:
-    """Returns why the engine takes no adapter of this rank; Megatron sends it merged weights."""
+    """Returns why the engine takes no adapter of this rank, for which SkyRL asks (inference_servers/utils.py
+    `build_vllm_cli_args`); Megatron sends it merged weights."""
     lora = spec.model.lora
     if lora is None or is_megatron(spec) or lora.rank in ENGINE_RANKS:
         return None
@@ -125,6 +132,7 @@ MODEL = (
     Row(
         "model.lora",
         lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {},
+        note=_rounded,
         refuse=_no_lora,
         native=(f"{LORA}.lora_sync_path",),
     ),

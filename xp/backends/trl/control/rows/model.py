@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from xp.planning.rows import Pin, Row, pinned, when
+from xp.planning.rows import Pin, Row, adapter_on_tied, pinned, when
 from xp.spec import DType
 
 HEAD = "lm_head"
 NOISE = (
     "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
+)
+
+
+ADAPTERS = (
+    "TRL sends vLLM merged weights in bfloat16, which lack small updates. Adapters of the start are trained on if they"
+    " have these settings, else merged."
 )
 
 MODEL = (
@@ -35,7 +41,12 @@ MODEL = (
         carried_by="GRPOTrainer's own router",
         refuse="TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
     ),
-    Row("model.lora", carried_by="peft_config=None"),
+    Row(
+        "model.lora",
+        carried_by="peft_config=None",
+        note=lambda s: ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else "",
+        refuse=adapter_on_tied,
+    ),
     Row("model.lora.rank", carried_by="LoraConfig.r"),
     Row("model.lora.alpha", carried_by="LoraConfig.lora_alpha"),
     Row(

@@ -1,0 +1,102 @@
+"""Low-rank adapters: merged in float32, published beside the merged model, and played apart from their base.
+
+A weight in bfloat16 has eight significant bits, so a sum of a weight and its update in it is often the weight alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import ExitCode, XpError
+from xp.lib.reading import json_of
+
+ADAPTER: Final = "adapter"
+"""Directory in that of a merged model, with the adapters."""
+CONFIG: Final = "adapter_config.json"
+FILES: Final = (CONFIG, "adapter_model.safetensors")
+TIED: Final = ("embed_tokens", "lm_head")
+"""Usual names of a model's embedding and head."""
+NOT_TIED: Final = (
+    "the model's embedding and head are one matrix (tie_word_embeddings): an adapter on one of them would change the"
+    f" other in the merged model; leave out {' and '.join(TIED)}"
+)
+ENGINE_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks of adapters of an engine that vLLM takes (vllm/config/lora.py `MaxLoRARanks`)."""
+
+
+def adapters_of(directory: str | Path) -> Path | None:
+    """Directory of a model's adapters: of a checkpoint itself, or in that of a merged model; None: it has none."""
+    places = (Path(directory), Path(directory, ADAPTER))
+    return next((place.absolute() for place in places if (place / CONFIG).is_file()), None)
+
+
+def base_of(adapters: Path) -> str:
+    """Hugging Face id or directory of the weights that adapters were trained on; outputs may have been moved since."""
+    base = str(json_of(adapters / CONFIG, ExitCode.RUN_DIR)["base_model_name_or_path"])
+    if not Path(base).is_absolute():
+        return base
+    # models/NAME or runs/RUN/sft
+    ends = [Path(*Path(base).parts[-length:]) for length in (2, 3)]
+    places = (Path(base), *(root / end for root in adapters.parents for end in ends))
+    return next((str(place) for place in places if (place / "config.json").is_file()), base)
+
+
+def load_policy(directory: str | Path, dtype: str) -> Any:
+    """Loads a model for generation, with its adapters apart as in training.
+
+    Args:
+        directory: Hugging Face id or directory.
+        dtype: data type of the computation.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    adapters, of_dtype = adapters_of(directory), getattr(torch, dtype)
+    base = str(directory) if adapters is None else base_of(adapters)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=of_dtype)
+    if adapters is None:
+        return model
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(model, str(adapters)).get_base_model()
+
+
+def merge_adapters(directory: Path, dtype: str) -> None:
+    """Adds the merged model in float32 to a directory with adapters, which move to ADAPTER.
+
+    A directory without adapters is not changed.
+
+    Args:
+        directory: Hugging Face directory, as peft or SkyRL saved it.
+        dtype: data type of the frozen weights in the training's computation.
+    """
+    import torch
+
+    if not (directory / CONFIG).is_file():
+        return
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(base_of(directory.absolute()), dtype=getattr(torch, dtype)).float()
+    merged = PeftModel.from_pretrained(base, str(directory)).merge_and_unload()
+    (directory / ADAPTER).mkdir()
+    for name in FILES:
+        (directory / name).rename(directory / ADAPTER / name)
+    (directory / "README.md").unlink(missing_ok=True)  # peft's form of a model card
+    merged.save_pretrained(directory, max_shard_size="1TB")
+
+
+def rank_in_engine(adapters: Path) -> int:
+    """Largest rank of adapters that vLLM is to take for these."""
+    rank = int(json_of(adapters / CONFIG, ExitCode.RUN_DIR)["r"])
+    return next((one for one in ENGINE_RANKS if one >= rank), rank)
+
+
+def check_untied(model: Any, targets: Sequence[str]) -> None:
+    """Raises XpError(PLAN) for adapters on a model's embedding or head, if they are one matrix."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    names = [name.rpartition(".")[2] for name, module in model.named_modules() if module in ends]
+    if model.config.get_text_config().tie_word_embeddings and not {*names}.isdisjoint(targets):
+        raise XpError(f"model.lora: {NOT_TIED}", ExitCode.PLAN)
