@@ -107,7 +107,7 @@ def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine
     config = {"base_model_name_or_path": base, "revision": None, "r": 8}
     (run / "model/adapter/adapter_config.json").write_text(json.dumps(config))
     write_digests(run / "model")
-    of_hub = {"path": "ORG/NAME", "revision": "c" * 40, "build": None, "name": "name"}
+    of_hub = {"path": "ORG/NAME", "revision": "c" * 40, "name": "name"}
     spec = yaml.safe_load((run / "spec.yaml").read_text())
     (run / "spec.yaml").write_text(yaml.safe_dump({**spec, "model": {**spec["model"], **of_hub}}))
     place = run.parent.parent / f"models/ORG--NAME--{'c' * 40}"
