@@ -47,7 +47,6 @@ def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(tmp
         assert caught.value.code is ExitCode.RUN_DIR
         (place / EPISODES).parent.mkdir()
         (place / EPISODES).touch()
-        (place / "model").mkdir()
     assert not place.exists()
     with locked(place, ASKED):
         (place / EPISODES).parent.mkdir()
