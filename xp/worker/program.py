@@ -26,7 +26,8 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
         The exit code: 0, the XpError's own, ENVIRONMENT for an EnvFault, INTERNAL for a bug (with its traceback).
     """
     os.environ.setdefault(BEGAN, str(time.time()))
-    os.environ.setdefault(loaded_code.VARIABLE, str(Path(argv[0]).absolute().parent / loaded_code.FILE))
+    for config in argv[:1]:  # in the stage's directory
+        os.environ.setdefault(loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE)))
     for name, place in CACHES.items():
         os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
     try:
